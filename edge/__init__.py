@@ -1,0 +1,31 @@
+"""edge-rag: semantic search, agent memory and a retrieval-augmented assistant inside one memory limit.
+
+The public classes are found here by name and loaded on first use, so that `import edge` stays fast and pulls in no
+runtime: `from edge import Reranker, Embedder`. Type checkers read `__init__.pyi`; nothing here imports another room.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PUBLIC = {
+    "Config": "edge.config",
+    "EdgeError": "edge.errors",
+    "Embedder": "edge.runtimes.embedder",
+    "MemoryBudget": "edge.budget",
+    "Ranked": "edge.runtimes.reranker",
+    "Reranker": "edge.runtimes.reranker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'edge' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,165 @@
+"""Blocks: named byte ranges of one file, each with a checksum, read with positioned reads into buffers the caller owns.
+
+A block is the unit that every tier and lane of the core moves: a layer's weights, a group of embedding rows, an IVF
+list, a document's KV states. The file stays a plain file; what makes it a block file is the table of extents, which the
+owner of the format keeps (a packed model in its `edge.json`, a collection in its SQLite manifest).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CorruptBlock, StorageError
+
+ALIGNMENT = 4096
+"""Blocks start at multiples of this many bytes, so that a read touches no page of its neighbour."""
+
+_CRC_STEP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlockId:
+    """Names a block inside its file: `BlockId("layer", 3)`."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a block lies: byte `offset` and `nbytes` in the file, and the CRC-32 of its bytes."""
+
+    offset: int
+    nbytes: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """A block of equal rows that may be read singly: row r lies at `offset + r * row_nbytes`."""
+
+    offset: int
+    rows: int
+    row_nbytes: int
+
+
+class BlockFile:
+    """One file of blocks, open for reading. Thread-safe; positioned reads release the interpreter lock.
+
+    Every block is checked against its CRC-32 the first time this object reads it, and not again: the bytes on
+    disk are taken to be immutable while the file is open.
+    """
+
+    def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent]) -> None:
+        """Opens `path`.
+
+        Raises:
+            StorageError: the file cannot be opened.
+            CorruptBlock: the file is shorter than its last block (a truncated copy or download).
+        """
+        self.path = Path(path)
+        self.extents = dict(extents)
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._fd = os.open(self.path, flags)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be opened: {error.strerror}") from error
+        self._verified: set[BlockId] = set()
+        self._seek_lock = threading.Lock()
+        size = os.fstat(self._fd).st_size
+        last = max(self.extents.items(), key=lambda item: item[1].offset + item[1].nbytes, default=None)
+        if last is not None and last[1].offset + last[1].nbytes > size:
+            self.close()
+            raise CorruptBlock(
+                f"{self.path} is truncated: block {last[0]} ends at byte {last[1].offset + last[1].nbytes:,} "
+                f"but the file has {size:,}"
+            )
+
+    def nbytes(self, block: BlockId) -> int:
+        """Size of a block in bytes."""
+        return self.extents[block].nbytes
+
+    def read(self, block: BlockId, into: memoryview) -> None:
+        """Fills the first `nbytes(block)` bytes of `into`, and checks them the first time.
+
+        Raises:
+            CorruptBlock: the bytes end early or do not match the checksum.
+            StorageError: the disk reports an error.
+        """
+        extent = self.extents[block]
+        view = into[: extent.nbytes]
+        self._pread(view, extent.offset, what=str(block))
+        if block not in self._verified:
+            found = _crc32(view)
+            if found != extent.crc32:
+                raise CorruptBlock(
+                    f"{self.path}: block {block} is corrupt (checksum {found:08x}, expected {extent.crc32:08x})"
+                )
+            self._verified.add(block)
+
+    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+        """Reads single rows, in one pass over ascending file positions; neighbours share a read.
+
+        Args:
+            table: the rows' place in this file.
+            rows: row numbers [n], ascending and unique.
+            out: destination [n, row_nbytes], C-contiguous.
+
+        Raises:
+            CorruptBlock: the file ends before a row does.
+        """
+        if len(rows) == 0:
+            return
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        starts = np.concatenate(([0], breaks))
+        ends = np.concatenate((breaks, [len(rows)]))
+        flat = out.reshape(-1).data
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            view = flat[start * table.row_nbytes : end * table.row_nbytes]
+            first = int(rows[start])
+            self._pread(view, table.offset + first * table.row_nbytes, what=f"row {first}")
+
+    def close(self) -> None:
+        """Closes the file. Reading afterwards is an error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _pread(self, view: memoryview, offset: int, what: str) -> None:
+        done = 0
+        try:
+            while done < len(view):
+                count = self._read_some(view[done:], offset + done)
+                if count == 0:
+                    raise CorruptBlock(f"{self.path} ends inside {what}, {len(view) - done:,} bytes early")
+                done += count
+        except OSError as error:
+            raise StorageError(f"{self.path}: reading {what} failed: {error.strerror}") from error
+
+    def _read_some(self, view: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._fd, [view], offset)
+        # Windows has no positioned read: the lock keeps seek and read together.
+        with self._seek_lock:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            data = os.read(self._fd, len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+def _crc32(view: memoryview) -> int:
+    value = 0
+    for start in range(0, len(view), _CRC_STEP):
+        value = zlib.crc32(view[start : start + _CRC_STEP], value)
+    return value

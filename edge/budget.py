@@ -1,0 +1,195 @@
+"""The process's memory ledger: who holds how many bytes of the one limit, who gives way, and who must be refused.
+
+Every large allocation is made under a `Lease`. Caches register a shrinker; when a reservation does not fit, shrinkers
+are asked in the order of what giving way would cost them, and only then is the reservation refused, with the numbers.
+What cannot be computed beforehand (a library's own tables) is charged by measuring how much the process grew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+
+from edge.config import format_size
+from edge.errors import BudgetExceeded
+from edge.resident import anonymous_resident, measured_growth, trim_heap
+
+Shrinker = Callable[[int], int]
+"""Asked to give back at least so many bytes if it can; returns how many bytes of its lease it gave back."""
+
+
+class Lease:
+    """Bytes of a budget held by one owner until released. A context manager."""
+
+    def __init__(self, budget: MemoryBudget, owner: str, nbytes: int) -> None:
+        self._budget = budget
+        self.owner = owner
+        self.nbytes = nbytes
+
+    def resize(self, nbytes: int) -> None:
+        """Changes the size; growing can ask shrinkers.
+
+        Raises:
+            BudgetExceeded: the growth does not fit; the lease keeps its old size.
+        """
+        self._budget._resize(self, nbytes)
+
+    def release(self) -> None:
+        """Gives all bytes back. Releasing twice is harmless."""
+        self._budget._resize(self, 0)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    name: str
+    loss: float
+    shrink: Shrinker
+
+
+class MemoryBudget:
+    """Ledger of one memory limit. Thread-safe. A shrinker runs in the thread whose reservation needs it, with the
+    ledger locked, so it must not wait for another thread that may be reserving."""
+
+    def __init__(self, limit: int, *, baseline: int | None = None) -> None:
+        """Opens the ledger.
+
+        Args:
+            limit: bytes the whole process may hold.
+            baseline: bytes already held by interpreter and libraries; measured now if not given.
+
+        Raises:
+            BudgetExceeded: the process already holds more than the limit.
+        """
+        self.limit = limit
+        self._lock = threading.RLock()
+        self._leases: dict[int, Lease] = {}
+        self._caches: list[_Cache] = []
+        self._used = 0
+        self.reserve("process", anonymous_resident() if baseline is None else baseline)
+
+    @property
+    def used(self) -> int:
+        """Bytes under lease."""
+        return self._used
+
+    @property
+    def free(self) -> int:
+        """Bytes that can be reserved without asking any shrinker."""
+        return self.limit - self._used
+
+    def holders(self) -> dict[str, int]:
+        """Bytes by owner, largest first."""
+        with self._lock:
+            sizes: dict[str, int] = {}
+            for lease in self._leases.values():
+                sizes[lease.owner] = sizes.get(lease.owner, 0) + lease.nbytes
+        return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+    def reserve(self, owner: str, nbytes: int) -> Lease:
+        """Takes `nbytes` for `owner`.
+
+        Raises:
+            BudgetExceeded: not enough is free even after shrinking.
+        """
+        lease = Lease(self, owner, 0)
+        self._resize(lease, nbytes)
+        return lease
+
+    def add_shrinker(self, name: str, shrink: Shrinker, *, loss: float) -> Callable[[], None]:
+        """Registers a cache that can give way.
+
+        Args:
+            shrink: gives back at least the asked bytes if it can, by resizing its own lease; returns the bytes given.
+            loss: what a given-back byte costs to win again, in any unit all caches share (seconds per byte);
+                the cheapest is asked first.
+
+        Returns:
+            A function that removes the registration.
+        """
+        entry = _Cache(name, loss, shrink)
+        with self._lock:
+            self._caches.append(entry)
+            self._caches.sort(key=lambda cache: cache.loss)
+
+        def remove() -> None:
+            with self._lock:
+                if entry in self._caches:
+                    self._caches.remove(entry)
+
+        return remove
+
+    @contextmanager
+    def charge(self, owner: str) -> Iterator[Lease]:
+        """Measures how much the process grows inside, and holds that as a lease: for what libraries allocate on their
+        own (an imported module, a tokenizer's tables). The lease is valid after the block.
+
+        Raises:
+            BudgetExceeded: what was loaded does not fit; unloading it is the caller's business.
+        """
+        lease = Lease(self, owner, 0)
+        with measured_growth() as growth:
+            yield lease
+        lease.resize(growth.nbytes)
+
+    def relieve(self) -> int:
+        """Compares the ledger with reality: if the process holds more than the limit, asks shrinkers for the excess.
+
+        Returns:
+            Anonymous resident bytes afterwards.
+        """
+        resident = anonymous_resident()
+        if resident > self.limit:
+            trim_heap()
+            resident = anonymous_resident()
+            if resident > self.limit:
+                with self._lock:
+                    self._shrink(resident - self.limit)
+                trim_heap()
+                resident = anonymous_resident()
+        return resident
+
+    def _resize(self, lease: Lease, nbytes: int) -> None:
+        if nbytes < 0:
+            raise ValueError(f"a lease cannot hold {nbytes} bytes")
+        with self._lock:
+            growth = nbytes - lease.nbytes
+            if growth > self.free:
+                self._shrink(growth - self.free)
+            if growth > self.free:
+                self._refuse(lease.owner, growth)
+            self._used += growth
+            lease.nbytes = nbytes
+            if nbytes:
+                self._leases[id(lease)] = lease
+            else:
+                self._leases.pop(id(lease), None)
+
+    def _shrink(self, nbytes: int) -> None:
+        for cache in list(self._caches):
+            if nbytes <= 0:
+                return
+            nbytes -= cache.shrink(nbytes)
+
+    def _refuse(self, owner: str, asked: int) -> None:
+        needed = self._used + asked
+        held = ", ".join(f"{name} {format_size(size)}" for name, size in self.holders().items())
+        raise BudgetExceeded(
+            f"{owner} needs {format_size(asked)} but {format_size(max(0, self.free))} of the "
+            f"{format_size(self.limit)} memory limit is free (held: {held or 'nothing'}); "
+            f"a limit of {format_size(needed, up=True)} is the smallest that works",
+            owner=owner,
+            asked=asked,
+            free=self.free,
+            needed=needed,
+        )

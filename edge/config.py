@@ -1,0 +1,188 @@
+"""Settings: sizes and durations parsed once, one frozen `Config`, and where each value came from.
+
+Precedence: flag (or argument) > environment `EDGE_*` > project file `.edge/config.toml` > user file > default.
+A project file may have come with a cloned folder, so it cannot choose models, runtimes or places to write.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from edge.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_UNITS = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+_PROJECT_KEYS = frozenset({"memory", "threads", "mode", "threshold"})
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes from `300MB`, `1.5 GiB`, `262144`. MB is 10**6 bytes and MiB 2**20, as the standards have it.
+
+    Raises:
+        ConfigError: not a positive size.
+    """
+    if isinstance(text, int):
+        size = text
+    else:
+        match = _SIZE.fullmatch(text)
+        unit = match and _UNITS.get(match[2].lower())
+        if not match or not unit:
+            raise ConfigError(f"{text!r} is not a size; write it like 300MB, 1.5GB or 512MiB")
+        size = int(float(match[1]) * unit)
+    if size <= 0:
+        raise ConfigError(f"a memory size must be positive, not {text!r}")
+    return size
+
+
+def format_size(nbytes: int, *, up: bool = False) -> str:
+    """`285 MB`, `1.42 GB`: three digits. With `up`, rounded so that parsing it again gives at least `nbytes`."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if nbytes >= unit:
+            value = nbytes / unit
+            digits = 2 if value < 10 else 1 if value < 100 else 0
+            factor = 10**digits
+            value = math.ceil(value * factor) / factor if up else round(value * factor) / factor
+            return f"{value:.{digits}f} {name}"
+    return f"{nbytes} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Resolved settings.
+
+    Attributes:
+        memory: bytes the whole process may hold (anonymous resident memory).
+        threads: compute threads, 0 for one per physical core this process may use.
+        reranker, embedder: model names or paths; empty takes the default models.
+        runtime: what executes layers: `onnx`, `numpy`, `mlx` or an installed plug-in.
+        mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
+        threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
+        models_dir: where packed models live; empty takes the platform's place for user data.
+        scratch_dir: where hidden states are offloaded (a real disk, not a memory file system); empty takes the
+            platform's cache directory.
+        sources: for each setting, where its value came from.
+    """
+
+    memory: int = 10**9
+    threads: int = 0
+    reranker: str = ""
+    embedder: str = ""
+    runtime: str = "onnx"
+    mode: str = "ranked"
+    threshold: str = "auto"
+    models_dir: str = ""
+    scratch_dir: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise ConfigError(f"threads must be 0 (all cores) or more, not {self.threads}")
+        if self.mode not in ("top-k", "ranked"):
+            raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
+        parse_threshold(self.threshold)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        flags: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        project: Path | None = None,
+        user: Path | None = None,
+    ) -> Config:
+        """Merges all sources; values that are None count as not given.
+
+        Args:
+            flags: highest precedence, by field name.
+            environment: variables `EDGE_<FIELD>`; the process's own if not given.
+            project: project file, `.edge/config.toml` of the working directory if not given.
+            user: user file, `config.toml` in the platform's configuration directory if not given.
+
+        Raises:
+            ConfigError: a file is not TOML, a key is unknown or not allowed there, a value cannot be parsed.
+        """
+        environment = os.environ if environment is None else environment
+        known = {f.name for f in fields(cls)} - {"sources"}
+        layers: list[tuple[str, Mapping[str, Any]]] = []
+        user = user or Path(platformdirs.user_config_dir("edge-rag", appauthor=False)) / "config.toml"
+        layers.append((str(user), _read_file(user, known)))
+        project = project or Path(".edge") / "config.toml"
+        layers.append((str(project), _read_file(project, known & _PROJECT_KEYS)))
+        from_environment = {name: environment.get(f"EDGE_{name.upper()}") for name in known}
+        layers.append(("environment", from_environment))
+        layers.append(("flag", {name: value for name, value in (flags or {}).items() if name in known}))
+
+        values: dict[str, Any] = {}
+        sources = dict.fromkeys(sorted(known), "default")
+        for source, layer in layers:
+            for name, value in layer.items():
+                if value is not None:
+                    values[name] = _convert(name, value)
+                    sources[name] = f"environment EDGE_{name.upper()}" if source == "environment" else source
+        return cls(**values, sources=sources)
+
+    @property
+    def scratch_path(self) -> Path:
+        """Directory for offloaded hidden states."""
+        return Path(self.scratch_dir or platformdirs.user_cache_dir("edge-rag", appauthor=False))
+
+
+def parse_threshold(text: str | float) -> float | None:
+    """None for `auto`, infinity for `inf`, else the number.
+
+    Raises:
+        ConfigError: not a threshold.
+    """
+    if text == "auto":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value) or value < 0:
+        raise ConfigError(f"a threshold is `auto`, `inf` or a number of at least 0, not {text!r}")
+    return value
+
+
+def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    for key in data:
+        if key not in allowed:
+            raise ConfigError(f"{path} may not set {key!r}; allowed there: {', '.join(sorted(allowed))}")
+    return data
+
+
+def _convert(name: str, value: Any) -> Any:
+    if name == "memory":
+        return parse_size(value)
+    if name == "threads":
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigError(f"threads must be a whole number, not {value!r}") from None
+    return str(value)

@@ -1,0 +1,117 @@
+"""An LRU cache of table rows (GRATING, section 4.4): the embedding table stays on disk, the rows in use stay in memory.
+
+A request's tokens are a small share of the vocabulary and token frequencies are skewed, so a tenth of the rows serves
+almost every look-up. Misses are read in one pass over ascending file positions.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.blocks import RowTable
+from edge.budget import MemoryBudget
+from edge.errors import CorruptBlock
+from edge.trace import Trace
+
+
+class RowSource(Protocol):
+    """What rows are read from: a `BlockFile`, or a test's stand-in."""
+
+    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None: ...
+
+
+class RowCache:
+    """Least-recently-used rows of one table. Not thread-safe: it belongs to one engine."""
+
+    def __init__(
+        self,
+        source: RowSource,
+        table: RowTable,
+        capacity: int,
+        budget: MemoryBudget,
+        *,
+        checksums: npt.NDArray[np.uint32] | None = None,
+        trace: Trace | None = None,
+        owner: str = "embedding rows",
+    ) -> None:
+        """Takes the cache's memory.
+
+        Args:
+            capacity: rows kept, at least 1; more than the table has is cut to the table.
+            checksums: CRC-32 of each row [rows], compared whenever a row is read.
+
+        Raises:
+            BudgetExceeded: the cache does not fit.
+        """
+        self.table = table
+        self.capacity = max(1, min(capacity, table.rows))
+        self._source = source
+        self._checksums = checksums
+        self._trace = trace or Trace()
+        self._lease = budget.reserve(owner, self.memory_needed(table, self.capacity))
+        self._slot_of = np.full(table.rows, -1, np.int32)
+        self._row_in = np.full(self.capacity, -1, np.int64)
+        self._last_use = np.zeros(self.capacity, np.int64)
+        self._rows = np.empty((self.capacity, table.row_nbytes), np.uint8)
+        self._clock = 0
+
+    @staticmethod
+    def memory_needed(table: RowTable, capacity: int) -> int:
+        """Bytes a cache of `capacity` rows holds, its index included."""
+        return table.rows * 4 + capacity * (table.row_nbytes + 16)
+
+    def gather(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """The bytes of rows `ids` [n], in that order, repeats allowed: uint8 [n, row_nbytes], owned by the caller.
+
+        Raises:
+            CorruptBlock: a row does not match its checksum.
+        """
+        unique, inverse = np.unique(ids, return_inverse=True)
+        if len(unique) > self.capacity:
+            # More different rows than the cache holds at once: read them past it rather than churn through it.
+            self._trace.count("rows.misses", len(unique))
+            return self._read(unique)[inverse]
+        self.prefetch(unique)
+        return self._rows[self._slot_of[ids]]
+
+    def prefetch(self, unique: npt.NDArray[np.int64]) -> None:
+        """Makes rows resident: `unique` [n], ascending; those past the capacity are left out."""
+        unique = unique[: self.capacity]
+        self._clock += 1
+        slots = self._slot_of[unique]
+        present = slots >= 0
+        self._last_use[slots[present]] = self._clock
+        missing = unique[~present]
+        self._trace.count("rows.hits", len(unique) - len(missing))
+        self._trace.count("rows.misses", len(missing))
+        if len(missing) == 0:
+            return
+        fresh = self._read(missing)
+        # Slots in use by this request carry the newest clock and are therefore never among the victims.
+        victims = np.argpartition(self._last_use, len(missing) - 1)[: len(missing)]
+        evicted = self._row_in[victims]
+        self._slot_of[evicted[evicted >= 0]] = -1
+        self._rows[victims] = fresh
+        self._row_in[victims] = missing
+        self._slot_of[missing] = victims
+        self._last_use[victims] = self._clock
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._rows = np.empty((0, self.table.row_nbytes), np.uint8)
+        self._slot_of = np.empty(0, np.int32)
+        self._lease.release()
+
+    def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        out = np.empty((len(rows), self.table.row_nbytes), np.uint8)
+        self._source.read_rows(self.table, rows, out)
+        self._trace.count("rows.bytes", out.nbytes)
+        if self._checksums is not None:
+            for row, data in zip(rows.tolist(), out, strict=True):
+                if zlib.crc32(data.data) != int(self._checksums[row]):
+                    raise CorruptBlock(f"embedding row {row} is corrupt: its checksum does not match")
+        return out

@@ -1,0 +1,97 @@
+"""What happened when: counters that `--stats`, tests and benchmarks read, and events written as Chrome/Perfetto JSON.
+
+There is one set of numbers: whatever prints a figure reads it here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edge.errors import StorageError
+
+
+class Trace:
+    """Counters always; events only when asked for, since a long run has many. Thread-safe.
+
+    Counter names are `subject.what`, seconds end in `_s`: `disk.bytes_read`, `disk.stall_s`, `rows.hits`.
+    """
+
+    def __init__(self, *, events: bool = False) -> None:
+        self.counters: Counter[str] = Counter()
+        self.recording = events
+        self._events: list[dict[str, Any]] = []
+        self._tracks: dict[str, int] = {}
+        self._origin = time.perf_counter()
+        self._lock = threading.Lock()
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Adds `amount` to a counter."""
+        with self._lock:
+            self.counters[name] += amount  # type: ignore[assignment]
+
+    def snapshot(self) -> dict[str, float]:
+        """A copy of all counters."""
+        with self._lock:
+            return dict(self.counters)
+
+    @contextmanager
+    def span(self, name: str, track: str, **details: Any) -> Iterator[None]:
+        """Records the time spent inside as an event on `track` (one line of the picture)."""
+        if not self.recording:
+            yield
+            return
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.event(name, track, start, time.perf_counter() - start, **details)
+
+    def event(self, name: str, track: str, start: float, seconds: float, **details: Any) -> None:
+        """Records a finished event; `start` is a `time.perf_counter()` reading."""
+        if self.recording:
+            self._append({"ph": "X", "name": name, "ts": self._us(start), "dur": seconds * 1e6, "args": details}, track)
+
+    def mark(self, name: str, track: str, **details: Any) -> None:
+        """Records a moment: a decision, an eviction."""
+        if self.recording:
+            now = self._us(time.perf_counter())
+            self._append({"ph": "i", "s": "t", "name": name, "ts": now, "args": details}, track)
+
+    def level(self, name: str, **values: float) -> None:
+        """Records a quantity over time, such as resident bytes; the picture shows it as an area."""
+        if self.recording:
+            now = self._us(time.perf_counter())
+            self._append({"ph": "C", "name": name, "ts": now, "args": values}, "levels")
+
+    def write(self, path: str | Path) -> None:
+        """Writes the events as trace JSON, which ui.perfetto.dev and chrome://tracing open.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        with self._lock:
+            names = [
+                {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": track}}
+                for track, tid in self._tracks.items()
+            ]
+            document = {"traceEvents": names + self._events, "otherData": {"counters": dict(self.counters)}}
+        try:
+            Path(path).write_text(json.dumps(document), encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"the trace cannot be written to {path}: {error.strerror}") from error
+
+    def _us(self, reading: float) -> float:
+        return (reading - self._origin) * 1e6
+
+    def _append(self, event: dict[str, Any], track: str) -> None:
+        with self._lock:
+            event["pid"] = 1
+            event["tid"] = self._tracks.setdefault(track, len(self._tracks) + 1)
+            self._events.append(event)

@@ -1,0 +1,204 @@
+"""A sliding window over blocks that are used in a known order, pass after pass (GRATING, section 4.2).
+
+With the least budget it is the paper's dual-layer window: while block i is used, block i+1 is read into the other
+buffer.
+Every further buffer pins one more block of the prefix, which is then never read again, up to all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.blocks import BlockId
+from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded
+from edge.lanes import BlockSource, Lane, Ticket
+
+SLIDING = 2
+"""Buffers that slide: one in use, one being read."""
+
+_CACHE_LINE = 64
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A buffer and the block it holds or is receiving."""
+
+    buffer: memoryview
+    ticket: Ticket
+
+
+class SlidingWindow:
+    """Blocks in a fixed order through as many buffers as the budget allows, at least two.
+
+    One thread uses the window; the budget may take pinned blocks back from another thread at any time.
+    """
+
+    def __init__(
+        self,
+        source: BlockSource,
+        order: Sequence[BlockId],
+        lane: Lane,
+        budget: MemoryBudget,
+        *,
+        owner: str = "weights",
+        widest: int | None = None,
+    ) -> None:
+        """Takes the two sliding buffers (one if there is one block); pinned ones are taken by `widen`.
+
+        Args:
+            order: the blocks of one pass.
+            owner: name in the ledger.
+            widest: at most so many buffers, however much is free; None for no bound.
+
+        Raises:
+            BudgetExceeded: not even the sliding buffers fit.
+        """
+        self.order = tuple(order)
+        self.block_nbytes = max(source.nbytes(block) for block in self.order)
+        self._source = source
+        self._lane = lane
+        self._budget = budget
+        self._widest = min(len(self.order), max(SLIDING, widest or len(self.order)))
+        self._slots: dict[int, _Slot] = {}
+        self._free: list[memoryview] = []
+        self._in_use: int | None = None
+        self._lock = threading.RLock()
+        self._buffers = 0
+        self._lease = budget.reserve(owner, 0)
+        self._add_buffers(min(SLIDING, len(self.order)))
+        self._unregister = budget.add_shrinker(owner, self._shrink, loss=1.0)
+
+    @property
+    def buffers(self) -> int:
+        """Buffers held; equal to the number of blocks when nothing is streamed."""
+        return self._buffers
+
+    @property
+    def pinned(self) -> int:
+        """How many blocks of the prefix stay in memory between passes."""
+        return self._pinned_with(self._buffers)
+
+    @property
+    def fully_resident(self) -> bool:
+        """True when every block has its own buffer."""
+        return self._buffers == len(self.order)
+
+    def widen(self) -> None:
+        """Takes as many further buffers as the budget has free now, without asking anybody to give way."""
+        with self._lock:
+            wanted = min(self._widest - self._buffers, self._budget.free // self.block_nbytes)
+            if wanted > 0:
+                try:
+                    self._add_buffers(wanted)
+                except BudgetExceeded:  # another thread was faster; the window works at any width
+                    return
+
+    def start(self) -> None:
+        """Begins a pass: asks for its first blocks, so that they arrive while the caller still prepares."""
+        with self._lock:
+            self._reclaim(keep=self._wanted(0))
+            self._request(0)
+
+    @contextmanager
+    def block(self, index: int) -> Iterator[memoryview]:
+        """Yields the bytes of block `index` (valid inside the `with` only), and has asked for what follows.
+
+        Raises:
+            CorruptBlock, StorageError: the block cannot be read.
+        """
+        with self._lock:
+            self._reclaim(keep=self._wanted(index))
+            self._request(index)
+            slot = self._slots[index]
+            self._in_use = index
+        try:
+            slot.ticket.wait()
+            yield slot.buffer[: self._source.nbytes(self.order[index])]
+        except BaseException:
+            with self._lock:
+                self._drop(index)  # what failed to arrive must be asked for again, not taken for good
+            raise
+        finally:
+            with self._lock:
+                self._in_use = None
+                if index >= self.pinned and not self.fully_resident:
+                    self._drop(index)
+                    self._request(index + 1)
+
+    def close(self) -> None:
+        """Waits for transfers under way and gives all memory back."""
+        with self._lock:
+            for index in list(self._slots):
+                self._drop(index)
+            self._free.clear()
+            self._buffers = 0
+            self._lease.release()
+            self._unregister()
+
+    def _pinned_with(self, buffers: int) -> int:
+        return len(self.order) if buffers >= len(self.order) else max(0, buffers - SLIDING)
+
+    def _wanted(self, index: int) -> list[int]:
+        """Blocks that should be resident or under way when `index` is used, soonest first."""
+        if self.fully_resident:
+            return [*range(index, len(self.order)), *range(index)]
+        pinned = self.pinned
+        sliding = [i for i in range(max(index, pinned), len(self.order))][:SLIDING]
+        return [*range(index, pinned), *sliding, *range(min(index, pinned))]
+
+    def _request(self, index: int) -> None:
+        for position, wanted in enumerate(self._wanted(index)):
+            if wanted not in self._slots and self._free:
+                buffer = self._free.pop()
+                block = self.order[wanted]
+                ticket = self._lane.fetch(self._source, block, buffer, priority=float(position))
+                self._slots[wanted] = _Slot(buffer, ticket)
+
+    def _reclaim(self, keep: list[int]) -> None:
+        for index in [i for i in self._slots if i not in keep and i != self._in_use]:
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        slot = self._slots.pop(index, None)
+        if slot is None:
+            return
+        slot.ticket.settle()  # the lane may still be writing into the buffer
+        self._free.append(slot.buffer)
+
+    def _add_buffers(self, count: int) -> None:
+        self._lease.resize((self._buffers + count) * self.block_nbytes)
+        self._free += [_aligned(self.block_nbytes) for _ in range(count)]
+        self._buffers += count
+
+    def _shrink(self, nbytes: int) -> int:
+        with self._lock:
+            least = min(SLIDING, len(self.order))
+            count = min(-(-nbytes // self.block_nbytes), self._buffers - least)
+            if count <= 0:
+                return 0
+            # The end of the pinned prefix goes first: the prefix that stays is still used at the start of each pass.
+            pinned = self._pinned_with(self._buffers - count)
+            for index in sorted(self._slots, reverse=True):
+                if len(self._free) >= count:
+                    break
+                if index >= pinned and index != self._in_use:
+                    self._drop(index)
+            count = min(count, len(self._free))
+            del self._free[:count]
+            self._buffers -= count
+            self._lease.resize(self._buffers * self.block_nbytes)
+            return count * self.block_nbytes
+
+
+def _aligned(nbytes: int) -> memoryview:
+    """A writable buffer starting at a cache line; pages are touched only when a block arrives."""
+    raw: npt.NDArray[np.uint8] = np.empty(nbytes + _CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE
+    return raw.data[start : start + nbytes]

@@ -1,0 +1,1 @@
+"""What a model is: architecture, weight names, packing, tokenizer, registry and pull. Runs nothing."""

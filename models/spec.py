@@ -1,0 +1,226 @@
+"""What a transformer is, as data: shapes, norm and position kinds, and the tensors of one packed layer in their order.
+
+A runtime turns a `LayerSpec` into one compiled function whose weights are arguments; nothing here computes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from edge.errors import ModelError
+
+Precision = Literal["fp32", "fp16", "int8"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Norm = Literal["layer", "rms"]
+Architecture = Literal["bert", "xlm-roberta", "qwen3"]
+HeadKind = Literal["classifier", "yes-no", "mean", "first-token", "last-token"]
+
+MATRIX_DTYPE: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a packed block: numpy dtype name and shape. Matrices are stored input-major, so that y = x @ w."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One transformer layer.
+
+    Attributes:
+        hidden: width of the residual stream.
+        heads, kv_heads, head_size: query heads, key-value heads (grouped-query attention), width of a head.
+        ffn: inner width of the feed-forward part.
+        activation: of the feed-forward part.
+        gated: two projections, `act(gate) * up` (SwiGLU), instead of one.
+        norm, norm_first, norm_eps: layer norm or RMS norm; before its sub-layer (decoders) or after (BERT).
+        rope_theta: base of the rotary position embedding (halves rotated, as in Hugging Face), or None.
+        causal: a token attends only to itself and what stands before it.
+        qk_norm: RMS norm over each query and key head before rotation (Qwen3).
+        bias: the four matrices have bias vectors.
+        precision: how matrices are stored; norms, biases and scales are fp32 always.
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    activation: Activation
+    gated: bool
+    norm: Norm
+    norm_first: bool
+    norm_eps: float
+    rope_theta: float | None
+    causal: bool
+    qk_norm: bool
+    bias: bool
+    precision: Precision
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Names and [in, out] shapes of the four matrices; `qkv` is query, key, value side by side, and with
+        `gated`, `up` is gate and up side by side."""
+        return {
+            "qkv": (self.hidden, (self.heads + 2 * self.kv_heads) * self.head_size),
+            "out": (self.heads * self.head_size, self.hidden),
+            "up": (self.hidden, self.ffn * (2 if self.gated else 1)),
+            "down": (self.ffn, self.hidden),
+        }
+
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of one packed layer in stored order: fp32 vectors first, then matrices, so that every tensor
+        is naturally aligned. An int8 matrix `m` has `m.weight` (symmetric, -127..127) and `m.scale` [out]."""
+        vectors: list[TensorSpec] = []
+        for norm in ("norm1", "norm2"):
+            vectors.append(TensorSpec(f"{norm}.weight", (self.hidden,), "float32"))
+            if self.norm == "layer":
+                vectors.append(TensorSpec(f"{norm}.bias", (self.hidden,), "float32"))
+        if self.qk_norm:
+            vectors.append(TensorSpec("q_norm.weight", (self.head_size,), "float32"))
+            vectors.append(TensorSpec("k_norm.weight", (self.head_size,), "float32"))
+        matrices: list[TensorSpec] = []
+        for name, (rows, columns) in self.matrices().items():
+            if self.bias:
+                vectors.append(TensorSpec(f"{name}.bias", (columns,), "float32"))
+            if self.precision == "int8":
+                vectors.append(TensorSpec(f"{name}.scale", (columns,), "float32"))
+            matrices.append(TensorSpec(f"{name}.weight", (rows, columns), MATRIX_DTYPE[self.precision]))
+        return (*vectors, *matrices)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one packed layer."""
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpec:
+    """How a sequence's hidden states become a score or a vector.
+
+    Attributes:
+        kind: `classifier` (dense + tanh + linear on the first token), `yes-no` (the two rows of the output matrix at
+            the last token), or an embedding: `mean`, `first-token`, `last-token`.
+        normalize: embeddings are scaled to unit length.
+        prefix: text before the query, such as a chat template's opening and its instruction (decoders).
+        infix: text between query and document.
+        suffix: text after the document.
+        query_prefix: text before a query that is embedded (instruction-tuned embedders).
+        document_prefix: text before a document that is embedded (most embedders have none).
+        no_token, yes_token: the two tokens whose rows `yes-no` reads.
+    """
+
+    kind: HeadKind
+    normalize: bool = False
+    prefix: str = ""
+    infix: str = ""
+    suffix: str = ""
+    query_prefix: str = ""
+    document_prefix: str = ""
+    no_token: str = ""
+    yes_token: str = ""
+
+    @property
+    def scores(self) -> bool:
+        """True for a reranker's head, False for an embedder's."""
+        return self.kind in ("classifier", "yes-no")
+
+    @property
+    def token(self) -> Literal["first", "last", "all"]:
+        """Which token's hidden state the head reads."""
+        if self.kind in ("classifier", "first-token"):
+            return "first"
+        return "all" if self.kind == "mean" else "last"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A whole model.
+
+    Attributes:
+        architecture: family, which decides the names in a Hugging Face checkpoint.
+        layers: number of equal layers.
+        layer: their description.
+        vocab: rows of the token embedding table.
+        positions: rows of the learned position table, 0 with rotary positions.
+        position_offset: row of the first token's position (2 for XLM-RoBERTa, else 0).
+        token_types: rows of the token type table, 0 if there is none.
+        max_tokens: longest sequence, special tokens included.
+        head: what reads the hidden states.
+    """
+
+    architecture: Architecture
+    layers: int
+    layer: LayerSpec
+    vocab: int
+    positions: int
+    position_offset: int
+    token_types: int
+    max_tokens: int
+    head: HeadSpec
+
+    def embedding_tensors(self) -> tuple[TensorSpec, ...]:
+        """The small tensors added to and normalising the token rows (block `embed`); empty for Qwen3."""
+        hidden = self.layer.hidden
+        tensors: list[TensorSpec] = []
+        if self.token_types:
+            tensors.append(TensorSpec("types", (self.token_types, hidden), "float32"))
+        if self.architecture in ("bert", "xlm-roberta"):
+            tensors += [TensorSpec("norm.weight", (hidden,), "float32"), TensorSpec("norm.bias", (hidden,), "float32")]
+        return tuple(tensors)
+
+    def head_tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of block `head`, fp32: `dense.*` and `out.*` (classifier), `rows` [2, hidden] = no, yes, and
+        `norm.weight` (a decoder's final norm)."""
+        hidden = self.layer.hidden
+        tensors: list[TensorSpec] = []
+        if self.layer.norm_first:
+            tensors.append(TensorSpec("norm.weight", (hidden,), "float32"))
+        if self.head.kind == "classifier":
+            tensors += [
+                TensorSpec("dense.weight", (hidden, hidden), "float32"),
+                TensorSpec("dense.bias", (hidden,), "float32"),
+                TensorSpec("out.weight", (hidden, 1), "float32"),
+                TensorSpec("out.bias", (1,), "float32"),
+            ]
+        elif self.head.kind == "yes-no":
+            tensors.append(TensorSpec("rows", (2, hidden), "float32"))
+        return tuple(tensors)
+
+    def parameters(self) -> int:
+        """Number of weights, as model cards count them (scales not counted)."""
+        layer = sum(math.prod(t.shape) for t in self.layer.tensors() if not t.name.endswith(".scale"))
+        rest = sum(math.prod(t.shape) for t in (*self.embedding_tensors(), *self.head_tensors()))
+        return self.layers * layer + (self.vocab + self.positions) * self.layer.hidden + rest
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ModelSpec:
+        """Inverse of `to_json`.
+
+        Raises:
+            ModelError: a field is missing or unknown (a pack of a newer format).
+        """
+        try:
+            values = dict(data)
+            layer = LayerSpec(**values.pop("layer"))
+            head = HeadSpec(**values.pop("head"))
+            return cls(**values, layer=layer, head=head)
+        except TypeError as error:
+            known = ", ".join(f.name for f in fields(cls))
+            raise ModelError(
+                f"the model description is not one this version reads ({error}); it knows {known}"
+            ) from None

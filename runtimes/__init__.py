@@ -1,0 +1,1 @@
+"""What executes a layer or a language model: onnxruntime, mlx, a plain numpy reference."""
