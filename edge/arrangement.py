@@ -78,7 +78,7 @@ def arrange(request: Request, available: int, *, resident: bool | None = None) -
 
 def least(request: Request) -> int:
     """Bytes of the smallest arrangement that works: the number a refused caller is told."""
-    return _layout(request, request.longest, resident=False).nbytes
+    return min(_layout(request, request.longest, resident=resident).nbytes for resident in (True, False))
 
 
 def _chunk_sizes(request: Request) -> list[int]:

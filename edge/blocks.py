@@ -96,8 +96,11 @@ class BlockFile:
         Raises:
             CorruptBlock: the bytes end early or do not match the checksum.
             StorageError: the disk reports an error.
+            ValueError: the buffer is smaller than the block.
         """
         extent = self.extents[block]
+        if len(into) < extent.nbytes:
+            raise ValueError(f"block {block} has {extent.nbytes:,} bytes, the buffer {len(into):,}")
         view = into[: extent.nbytes]
         self._pread(view, extent.offset, what=str(block))
         if block not in self._verified:
@@ -118,9 +121,13 @@ class BlockFile:
 
         Raises:
             CorruptBlock: the file ends before a row does.
+            IndexError: a row number is not in the table.
         """
         if len(rows) == 0:
             return
+        for row in (int(rows[0]), int(rows[-1])):
+            if not 0 <= row < table.rows:
+                raise IndexError(f"row {row} is not among the table's {table.rows:,}")
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         starts = np.concatenate(([0], breaks))
         ends = np.concatenate((breaks, [len(rows)]))

@@ -17,8 +17,8 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded
 from edge.resident import anonymous_resident, measured_growth, trim_heap
 
-Shrinker = Callable[[int], int]
-"""Asked to give back at least so many bytes if it can; returns how many bytes of its lease it gave back."""
+Shrinker = Callable[[int], object]
+"""Asked to give back at least so many bytes, if it can, by resizing its own lease."""
 
 
 class Lease:
@@ -59,7 +59,7 @@ class _Cache:
 
 class MemoryBudget:
     """Ledger of one memory limit. Thread-safe. A shrinker runs in the thread whose reservation needs it, with the
-    ledger locked, so it must not wait for another thread that may be reserving."""
+    ledger locked, so it must not wait for another thread that may be reserving (see `locked`)."""
 
     def __init__(self, limit: int, *, baseline: int | None = None) -> None:
         """Opens the ledger.
@@ -106,11 +106,18 @@ class MemoryBudget:
         self._resize(lease, nbytes)
         return lease
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the ledger over several steps. A cache with a lock of its own that its shrinker waits for must take
+        that lock inside this one, wherever it may reserve while it holds it."""
+        with self._lock:
+            yield
+
     def add_shrinker(self, name: str, shrink: Shrinker, *, loss: float) -> Callable[[], None]:
         """Registers a cache that can give way.
 
         Args:
-            shrink: gives back at least the asked bytes if it can, by resizing its own lease; returns the bytes given.
+            shrink: gives back at least the asked bytes if it can, by resizing its own lease.
             loss: what a given-back byte costs to win again, in any unit all caches share (seconds per byte);
                 the cheapest is asked first.
 
@@ -154,7 +161,7 @@ class MemoryBudget:
             resident = anonymous_resident()
             if resident > self.limit:
                 with self._lock:
-                    self._shrink(resident - self.limit)
+                    self._shrink(self.free + resident - self.limit)
                 trim_heap()
                 resident = anonymous_resident()
         return resident
@@ -163,9 +170,11 @@ class MemoryBudget:
         if nbytes < 0:
             raise ValueError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
-            growth = nbytes - lease.nbytes
-            if growth > self.free:
-                self._shrink(growth - self.free)
+            # A cache that grows may itself be asked to give way, and then needs more: ask until nobody gives any more.
+            held = -1
+            while (growth := nbytes - lease.nbytes) > self.free and self._used != held:
+                held = self._used
+                self._shrink(growth)
             if growth > self.free:
                 self._refuse(lease.owner, growth)
             self._used += growth
@@ -175,11 +184,12 @@ class MemoryBudget:
             else:
                 self._leases.pop(id(lease), None)
 
-    def _shrink(self, nbytes: int) -> None:
+    def _shrink(self, wanted: int) -> None:
+        """Asks caches until `wanted` bytes are free. What counts is the ledger, not what a cache says it gave."""
         for cache in list(self._caches):
-            if nbytes <= 0:
+            if self.free >= wanted:
                 return
-            nbytes -= cache.shrink(nbytes)
+            cache.shrink(wanted - self.free)
 
     def _refuse(self, owner: str, asked: int) -> None:
         needed = self._used + asked

@@ -8,6 +8,7 @@ which at most three chunks are in memory: the one computing, the one being writt
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -168,7 +169,9 @@ class OffloadedStates(HiddenStates):
             self._file.close()
             raise
         self._buffers = [np.empty((chunk_tokens, width), self.dtype) for _ in range(3)]
+        self._reads: dict[int, Ticket] = {}
         self._writes: dict[int, Ticket] = {}
+        self._failure: BaseException | None = None
         self._turn = 0
         self._current: int | None = None  # the buffer of the chunk that is computing
 
@@ -178,8 +181,8 @@ class OffloadedStates(HiddenStates):
         return 3 * chunk_tokens * width * np.dtype(dtype).itemsize
 
     def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
-        for buffer in list(self._writes):  # a failed write must show now, not as stale states read back
-            self._writes.pop(buffer).wait()
+        for index in list(self._writes):
+            self._written(index)
         ahead = self._read(chunks[0]) if chunks else None
         for position, chunk in enumerate(chunks):
             assert ahead is not None
@@ -193,11 +196,10 @@ class OffloadedStates(HiddenStates):
         index = self._next_buffer() if self._current is None else self._current
         self._current = None
         self._buffers[index][: chunk.tokens] = states
-        ticket = self._move("write states", chunk, index, self._file.write)
-        self._writes[index] = ticket
+        self._writes[index] = self._move("write states", chunk, index, self._file.write)
 
     def close(self) -> None:
-        for ticket in self._writes.values():
+        for ticket in (*self._reads.values(), *self._writes.values()):
             ticket.settle()
         self._file.close()
         self._buffers = []
@@ -205,7 +207,8 @@ class OffloadedStates(HiddenStates):
 
     def _read(self, chunk: Chunk) -> tuple[int, Ticket]:
         index = self._next_buffer()
-        return index, self._move("read states", chunk, index, self._file.read)
+        self._reads[index] = self._move("read states", chunk, index, self._file.read)
+        return index, self._reads[index]
 
     def _move(self, label: str, chunk: Chunk, index: int, transfer: Callable[[memoryview, int], int]) -> Ticket:
         runs = self._runs(chunk)
@@ -223,10 +226,21 @@ class OffloadedStates(HiddenStates):
     def _next_buffer(self) -> int:
         index = self._turn
         self._turn = (self._turn + 1) % 3
-        pending = self._writes.pop(index, None)
-        if pending is not None:
-            pending.wait()
+        if index in self._reads:  # of a pass that was given up
+            self._reads.pop(index).settle()
+        self._written(index)
         return index
+
+    def _written(self, index: int) -> None:
+        """Makes sure that a buffer's contents reached the file. A failed write must show now and ever after, not as
+        stale states that are read back."""
+        try:
+            if index in self._writes:
+                self._writes.pop(index).wait()
+        except BaseException as error:
+            self._failure = error
+        if self._failure is not None:
+            raise self._failure
 
 
 class _ScratchFile:
@@ -238,17 +252,14 @@ class _ScratchFile:
 
     def read(self, into: memoryview, offset: int) -> int:
         done = 0
-        while done < len(into):
-            if hasattr(os, "preadv"):
-                count = os.preadv(self._fd, [into[done:]], offset + done)
-            else:
-                os.lseek(self._fd, offset + done, os.SEEK_SET)
-                data = os.read(self._fd, len(into) - done)
-                count = len(data)
-                into[done : done + count] = data
-            if count == 0:
-                raise StorageError("the scratch file of hidden states ended early; was it truncated?")
-            done += count
+        try:
+            while done < len(into):
+                count = self._read_some(into[done:], offset + done)
+                if count == 0:
+                    raise StorageError("the scratch file of hidden states ended early; was it truncated?")
+                done += count
+        except OSError as error:
+            raise StorageError(f"offloaded hidden states cannot be read: {error.strerror}") from error
         return done
 
     def write(self, data: memoryview, offset: int) -> int:
@@ -263,6 +274,14 @@ class _ScratchFile:
         except OSError as error:
             raise StorageError(f"hidden states cannot be offloaded: {error.strerror}") from error
         return done
+
+    def _read_some(self, into: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._fd, [into], offset)
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        data = os.read(self._fd, len(into))
+        into[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -284,14 +303,23 @@ def _scratch_file(directory: Path, nbytes: int) -> _ScratchFile:
         path = None
     file = _ScratchFile(descriptor, path)
     try:
-        # Claims the room now, so that a full disk is found before any work is done rather than in the middle.
-        if hasattr(os, "posix_fallocate") and nbytes:
-            os.posix_fallocate(descriptor, 0, nbytes)
-        else:
-            os.ftruncate(descriptor, nbytes)
+        _claim(descriptor, nbytes)
     except OSError as error:
         file.close()
         raise StorageError(
             f"hidden states need {nbytes / 1e6:,.0f} MB of scratch space in {directory}: {error.strerror}"
         ) from error
     return file
+
+
+def _claim(descriptor: int, nbytes: int) -> None:
+    """Claims the room now, so that a full disk is found before any work is done rather than in the middle."""
+    if hasattr(os, "posix_fallocate") and nbytes:
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    # A file system that cannot claim room only learns the size.
+    os.ftruncate(descriptor, nbytes)

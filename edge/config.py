@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+_MODES = ("ranked", "top-k")
 _PROJECT_KEYS = frozenset({"memory", "threads", "mode", "threshold"})
 
 
@@ -39,16 +41,18 @@ def parse_size(text: str | int) -> int:
     Raises:
         ConfigError: not a positive size.
     """
-    if isinstance(text, int):
+    if isinstance(text, int) and not isinstance(text, bool):
         size = text
     else:
+        if not isinstance(text, str):
+            raise ConfigError(f"{text!r} is not a size; write it like 300MB, 1.5GB or 512MiB")
         match = _SIZE.fullmatch(text)
         unit = match and _UNITS.get(match[2].lower())
         if not match or not unit:
             raise ConfigError(f"{text!r} is not a size; write it like 300MB, 1.5GB or 512MiB")
-        size = int(float(match[1]) * unit)
-    if size <= 0:
-        raise ConfigError(f"a memory size must be positive, not {text!r}")
+        size = int(Decimal(match[1]) * unit)
+    if not 0 < size < 2**63:
+        raise ConfigError(f"a memory size must be positive and below 8 EiB, not {str(text)[:40]!r}")
     return size
 
 
@@ -93,9 +97,10 @@ class Config:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", parse_size(self.memory))
         if self.threads < 0:
             raise ConfigError(f"threads must be 0 (all cores) or more, not {self.threads}")
-        if self.mode not in ("top-k", "ranked"):
+        if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
 
@@ -126,7 +131,8 @@ class Config:
         layers.append((str(user), _read_file(user, known)))
         project = project or Path(".edge") / "config.toml"
         layers.append((str(project), _read_file(project, known & _PROJECT_KEYS)))
-        from_environment = {name: environment.get(f"EDGE_{name.upper()}") for name in known}
+        # An empty variable counts as not set.
+        from_environment = {name: environment.get(f"EDGE_{name.upper()}") or None for name in known}
         layers.append(("environment", from_environment))
         layers.append(("flag", {name: value for name, value in (flags or {}).items() if name in known}))
 
@@ -135,8 +141,8 @@ class Config:
         for source, layer in layers:
             for name, value in layer.items():
                 if value is not None:
-                    values[name] = _convert(name, value)
                     sources[name] = f"environment EDGE_{name.upper()}" if source == "environment" else source
+                    values[name] = _convert(name, value, sources[name])
         return cls(**values, sources=sources)
 
     @property
@@ -155,7 +161,7 @@ def parse_threshold(text: str | float) -> float | None:
         return None
     try:
         value = float(text)
-    except ValueError:
+    except (TypeError, ValueError):
         value = math.nan
     if math.isnan(value) or value < 0:
         raise ConfigError(f"a threshold is `auto`, `inf` or a number of at least 0, not {text!r}")
@@ -167,7 +173,7 @@ def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -177,12 +183,28 @@ def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]
     return data
 
 
-def _convert(name: str, value: Any) -> Any:
-    if name == "memory":
-        return parse_size(value)
-    if name == "threads":
-        try:
-            return int(value)
-        except ValueError:
-            raise ConfigError(f"threads must be a whole number, not {value!r}") from None
-    return str(value)
+def _convert(name: str, value: Any, source: str) -> Any:
+    """A setting's value as its field's type.
+
+    Raises:
+        ConfigError: names the setting, where it stands, and what it may be.
+    """
+    try:
+        if name == "memory":
+            return parse_size(value)
+        if name == "threads":
+            number = None if isinstance(value, bool | float) else int(value)
+            if number is None or number < 0:
+                raise ValueError
+            return number
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ConfigError(f"{value!r} is not text")
+        if name == "threshold":
+            parse_threshold(str(value))
+        if name == "mode" and value not in _MODES:
+            raise ConfigError(f"it is `ranked` or `top-k`, not {value!r}")
+        return str(value)
+    except ConfigError as error:
+        raise ConfigError(f"{name} ({source}): {error}") from None
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} ({source}): a whole number of at least 0 is needed, not {value!r}") from None

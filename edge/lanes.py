@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Protocol
 
 from edge.blocks import BlockId
+from edge.errors import EdgeError
 from edge.trace import Trace
 
 _SMOOTHING = 0.2
@@ -38,24 +39,35 @@ class Ticket:
         self.cancelled = False
         self.seconds = 0.0
         self._lane = lane
-        self._work = work
+        self._work: Callable[[], int] | None = work
         self._finished = threading.Event()
         self._error: BaseException | None = None
+        self._accounted = False
 
     @property
     def done(self) -> bool:
         """True once the transfer has ended, failed or been cancelled."""
         return self._finished.is_set()
 
+    @property
+    def failed(self) -> bool:
+        """True once the transfer has met an error."""
+        return self._error is not None
+
     def wait(self) -> None:
-        """Blocks until the transfer has ended, and accounts for the stall.
+        """Blocks until the transfer has ended, and accounts for the stall the first time.
 
         Raises:
             CorruptBlock, StorageError: what the transfer met.
+            EdgeError: it was withdrawn, or its deadline passed before it could start.
         """
         started = time.perf_counter()
         self._finished.wait()
-        self._lane._waited(self, started, time.perf_counter() - started)
+        if self.cancelled:
+            raise EdgeError(f"the transfer of {self.label} was withdrawn before it started")
+        if not self._accounted:
+            self._accounted = True
+            self._lane._waited(self, started, time.perf_counter() - started)
         if self._error is not None:
             raise self._error
 
@@ -68,6 +80,11 @@ class Ticket:
     def cancel(self) -> bool:
         """Withdraws the transfer if it has not started; returns whether it did."""
         return self._lane._cancel(self)
+
+    def _end(self, *, cancelled: bool = False) -> None:
+        self._work = None  # it holds the buffer, which must not live as long as somebody keeps the ticket
+        self.cancelled = cancelled
+        self._finished.set()
 
 
 class Lane:
@@ -136,8 +153,7 @@ class Lane:
         with self._condition:
             self._closed = True
             for *_, ticket in self._queue:
-                ticket.cancelled = True
-                ticket._finished.set()
+                ticket._end(cancelled=True)
             self._queue.clear()
             self._condition.notify()
         self._thread.join()
@@ -152,24 +168,32 @@ class Lane:
 
     def _serve(self) -> None:
         while True:
-            with self._condition:
+            ticket = self._next()
+            if ticket is None:
+                return
+            self._transfer(ticket)
+            del ticket  # while the lane is idle it must not keep the last buffer alive
+
+    def _next(self) -> Ticket | None:
+        """The ticket whose turn it is; from here on it can no longer be withdrawn. None when the lane closes."""
+        with self._condition:
+            while True:
                 while not self._queue and not self._closed:
                     self._condition.wait()
                 if self._closed:
-                    return
+                    return None
                 _, deadline, _, ticket = heapq.heappop(self._queue)
-                started = time.perf_counter()
-                if started > deadline:
-                    ticket.cancelled = True
-                    ticket._finished.set()
-                    self.trace.count(f"{self.name}.missed")
-                    continue
-                # From here on `cancel` finds it gone from the queue, so it can no longer be withdrawn.
-            self._transfer(ticket, started)
+                if time.perf_counter() <= deadline:
+                    return ticket
+                ticket._end(cancelled=True)
+                self.trace.count(f"{self.name}.missed")
+                del ticket
 
-    def _transfer(self, ticket: Ticket, started: float) -> None:
+    def _transfer(self, ticket: Ticket) -> None:
+        started = time.perf_counter()
         moved = 0
         try:
+            assert ticket._work is not None
             moved = ticket._work()
             spare = moved / self._bandwidth_limit - (time.perf_counter() - started)
             if spare > 0:
@@ -185,11 +209,9 @@ class Lane:
         self.trace.count(f"{self.name}.transfers")
         self.trace.count(f"{self.name}.busy_s", seconds)
         self.trace.event(ticket.label, f"lane {self.name}", started, seconds, bytes=moved)
-        ticket._finished.set()
+        ticket._end()
 
     def _waited(self, ticket: Ticket, started: float, stall: float) -> None:
-        if ticket.cancelled:
-            return
         self.trace.count(f"{self.name}.stall_s", stall)
         self.trace.count(f"{self.name}.hidden_s", max(0.0, ticket.seconds - stall))
         if stall > 1e-4:
@@ -201,7 +223,6 @@ class Lane:
                 if entry[3] is ticket:
                     del self._queue[position]
                     heapq.heapify(self._queue)
-                    ticket.cancelled = True
-                    ticket._finished.set()
+                    ticket._end(cancelled=True)
                     return True
         return False

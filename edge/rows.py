@@ -69,8 +69,12 @@ class RowCache:
 
         Raises:
             CorruptBlock: a row does not match its checksum.
+            IndexError: a row number is not in the table.
         """
         unique, inverse = np.unique(ids, return_inverse=True)
+        if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.table.rows:
+            outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])
+            raise IndexError(f"row {outside} is not among the table's {self.table.rows:,}")
         if len(unique) > self.capacity:
             # More different rows than the cache holds at once: read them past it rather than churn through it.
             self._trace.count("rows.misses", len(unique))

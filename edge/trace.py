@@ -6,6 +6,7 @@ There is one set of numbers: whatever prints a figure reads it here.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from edge.errors import StorageError
 
@@ -83,7 +86,7 @@ class Trace:
             ]
             document = {"traceEvents": names + self._events, "otherData": {"counters": dict(self.counters)}}
         try:
-            Path(path).write_text(json.dumps(document), encoding="utf-8")
+            Path(path).write_text(json.dumps(_plain(document)), encoding="utf-8")
         except OSError as error:
             raise StorageError(f"the trace cannot be written to {path}: {error.strerror}") from error
 
@@ -95,3 +98,16 @@ class Trace:
             event["pid"] = 1
             event["tid"] = self._tracks.setdefault(track, len(self._tracks) + 1)
             self._events.append(event)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it: numpy numbers and arrays as lists and numbers, infinities as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

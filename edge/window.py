@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.errors import BudgetExceeded
 from edge.lanes import BlockSource, Lane, Ticket
 
 SLIDING = 2
@@ -37,7 +36,8 @@ class _Slot:
 class SlidingWindow:
     """Blocks in a fixed order through as many buffers as the budget allows, at least two.
 
-    One thread uses the window; the budget may take pinned blocks back from another thread at any time.
+    One thread uses the window; the budget may take pinned blocks back from another thread at any time, and between
+    passes all of them, down to no buffer at all.
     """
 
     def __init__(
@@ -50,15 +50,12 @@ class SlidingWindow:
         owner: str = "weights",
         widest: int | None = None,
     ) -> None:
-        """Takes the two sliding buffers (one if there is one block); pinned ones are taken by `widen`.
+        """Takes no memory yet: `start` takes the two sliding buffers, `widen` the pinned ones.
 
         Args:
             order: the blocks of one pass.
             owner: name in the ledger.
             widest: at most so many buffers, however much is free; None for no bound.
-
-        Raises:
-            BudgetExceeded: not even the sliding buffers fit.
         """
         self.order = tuple(order)
         self.block_nbytes = max(source.nbytes(block) for block in self.order)
@@ -69,10 +66,11 @@ class SlidingWindow:
         self._slots: dict[int, _Slot] = {}
         self._free: list[memoryview] = []
         self._in_use: int | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # taken inside the ledger's wherever the width may change
         self._buffers = 0
+        self._passing = False
+        self._growing = False
         self._lease = budget.reserve(owner, 0)
-        self._add_buffers(min(SLIDING, len(self.order)))
         self._unregister = budget.add_shrinker(owner, self._shrink, loss=1.0)
 
     @property
@@ -91,20 +89,36 @@ class SlidingWindow:
         return self._buffers == len(self.order)
 
     def widen(self) -> None:
-        """Takes as many further buffers as the budget has free now, without asking anybody to give way."""
-        with self._lock:
+        """Takes as many further buffers as the budget has free now, without asking anybody to give way. Call it between
+        `start` and the first block."""
+        with self._budget.locked(), self._lock:
             wanted = min(self._widest - self._buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
-                try:
-                    self._add_buffers(wanted)
-                except BudgetExceeded:  # another thread was faster; the window works at any width
-                    return
+                self._add_buffers(wanted)
 
-    def start(self) -> None:
-        """Begins a pass: asks for its first blocks, so that they arrive while the caller still prepares."""
+    def prefetch(self) -> None:
+        """Asks for the first blocks of the coming pass, as far as there are buffers, so that they arrive while the
+        caller still prepares."""
         with self._lock:
+            for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
+                self._drop(index)  # read ahead of an earlier pass; the disk is asked again
             self._reclaim(keep=self._wanted(0))
             self._request(0)
+
+    def start(self) -> None:
+        """Begins a pass: holds at least the sliding buffers from here to `finish`, and asks for the first blocks.
+
+        Raises:
+            BudgetExceeded: the sliding buffers do not fit.
+        """
+        with self._budget.locked(), self._lock:
+            self._hold()
+            self.prefetch()
+
+    def finish(self) -> None:
+        """Ends a pass: from here to the next `start` the budget may take every buffer back."""
+        with self._lock:
+            self._passing = False
 
     @contextmanager
     def block(self, index: int) -> Iterator[memoryview]:
@@ -112,8 +126,10 @@ class SlidingWindow:
 
         Raises:
             CorruptBlock, StorageError: the block cannot be read.
+            BudgetExceeded: the pass was not started and the sliding buffers do not fit.
         """
-        with self._lock:
+        with self._budget.locked(), self._lock:
+            self._hold()
             self._reclaim(keep=self._wanted(index))
             self._request(index)
             slot = self._slots[index]
@@ -134,13 +150,19 @@ class SlidingWindow:
 
     def close(self) -> None:
         """Waits for transfers under way and gives all memory back."""
-        with self._lock:
+        with self._budget.locked(), self._lock:
             for index in list(self._slots):
                 self._drop(index)
             self._free.clear()
             self._buffers = 0
             self._lease.release()
             self._unregister()
+
+    def _hold(self) -> None:
+        missing = min(SLIDING, len(self.order)) - self._buffers
+        if missing > 0:
+            self._add_buffers(missing)
+        self._passing = True
 
     def _pinned_with(self, buffers: int) -> int:
         return len(self.order) if buffers >= len(self.order) else max(0, buffers - SLIDING)
@@ -173,28 +195,35 @@ class SlidingWindow:
         self._free.append(slot.buffer)
 
     def _add_buffers(self, count: int) -> None:
-        self._lease.resize((self._buffers + count) * self.block_nbytes)
+        self._growing = True  # asked to give way for its own growth, the window must not
+        try:
+            self._lease.resize((self._buffers + count) * self.block_nbytes)
+        finally:
+            self._growing = False
         self._free += [_aligned(self.block_nbytes) for _ in range(count)]
         self._buffers += count
 
-    def _shrink(self, nbytes: int) -> int:
+    def _shrink(self, nbytes: int) -> None:
         with self._lock:
-            least = min(SLIDING, len(self.order))
+            if self._growing:
+                return
+            least = min(SLIDING, len(self.order)) if self._passing else 0
             count = min(-(-nbytes // self.block_nbytes), self._buffers - least)
             if count <= 0:
-                return 0
+                return
             # The end of the pinned prefix goes first: the prefix that stays is still used at the start of each pass.
             pinned = self._pinned_with(self._buffers - count)
-            for index in sorted(self._slots, reverse=True):
+            tail = [i for i in sorted(self._slots, reverse=True) if pinned <= i < self.pinned]
+            others = [i for i in sorted(self._slots, reverse=True) if i >= self.pinned]
+            for index in (*tail, *others):
                 if len(self._free) >= count:
                     break
-                if index >= pinned and index != self._in_use:
+                if index != self._in_use:
                     self._drop(index)
             count = min(count, len(self._free))
             del self._free[:count]
             self._buffers -= count
             self._lease.resize(self._buffers * self.block_nbytes)
-            return count * self.block_nbytes
 
 
 def _aligned(nbytes: int) -> memoryview:
