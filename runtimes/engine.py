@@ -1,0 +1,391 @@
+"""An engine: one packed model, opened under a memory budget, that forwards batches of token sequences.
+
+It owns what a model needs besides its hidden states: the compiled layer, the weight window, the row cache, the
+tokenizer.
+Rerankers and embedders are thin layers on top that say what is read from the hidden states.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from edge.arrangement import SLACK, Arrangement, Request, arrange, least
+from edge.budget import MemoryBudget
+from edge.chunking import HiddenStates, OffloadedStates, ResidentStates
+from edge.config import format_size
+from edge.errors import BudgetExceeded
+from edge.forwarding import Observer, forward
+from edge.lanes import Lane
+from edge.models.layout import HEAD
+from edge.models.packed import PackedModel
+from edge.models.spec import ModelSpec
+from edge.models.tokenizer import PairTokenizer, TokenBatch
+from edge.resident import ResidentWatch, measured_growth, trim_heap
+from edge.runtimes.base import HiddenDtype, load_runtime
+from edge.runtimes.input import Feed, InputEmbedding
+from edge.runtimes.saturation import saturating_tokens
+from edge.trace import Trace
+from edge.window import SLIDING, SlidingWindow
+
+HEADROOM = 8 << 20
+"""Bytes kept for Python's own objects and the heap's fragmentation while an engine works."""
+
+LEAST_ROWS = 512
+"""The smallest row cache; a request with more different tokens still works, reading past the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Overrides of what an engine would choose by itself: for ablations, benchmarks and tests.
+
+    Attributes:
+        row_share: share of the vocabulary whose rows are cached (GRATING, section 4.4).
+        chunk_tokens: tokens of a chunk; None takes what saturates the cores and fits.
+        buffers: at most so many layers in memory; None for as many as fit.
+        offload: hidden states on disk; None only when they do not fit.
+        share_prefix: compute a decoder's common prefix once (else once per candidate).
+    """
+
+    row_share: float = 0.10
+    chunk_tokens: int | None = None
+    buffers: int | None = None
+    offload: bool | None = None
+    share_prefix: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """What one forward pass did and needed; sizes in bytes, times in seconds.
+
+    Attributes:
+        prefix_tokens: tokens that precede every sequence, computed once (decoders).
+        query_cut: the query was too long for the model and lost its end.
+        layers_run, layers: deepest layer reached, and layers there are.
+        evaluations, evaluations_full: layer x sequence evaluations done, and those of a pass without pruning.
+        buffers, pinned: layers that have a buffer, and those that stay in memory between passes.
+        lane_bytes: bytes of weights and offloaded states that crossed the disk lane.
+        stall_s, hidden_s: time compute waited for the disk, and disk time that compute did not notice.
+        peak_resident, limit: high-water mark of anonymous resident memory during the pass, and the budget's limit.
+    """
+
+    sequences: int
+    tokens: int
+    longest: int
+    query_cut: bool
+    prefix_tokens: int
+    seconds: float
+    layers_run: int
+    layers: int
+    evaluations: int
+    evaluations_full: int
+    chunk_tokens: int
+    offloaded: bool
+    buffers: int
+    pinned: int
+    lane_bytes: int
+    stall_s: float
+    hidden_s: float
+    row_hits: int
+    row_misses: int
+    peak_resident: int
+    limit: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Engine:
+    """Forwards token sequences through a packed model within a budget. Thread-safe: one pass at a time."""
+
+    def __init__(
+        self,
+        model: PackedModel,
+        budget: MemoryBudget,
+        *,
+        runtime: str = "onnx",
+        threads: int = 0,
+        max_tokens: int | None = None,
+        scratch: Path,
+        trace: Trace | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        """Loads everything but the layers, and takes the smallest memory the model works with.
+
+        Args:
+            model: stays open as long as the engine; closed by `close`.
+            max_tokens: longest sequence; None takes the model's own limit, at most 512.
+            scratch: directory for offloaded hidden states.
+
+        Raises:
+            BudgetExceeded: the model cannot work in this budget; the error names the smallest limit that would do.
+            CapabilityError: the runtime is missing or cannot run this architecture.
+            CorruptBlock: a block does not match its checksum.
+        """
+        self.model = model
+        self.budget = budget
+        self.trace = trace or Trace()
+        self.tuning = tuning or Tuning()
+        self.max_tokens = min(max_tokens or 512, model.spec.max_tokens)
+        self.stats: RunStats | None = None
+        self._scratch = scratch
+        self._lock = threading.RLock()
+        self._dtype: HiddenDtype = hidden_dtype(model.spec)
+
+        with measured_growth() as library:
+            self.kernel = load_runtime(runtime).layer_kernel(
+                model.spec.layer, threads=threads, hidden_dtype=self._dtype
+            )
+        with measured_growth() as vocabulary:
+            self.tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256)
+            self.tokenizer.load()
+        self._tokenizer_nbytes = vocabulary.nbytes
+        room = budget.free - library.nbytes - vocabulary.nbytes
+        self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, runtime, threads, room)
+        capacity = self._row_capacity(library.nbytes)
+        head_nbytes = model.file.nbytes(HEAD)
+        self._leases = [
+            budget.reserve(f"{runtime} runtime", library.nbytes),
+            budget.reserve("headroom", HEADROOM),
+            budget.reserve("head", head_nbytes),
+        ]
+        self._tokenizer_lease = budget.reserve("tokenizer", self._tokenizer_nbytes)
+        self.head = model.load(HEAD)
+        self.embedding = InputEmbedding(model, capacity, budget, self.trace)
+        self.lane = Lane("disk", trace=self.trace)
+        self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
+        self._forget_tokenizer = budget.add_shrinker("tokenizer", self._drop_tokenizer, loss=10.0)
+
+    def begin(self) -> None:
+        """Says that a request is coming: the first layers are read while its texts are tokenized."""
+        with self._lock:
+            self.window.prefetch()
+
+    def vocabulary(self) -> PairTokenizer:
+        """The tokenizer, loaded again if its memory had been given to something else.
+
+        Raises:
+            BudgetExceeded: it does not fit at present.
+        """
+        with self._lock:
+            if self._tokenizer_lease.nbytes == 0:
+                self._tokenizer_lease.resize(self._tokenizer_nbytes)
+                self.tokenizer.load()
+            return self.tokenizer
+
+    def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
+        """Token sequences of (query, document) pairs; documents are cut to `max_tokens`.
+
+        Raises:
+            InputError: the query is empty or a text is not valid Unicode.
+        """
+        with self._lock:
+            batch = self.vocabulary().encode_pairs(query, docs, self.max_tokens)
+        if self.tuning.share_prefix or len(batch.prefix) == 0:
+            return batch
+        spread = [np.concatenate((batch.prefix, part)) for part in np.split(batch.tokens, batch.starts[1:-1])]
+        return replace(
+            batch,
+            prefix=batch.prefix[:0],
+            tokens=np.concatenate(spread),
+            lengths=(batch.lengths + len(batch.prefix)).astype(np.int32),
+        )
+
+    def tokenize_texts(self, texts: Sequence[str], *, query: bool = False) -> TokenBatch:
+        """Token sequences of single texts, cut to `max_tokens`.
+
+        Raises:
+            InputError: a text is not valid Unicode.
+        """
+        with self._lock:
+            return self.vocabulary().encode_texts(texts, query=query, max_tokens=self.max_tokens)
+
+    def run(self, batch: TokenBatch, observer: Observer) -> RunStats:
+        """Forwards a batch; `observer` sees the hidden states and decides who goes on.
+
+        Raises:
+            BudgetExceeded: the batch does not fit; the error names the limit that would do.
+            CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
+        """
+        with self._lock, self.budget.reserve("tokens", batch.nbytes), ResidentWatch() as watch:
+            started = time.perf_counter()
+            before = self.trace.snapshot()
+            self.embedding.prepare(batch)
+            request = self._request(batch)
+            arrangement = self._arrange(request)
+            with self.budget.reserve("workspace", arrangement.workspace):
+                states = self._states(batch, arrangement)
+                try:
+                    self.window.start()
+                    self.window.widen()
+                    feed = Feed(self.embedding, batch, self._dtype)
+                    forward(
+                        window=self.window,
+                        tensors=lambda layer, block: self.model.tensors(self.model.layer_blocks[layer], block),
+                        kernel=self.kernel,
+                        states=states,
+                        embed=feed.chunk,
+                        observer=observer,
+                        chunk_tokens=arrangement.chunk_tokens,
+                        prefix=feed.prefix(),
+                        on_layer=self._check,
+                        trace=self.trace,
+                    )
+                finally:
+                    self.window.finish()
+                    states.close()
+            trim_heap()
+            seconds = time.perf_counter() - started
+        self.stats = self._summary(batch, arrangement, seconds, before, watch.high_water)
+        return self.stats
+
+    def close(self) -> None:
+        """Gives all memory back and closes the model."""
+        with self._lock:
+            self._forget_tokenizer()
+            self.window.close()
+            self.lane.close()
+            self.embedding.close()
+            self.tokenizer.release()
+            for lease in (*self._leases, self._tokenizer_lease):
+                lease.release()
+            self.model.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _row_capacity(self, library: int) -> int:
+        """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least."""
+        model, budget = self.model, self.budget
+        window = min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0])
+        one = self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=self._longest_prefix())
+        fixed = library + HEADROOM + model.file.nbytes(HEAD) + SLACK
+        floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
+        needed = budget.used + fixed + floor + max(self._tokenizer_nbytes, least(one))
+        if needed > budget.limit:
+            raise BudgetExceeded(
+                f"{model.name} cannot work within {format_size(budget.limit)}: "
+                f"{format_size(budget.used)} is held already (interpreter, libraries, texts), two of its layers take "
+                f"{format_size(window)} and the rest {format_size(needed - budget.used - window)}; "
+                f"the smallest memory limit that works is {format_size(needed, up=True)}",
+                owner=model.name,
+                asked=needed - budget.used,
+                free=budget.free,
+                needed=needed,
+            )
+        wanted = max(LEAST_ROWS, int(model.embedding.rows * self.tuning.row_share))
+        spare = budget.limit - needed
+        return min(wanted, LEAST_ROWS + spare // (model.embedding.row_nbytes + 16))
+
+    def _longest_prefix(self) -> int:
+        return self.max_tokens if self.model.spec.layer.causal and self.model.spec.head.scores else 0
+
+    def _request(self, batch: TokenBatch) -> Request:
+        return self._sizes(tokens=int(batch.lengths.sum()), longest=int(batch.lengths.max()), prefix=len(batch.prefix))
+
+    def _sizes(self, *, tokens: int, longest: int, prefix: int) -> Request:
+        spec = self.model.spec
+        return Request(
+            tokens=tokens,
+            longest=longest,
+            width=spec.layer.hidden,
+            dtype=self._dtype,
+            workspace=lambda chunk, most: self.kernel.workspace(chunk, most, prefix),
+            layers=spec.layers,
+            layer_nbytes=self.model.file.nbytes(self.model.layer_blocks[0]),
+            saturating_tokens=self._saturating,
+        )
+
+    def _arrange(self, request: Request) -> Arrangement:
+        available = self.budget.free + self.window.buffers * self.window.block_nbytes
+        resident = None if self.tuning.offload is None else not self.tuning.offload
+        chosen = arrange(request, available, resident=resident)
+        if (chosen is None or not chosen.saturated) and self._tokenizer_lease.nbytes:
+            # Loading the tokenizer again next time costs less than starving the cores now.
+            self._drop_tokenizer(self._tokenizer_nbytes)
+            return self._arrange(request)
+        if chosen is None:
+            held = self.budget.limit - available
+            needed = held + least(request)
+            raise BudgetExceeded(
+                f"a sequence of {request.longest} tokens needs {format_size(least(request))} but "
+                f"{format_size(max(0, available))} of the {format_size(self.budget.limit)} limit is left for it; "
+                f"the smallest memory limit that works is {format_size(needed, up=True)}",
+                owner=self.model.name,
+                asked=least(request),
+                free=available,
+                needed=needed,
+            )
+        return chosen
+
+    def _states(self, batch: TokenBatch, arrangement: Arrangement) -> HiddenStates:
+        width = self.model.spec.layer.hidden
+        if arrangement.resident:
+            return ResidentStates(batch.lengths, width, self._dtype, self.budget)
+        tokens = max(int(batch.lengths.max()), arrangement.chunk_tokens)
+        return OffloadedStates(batch.lengths, width, self._dtype, self.budget, self.lane, self._scratch, tokens)
+
+    def _drop_tokenizer(self, nbytes: int) -> None:
+        # The ledger is locked here, and another thread may be tokenizing, or hold the engine while it waits for memory.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._tokenizer_lease.nbytes:
+                self.tokenizer.release()
+                self._tokenizer_lease.release()
+        finally:
+            self._lock.release()
+
+    def _check(self) -> None:
+        self.trace.level("memory", resident=self.budget.relieve(), leased=self.budget.used)
+
+    def _summary(
+        self, batch: TokenBatch, arrangement: Arrangement, seconds: float, before: dict[str, float], peak: int
+    ) -> RunStats:
+        after = self.trace.snapshot()
+
+        def grown(name: str) -> float:
+            return after.get(name, 0) - before.get(name, 0)
+
+        sequences, layers = len(batch.lengths), self.model.spec.layers
+        return RunStats(
+            sequences=sequences,
+            tokens=int(batch.lengths.sum()),
+            longest=int(batch.lengths.max()),
+            query_cut=batch.query_cut,
+            prefix_tokens=len(batch.prefix),
+            seconds=seconds,
+            layers_run=int(grown("forward.layers")),
+            layers=layers,
+            evaluations=int(grown("forward.evaluations")),
+            evaluations_full=sequences * layers,
+            chunk_tokens=arrangement.chunk_tokens,
+            offloaded=not arrangement.resident,
+            buffers=self.window.buffers,
+            pinned=self.window.pinned,
+            lane_bytes=int(grown("disk.bytes")),
+            stall_s=grown("disk.stall_s"),
+            hidden_s=grown("disk.hidden_s"),
+            row_hits=int(grown("rows.hits")),
+            row_misses=int(grown("rows.misses")),
+            peak_resident=peak,
+            limit=self.budget.limit,
+        )
+
+
+def hidden_dtype(spec: ModelSpec) -> HiddenDtype:
+    """How hidden states are held between layers. Behind a layer norm they are bounded, and half precision costs less
+    than int8 weights do; the residual stream of a pre-norm decoder outgrows its range."""
+    return "float16" if spec.layer.precision != "fp32" and not spec.layer.norm_first else "float32"

@@ -1,0 +1,85 @@
+"""Reading hidden states: a reranker's score, an embedder's vector. Small matrices, so plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import ModelError
+from edge.models.spec import ModelSpec
+
+Vectors = npt.NDArray[np.float32]
+
+
+def pool(spec: ModelSpec, states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
+    """The vector that the head reads from each sequence of a chunk.
+
+    Args:
+        states: [tokens, hidden], the sequences packed one after the other.
+        lengths: tokens of each sequence [batch].
+
+    Returns:
+        [batch, hidden] fp32: the first token's state, the last one's, or the mean over all tokens.
+    """
+    ends = np.cumsum(lengths)
+    token = spec.head.token
+    if token == "first":
+        return np.asarray(states[ends - lengths], np.float32)
+    if token == "last":
+        return np.asarray(states[ends - 1], np.float32)
+    means = [part.mean(axis=0, dtype=np.float32) for part in np.split(states, ends[:-1])]
+    stacked: Vectors = np.stack(means)
+    return stacked
+
+
+def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> npt.NDArray[np.float64]:
+    """A reranker's raw scores [n] of pooled vectors [n, hidden]; `sigmoid` of them is the relevance probability.
+
+    For a `yes-no` head the difference of the two tokens' logits, whose sigmoid is the two-way softmax.
+
+    Raises:
+        ModelError: a score is not finite, so the weights hold NaN or infinity.
+    """
+    if spec.head.kind == "classifier":
+        dense = np.tanh(vectors @ tensors["dense.weight"] + tensors["dense.bias"])
+        scores = (dense @ tensors["out.weight"] + tensors["out.bias"])[:, 0]
+    elif spec.head.kind == "yes-no":
+        rows = tensors["rows"]
+        scores = final_norm(spec, tensors, vectors) @ (rows[1] - rows[0])
+    else:
+        raise ModelError(f"a model with a {spec.head.kind!r} head embeds texts; it does not score pairs")
+    if not np.isfinite(scores).all():
+        raise ModelError("the model's scores are not finite: its weights hold NaN or infinite values")
+    return np.asarray(scores, np.float64)
+
+
+def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
+    """An embedder's output [n, hidden] from pooled vectors: final norm (decoders) and unit length where the model has
+    them.
+
+    Raises:
+        ModelError: a value is not finite, so the weights hold NaN or infinity.
+    """
+    output = final_norm(spec, tensors, vectors)
+    if spec.head.normalize:
+        output = output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), 1e-12)
+    if not np.isfinite(output).all():
+        raise ModelError("the model's embeddings are not finite: its weights hold NaN or infinite values")
+    return np.ascontiguousarray(output, dtype=np.float32)
+
+
+def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
+    """RMS norm after the last layer, which decoders have; other models' vectors pass unchanged."""
+    if not spec.layer.norm_first:
+        return vectors
+    mean_square = np.mean(np.square(vectors), axis=1, keepdims=True)
+    normed: Vectors = vectors / np.sqrt(mean_square + np.float32(spec.layer.norm_eps)) * tensors["norm.weight"]
+    return normed
+
+
+def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Logistic function without overflow."""
+    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))

@@ -1,0 +1,163 @@
+"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux (`mlx[cpu]`)."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
+from edge.runtimes.reference import rotation
+
+
+class MlxRuntime(Runtime):
+    """Runs every `LayerSpec`. mlx chooses its threads itself.
+
+    mlx keeps freed buffers for later by default; that cache is turned off for the process, so that what a layer took is
+    given back when it is done.
+    """
+
+    name = "mlx"
+
+    def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> MlxLayerKernel:
+        try:
+            mx = importlib.import_module("mlx.core")
+        except ImportError as error:
+            raise CapabilityError('the mlx runtime needs mlx: pip install "edge-rag[mlx]"') from error
+        mx.set_cache_limit(0)
+        return MlxLayerKernel(spec, hidden_dtype, mx)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys, rotated and normed, and values of a shared prefix, mlx arrays [1, kv_heads, tokens, head_size]."""
+
+    keys: Any
+    values: Any
+
+
+class MlxLayerKernel(LayerKernel):
+    """One layer in fp32 arithmetic.
+
+    mlx has no product of bytes with one scale per token. int8 layers round the activations to the same integers as the
+    other runtimes and multiply them in fp32, where sums beyond 2**24 are rounded: results differ from the reference by
+    up to 2e-3, and int8 saves memory here but no time.
+    """
+
+    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, mx: Any) -> None:
+        self.spec = spec
+        self.hidden_dtype = hidden_dtype
+        self._mx = mx
+
+    def run(
+        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> Hidden:
+        assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
+        return self._run(hidden, lengths, weights, prefix)[0]
+
+    def run_prefix(self, hidden: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
+        if not self.spec.causal:
+            raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
+        result, keys, values = self._run(hidden, np.array([hidden.shape[1]], np.int32), weights, None)
+        return result, Prefix(keys, values)
+
+    def workspace(self, batch: int, length: int, prefix: int = 0) -> int:
+        spec = self.spec
+        tokens = batch * length
+        queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+        rows = 6 * spec.hidden + 4 * (queries + 2 * keys) + 4 * spec.ffn * (2 if spec.gated else 1)
+        scores = 2 * batch * spec.heads * length * (prefix + length)
+        past = 4 * batch * (prefix + length) * keys
+        # Weights are copied to mlx as they are, and converted to fp32 one by one.
+        converted = 0 if spec.precision == "fp32" else sum(math.prod(shape) for shape in spec.matrices().values())
+        return 4 * (tokens * rows + scores + past + converted) + spec.nbytes
+
+    def _run(
+        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: Prefix | None
+    ) -> tuple[Hidden, Any, Any]:
+        mx, spec = self._mx, self.spec
+        batch, length, _ = hidden.shape
+        # mlx computes when asked and may read numpy's memory where it lies: everything is copied in before, and
+        # evaluated before this function returns, so that the caller may overwrite its buffers.
+        w = {tensor.name: mx.array(weights[tensor.name]) for tensor in spec.tensors()}
+        real = mx.array(np.arange(length) < lengths[:, None])
+        # Padding is unspecified, and 0 * nan would still be nan.
+        x = mx.where(real[:, :, None], mx.array(hidden).astype(mx.float32), 0)
+        normed = self._norm(x, w, "norm1") if spec.norm_first else x
+        qkv = self._linear(normed, w, "qkv").reshape(batch, length, -1, spec.head_size).transpose(0, 2, 1, 3)
+        q, k, v = mx.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=1)
+        if spec.qk_norm:
+            q = mx.fast.rms_norm(q, w["q_norm.weight"], spec.norm_eps)
+            k = mx.fast.rms_norm(k, w["k_norm.weight"], spec.norm_eps)
+        start = 0 if prefix is None else prefix.keys.shape[2]
+        if spec.rope_theta is not None:
+            angles = rotation(spec.rope_theta, spec.head_size, start + length)
+            cosines, sines = (mx.array(values[start:]) for values in angles)
+            q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
+        attended = self._linear(self._attend(q, k, v, real, prefix), w, "out")
+        if spec.norm_first:
+            x = x + attended
+            x = x + self._feed_forward(self._norm(x, w, "norm2"), w)
+        else:
+            x = self._norm(x + attended, w, "norm1")
+            x = self._norm(x + self._feed_forward(x, w), w, "norm2")
+        x = x.astype(mx.float16 if self.hidden_dtype == "float16" else mx.float32)
+        mx.eval(x, k, v)
+        return np.array(x), k, v
+
+    def _attend(self, q: Any, k: Any, v: Any, real: Any, prefix: Prefix | None) -> Any:
+        """Attention of q [batch, heads, length, head_size]; returns [batch, length, heads * head_size]."""
+        mx = self._mx
+        batch, _, length, size = q.shape
+        visible = real[:, None, None, :]
+        start = 0
+        if prefix is not None:
+            start = prefix.keys.shape[2]
+            k = mx.concatenate([mx.broadcast_to(prefix.keys, (batch, *prefix.keys.shape[1:])), k], axis=2)
+            v = mx.concatenate([mx.broadcast_to(prefix.values, (batch, *prefix.values.shape[1:])), v], axis=2)
+        if self.spec.causal:
+            # Padding stands on the right, where no real token looks.
+            visible = mx.arange(start + length)[None, :] <= start + mx.arange(length)[:, None]
+        context = mx.fast.scaled_dot_product_attention(q, k, v, scale=1 / math.sqrt(size), mask=visible)
+        return context.transpose(0, 2, 1, 3).reshape(batch, length, -1)
+
+    def _feed_forward(self, x: Any, w: dict[str, Any]) -> Any:
+        mx = self._mx
+        up = self._linear(x, w, "up")
+        if self.spec.gated:
+            gate, up = mx.split(up, 2, axis=-1)
+            return self._linear(self._activation(gate) * up, w, "down")
+        return self._linear(self._activation(up), w, "down")
+
+    def _activation(self, x: Any) -> Any:
+        mx = self._mx
+        if self.spec.activation == "gelu":
+            return 0.5 * x * (1 + mx.erf(x / math.sqrt(2)))
+        if self.spec.activation == "gelu_tanh":
+            return 0.5 * x * (1 + mx.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return x * mx.sigmoid(x) if self.spec.activation == "silu" else mx.maximum(x, 0)
+
+    def _norm(self, x: Any, w: dict[str, Any], name: str) -> Any:
+        if self.spec.norm == "rms":
+            return self._mx.fast.rms_norm(x, w[f"{name}.weight"], self.spec.norm_eps)
+        return self._mx.fast.layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], self.spec.norm_eps)
+
+    def _linear(self, x: Any, w: dict[str, Any], name: str) -> Any:
+        mx = self._mx
+        weight = w[f"{name}.weight"].astype(mx.float32)
+        if self.spec.precision == "int8":
+            scale = mx.maximum(mx.abs(x).max(axis=-1, keepdims=True), 1e-30) / 127
+            y = mx.round(x / scale) @ weight * w[f"{name}.scale"] * scale
+        else:
+            y = x @ weight
+        return y + w[f"{name}.bias"] if self.spec.bias else y
+
+    def _rotate(self, x: Any, cosines: Any, sines: Any) -> Any:
+        low, high = self._mx.split(x, 2, axis=-1)
+        return self._mx.concatenate([low * cosines - high * sines, high * cosines + low * sines], axis=-1)

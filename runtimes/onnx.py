@@ -1,0 +1,320 @@
+"""`OnnxRuntime`: transformer layers on onnxruntime's CPU provider.
+
+A layer runs in three stages, each one small ONNX session: `project` (norm, q, k, v), `attend`, `finish` (output
+projection, residuals, norms, feed-forward). The first and the last work on rows of real tokens, whichever sequence they
+belong to, in blocks just large enough to saturate the cores; attention works on one sequence after the other. So
+padding costs nothing, no attention score ever crosses sequences, and the intermediates alive at a time are those of one
+block of tokens and of a few sequences, however large the chunk is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
+from edge.runtimes.onnx_graph import LayerGraphs
+from edge.runtimes.onnx_stage import NOTHING, Stage, has_flash_attention, product_saturates
+from edge.runtimes.reference import rotation
+
+Array = npt.NDArray[np.float32]
+
+BLOCK_VALUES = 5 * 2**19
+"""Outputs of the widest matrix per block of tokens, at most: 10 MiB, 640 tokens for a feed-forward width of 4096.
+Measured on two Zen 4 cores: 250 tokens of that width are 3 % slower than 500; 1000 and more are slower again."""
+
+QUERIES = 128
+"""Query tokens of a block of attention, at most, where it is blocked: a causal block skips the keys after its end."""
+
+SCORES = 2**21
+"""Attention scores of such a block, about: 8 MiB, so that long sequences get blocks of fewer queries."""
+
+THREAD_SCRATCH = 2 * 2**20
+"""What onnxruntime allocates per thread for packed pieces of matrices and tiles of flash attention, at most."""
+
+
+class OnnxRuntime(Runtime):
+    """Runs every `LayerSpec` with onnxruntime >= 1.20 on the CPU."""
+
+    name = "onnx"
+
+    def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> OnnxLayerKernel:
+        try:
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
+        except ImportError as error:
+            raise CapabilityError(f"the onnx runtime needs {error.name}: pip install onnxruntime onnx") from error
+        return OnnxLayerKernel(spec, hidden_dtype, threads or physical_cores())
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys, rotated and normed, and values of a shared prefix, each [tokens, kv_heads, head_size]."""
+
+    keys: Array
+    values: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a run computes in: taken once and used for every group and block, for fresh memory costs page faults.
+
+    Attributes:
+        q, context: [tokens, kv_heads, heads / kv_heads, head_size].
+        k, v: [tokens, kv_heads, head_size].
+        scratch: slots of the intermediates of `project` and `finish`.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    context: Array
+    scratch: npt.NDArray[np.uint8]
+
+
+class OnnxLayerKernel(LayerKernel):
+    """One layer on onnxruntime.
+
+    Args:
+        activation_bits: None finds out.
+        flash: None finds out.
+
+    Attributes:
+        activation_bits: 8, or 7 where the processor's product of unsigned and signed bytes saturates (x86 without
+            VNNI).
+    """
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        hidden_dtype: HiddenDtype,
+        threads: int,
+        *,
+        activation_bits: int | None = None,
+        flash: bool | None = None,
+    ) -> None:
+        self.spec = spec
+        self.hidden_dtype = hidden_dtype
+        self.activation_bits = activation_bits or (7 if spec.precision == "int8" and product_saturates() else 8)
+        graphs = LayerGraphs(
+            spec, hidden_dtype, self.activation_bits, has_flash_attention() if flash is None else flash
+        )
+        self._threads = threads
+        self._fused_attention = graphs.fused_attention
+        self._project = Stage(graphs.project(), threads)
+        self._attend = Stage(graphs.attend(), threads)
+        self._finish = Stage(graphs.finish(), threads)
+        self._tokens = block_tokens(spec)
+        self._token_bytes = max(self._project.token_bytes, self._finish.token_bytes)
+        self._fixed_bytes = max(self._project.fixed_bytes, self._finish.fixed_bytes)
+        self._angles = (np.empty((0, 0), np.float32),) * 2
+        self._triangle = np.triu(np.full((QUERIES,) * 2, -np.inf, np.float32), 1)
+
+    def run(
+        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> Hidden:
+        assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
+        result = np.empty_like(hidden)
+        cuts = list(groups(lengths, self._tokens))
+        tokens = max((int(lengths[start:stop].sum()) for start, stop in cuts), default=0)
+        memory = self._memory(tokens, int(lengths.max(initial=1)) + (0 if prefix is None else len(prefix.keys)))
+        for start, stop in cuts:
+            rows, of = slice(start, stop), lengths[start:stop]
+            packed, advanced = self._pack(hidden[rows], result[rows], of)
+            self._advance(packed, advanced, of, weights, prefix, memory)
+            unpack(advanced, result[rows], of)
+        return result
+
+    def run_prefix(self, hidden: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
+        if not self.spec.causal:
+            raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
+        result = np.empty_like(hidden)
+        lengths = np.array([hidden.shape[1]], np.int32)
+        packed, advanced = self._pack(hidden, result, lengths)
+        memory = self._memory(len(packed), len(packed))
+        self._advance(packed, advanced, lengths, weights, None, memory)
+        return result, Prefix(memory.k.copy(), memory.v.copy())
+
+    def workspace(self, batch: int, length: int, prefix: int = 0) -> int:
+        spec = self.spec
+        queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+        row = spec.hidden * np.dtype(self.hidden_dtype).itemsize
+        group = min(batch * length, max(length, self._tokens))
+        total = prefix + length
+        states = 4 * group * 2 * (queries + keys)
+        held = batch * length * row + states + self._scratch_bytes(group, total)
+        if batch > 1:
+            held += 2 * group * row
+        if self._fused_attention:
+            attend = 4 * group * 3 * queries
+        else:
+            rows = min(length, query_tokens(spec, total))
+            attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
+        if spec.rope_theta is not None:
+            held += 16 * total * spec.head_size
+        return held + attend + self._threads * THREAD_SCRATCH
+
+    def _scratch_bytes(self, tokens: int, keys: int) -> int:
+        """Bytes of scratch memory for a group of so many tokens, of sequences with at most so many keys."""
+        heads = self.spec.heads
+        scores = 0 if self._fused_attention else min(QUERIES * heads * keys, max(SCORES, 16 * heads * keys))
+        return max(min(tokens, self._tokens) * self._token_bytes + self._fixed_bytes, 4 * scores)
+
+    def _memory(self, tokens: int, keys: int) -> Memory:
+        spec = self.spec
+        by_query = (tokens, spec.kv_heads, spec.heads // spec.kv_heads, spec.head_size)
+        by_key = (tokens, spec.kv_heads, spec.head_size)
+        q, k, v, context = (np.empty(shape, np.float32) for shape in (by_query, by_key, by_key, by_query))
+        return Memory(q, k, v, context, np.empty(self._scratch_bytes(tokens, keys), np.uint8))
+
+    def _pack(self, hidden: Hidden, result: Hidden, lengths: npt.NDArray[np.int32]) -> tuple[Hidden, Hidden]:
+        """The real tokens as rows, and rows for what becomes of them; where nothing is padded, both are views."""
+        width = self.spec.hidden
+        if (lengths == hidden.shape[1]).all():
+            return hidden.reshape(-1, width), result.reshape(-1, width)
+        rows = np.concatenate([sequence[:n] for sequence, n in zip(hidden, lengths, strict=True)])
+        return rows, np.empty_like(rows)
+
+    def _advance(
+        self,
+        rows: Hidden,
+        advanced: Hidden,
+        lengths: npt.NDArray[np.int32],
+        weights: Weights,
+        prefix: Prefix | None,
+        memory: Memory,
+    ) -> None:
+        """Runs the three stages on a group of sequences, whose real tokens are `rows`."""
+        spec, tokens = self.spec, len(rows)
+        q, k, v, context = memory.q[:tokens], memory.k[:tokens], memory.v[:tokens], memory.context[:tokens]
+        extra: dict[str, npt.NDArray[Any]] = {}
+        if spec.rope_theta is not None:
+            offset = 0 if prefix is None else len(prefix.keys)
+            positions = np.concatenate([np.arange(offset, offset + n, dtype=np.int64) for n in lengths])
+            end = offset + int(lengths.max())
+            if len(self._angles[0]) < end:
+                self._angles = rotation(spec.rope_theta, spec.head_size, end)
+            extra["cosines"], extra["sines"] = self._angles
+        for start, stop in blocks(tokens, self._tokens):
+            if spec.rope_theta is not None:
+                extra["positions"] = positions[start:stop, None]
+            outputs = {name: x[start:stop].reshape(stop - start, 1, -1) for name, x in (("q", q), ("k", k), ("v", v))}
+            self._project.run(weights, memory.scratch, outputs, hidden=rows[start:stop], **extra)
+        self._attention(q, k, v, context, lengths, prefix, memory.scratch)
+        for start, stop in blocks(tokens, self._tokens):
+            inputs = {"hidden": rows[start:stop], "context": context[start:stop].reshape(stop - start, -1)}
+            self._finish.run(weights, memory.scratch, {"advanced": advanced[start:stop]}, **inputs)
+
+    def _attention(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        context: Array,
+        lengths: npt.NDArray[np.int32],
+        prefix: Prefix | None,
+        scratch: npt.NDArray[np.uint8],
+    ) -> None:
+        """Fills `context` with what every token gathers from its sequence."""
+        start = 0
+        if self._fused_attention:
+            for count, n in runs(lengths):
+                stop = start + count * n
+                parts = {"q": q, "k": k, "v": v, "context": context}
+                views = {name: x[start:stop].reshape(count, n, -1) for name, x in parts.items()}
+                self._attend.run({}, NOTHING, {"context": views.pop("context")}, **views)
+                start = stop
+            return
+        shared = 0
+        if prefix is not None:
+            # One pair of buffers serves all sequences: the prefix stays, each sequence's own part takes its turn.
+            shared = len(prefix.keys)
+            keys = np.empty((shared + int(lengths.max()), *k.shape[1:]), np.float32)
+            values = np.empty_like(keys)
+            keys[:shared], values[:shared] = prefix.keys, prefix.values
+        for n in map(int, lengths):
+            stop = start + n
+            own_keys, own_values = k[start:stop], v[start:stop]
+            if prefix is not None:
+                keys[shared : shared + n], values[shared : shared + n] = own_keys, own_values
+                own_keys, own_values = keys[: shared + n], values[: shared + n]
+            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch)
+            start = stop
+
+    def _attend_sequence(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
+        """Attention of one sequence, whose queries are the last tokens of its keys, block by block."""
+        shared = len(k) - len(q)
+        for start, stop in blocks(len(q), query_tokens(self.spec, len(k))):
+            rows, end = stop - start, shared + stop if self.spec.causal else len(k)
+            inputs: dict[str, npt.NDArray[Any]] = {"q": q[start:stop], "k": k[:end], "v": v[:end]}
+            scores = scratch.view(np.float32)[: self.spec.heads * rows * end].reshape(self.spec.kv_heads, -1, end)
+            outputs = {"scores": scores, "probabilities": scores, "context": context[start:stop]}
+            if self.spec.causal:
+                inputs["mask"] = np.zeros((rows, end), np.float32)
+                inputs["mask"][:, end - rows :] = self._triangle[:rows, :rows]
+                outputs["masked"] = scores.reshape(self.spec.kv_heads, -1, rows, end)
+            self._attend.run({}, NOTHING, outputs, **inputs)
+
+
+def unpack(rows: Hidden, result: Hidden, lengths: npt.NDArray[np.int32]) -> None:
+    """Spreads rows over the sequences of `result`, unless they are its own memory; padding becomes zeros."""
+    if np.may_share_memory(rows, result):
+        return
+    end = 0
+    for sequence, n in zip(result, map(int, lengths), strict=True):
+        start, end = end, end + n
+        sequence[:n] = rows[start:end]
+        sequence[n:] = 0
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(allowed, psutil.cpu_count(logical=False) or allowed)
+
+
+def block_tokens(spec: LayerSpec) -> int:
+    """Tokens of a block of `project` and `finish`."""
+    return max(256, BLOCK_VALUES // max(columns for _, columns in spec.matrices().values()))
+
+
+def query_tokens(spec: LayerSpec, keys: int) -> int:
+    """Query tokens of a block of attention to so many keys."""
+    return max(16, min(QUERIES, SCORES // (spec.heads * keys)))
+
+
+def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cuts 0 ... total into equal parts of at most `most`."""
+    parts = -(-total // most)
+    for part in range(parts):
+        yield total * part // parts, total * (part + 1) // parts
+
+
+def groups(lengths: npt.NDArray[np.int32], most: int) -> Iterator[tuple[int, int]]:
+    """Cuts a chunk into runs of sequences of about equal size, with at most `most` tokens where there are several."""
+    total = int(lengths.sum())
+    goal = total / max(1, -(-total // most))
+    start = tokens = 0
+    for stop, n in enumerate(map(int, lengths)):
+        if tokens >= goal or (tokens and tokens + n > most):
+            yield start, stop
+            start, tokens = stop, 0
+        tokens += n
+    if tokens:
+        yield start, len(lengths)
+
+
+def runs(lengths: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+    """Runs of equal lengths, as (count, length)."""
+    edges = np.flatnonzero(np.diff(lengths)) + 1
+    for part in np.split(lengths, edges):
+        yield len(part), int(part[0])

@@ -1,0 +1,109 @@
+"""Sessions of onnxruntime that compute in memory given to them, and what has to be found out about onnxruntime here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.runtimes.base import Weights
+from edge.runtimes.onnx_graph import Graph, product_graph
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+NOTHING = np.empty(0, np.uint8)
+"""The scratch memory of a stage that needs none."""
+
+SC_LEVEL2_CACHE_SIZE = 191
+"""glibc's number for it, which Python's table of names lacks."""
+
+
+class Stage:
+    """One compiled graph. Inputs and outputs are used where they lie, nothing is copied.
+
+    Attributes:
+        token_bytes: bytes of scratch memory per token that the intermediates need.
+        fixed_bytes: bytes of scratch memory besides, for an fp32 copy of a matrix.
+    """
+
+    def __init__(self, graph: Graph, threads: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False
+        # The graphs are written as they should run, slots included; extended fusions would change that.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4
+        # Every session has threads of its own: some that went on spinning would steal the cores of the next stage.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        self._session: onnxruntime.InferenceSession = onnxruntime.InferenceSession(
+            graph.serialize(), options, providers=["CPUExecutionProvider"]
+        )
+        self._inputs = [value.name for value in self._session.get_inputs()]
+        self._placed = graph.placed
+        widths: dict[str, int] = {}
+        for value in graph.placed.values():
+            widths[value.slot] = max(widths.get(value.slot, 0), value.nbytes)
+        # Offsets are multiples of 64 per token and so always aligned to a cache line.
+        widths = {slot: -(-width // 64) * 64 for slot, width in widths.items()}
+        self._offsets = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
+        self.token_bytes = sum(widths.values())
+        self._widened = graph.widened
+        self.fixed_bytes = max((4 * rows * columns for rows, columns in graph.widened.values()), default=0)
+
+    def run(
+        self,
+        weights: Weights,
+        scratch: npt.NDArray[np.uint8],
+        outputs: dict[str, npt.NDArray[Any]],
+        **inputs: npt.NDArray[Any],
+    ) -> None:
+        """Runs the stage on `inputs` and what it needs of `weights`, into the contiguous arrays `outputs`.
+
+        Args:
+            scratch: at least `fixed_bytes` and `token_bytes` for every token.
+        """
+        binding = self._session.io_binding()
+        for name in self._inputs:
+            binding.bind_cpu_input(name, inputs[name] if name in inputs else weights[name])
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        if self._placed:
+            tokens, address = len(inputs["hidden"]), scratch.ctypes.data
+            assert tokens * self.token_bytes + self.fixed_bytes <= scratch.nbytes
+            for name, shape in self._widened.items():
+                binding.bind_output(name, "cpu", 0, np.float32, shape, address + self.token_bytes * tokens)
+            for name, value in self._placed.items():
+                place = address + self._offsets[value.slot] * tokens
+                binding.bind_output(name, "cpu", 0, value.dtype, (tokens, *value.shape), place)
+        self._session.run_with_iobinding(binding)
+
+
+@cache
+def product_saturates() -> bool:
+    """True if unsigned times signed bytes overflow the 16-bit sums of the processor's instruction for them."""
+    stage = Stage(product_graph(), 1)
+    a, b = np.full((16, 64), 255, np.uint8), np.full((64, 32), 127, np.int8)
+    product = np.empty((16, 32), np.float32)
+    stage.run({}, NOTHING, {"product": product}, a=a, b=b, scale=np.ones(32, np.float32))
+    return bool((product != (255 - 128) * 127 * 64).any())
+
+
+def has_flash_attention() -> bool:
+    """onnxruntime tiles attention if it knows the size of the second-level cache, which some Linux systems hide."""
+    if os.environ.get("ORT_DISABLE_FLASH_ATTENTION", "0") != "0":
+        return False
+    if sys.platform != "linux":
+        return True
+    try:
+        return os.sysconf(SC_LEVEL2_CACHE_SIZE) > 0
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,216 @@
+"""`NumpyRuntime`: a transformer layer in plain numpy, the readable twin that the other runtimes are tested against.
+
+It computes the whole padded chunk and keeps every intermediate: correctness is its only aim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CapabilityError
+from edge.models.spec import Activation, LayerSpec
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys, rotated and normed, and values of a shared prefix, each [tokens, kv_heads, head_size]."""
+
+    keys: Array
+    values: Array
+
+
+class NumpyRuntime(Runtime):
+    """Runs every `LayerSpec`, slowly; numpy decides how many threads a matrix product takes."""
+
+    name = "numpy"
+
+    def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> NumpyLayerKernel:
+        return NumpyLayerKernel(spec, hidden_dtype)
+
+
+class NumpyLayerKernel(LayerKernel):
+    """A layer in fp32 arithmetic, whatever the precision of its matrices on disk.
+
+    With int8 matrices the activations are quantized per token: scale = max|x| / 127 over the row,
+    q = round-half-even(x / scale), y = int32(q @ w) * scale * column scale.
+    """
+
+    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, activation_bits: int = 8) -> None:
+        self.spec = spec
+        self.hidden_dtype = hidden_dtype
+        self.activation_bits = activation_bits
+
+    def run(
+        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> Hidden:
+        assert prefix is None or isinstance(prefix, Prefix)
+        return self._run(hidden, lengths, weights, prefix)[0]
+
+    def run_prefix(self, hidden: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
+        if not self.spec.causal:
+            raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
+        result, keys, values = self._run(hidden, np.array([hidden.shape[1]], np.int32), weights, None)
+        return result, Prefix(keys[0].copy(), values[0].copy())
+
+    def workspace(self, batch: int, length: int, prefix: int = 0) -> int:
+        spec = self.spec
+        tokens = batch * length
+        rows = 6 * spec.hidden + 4 * (spec.heads + 2 * spec.kv_heads) * spec.head_size
+        rows += 6 * spec.ffn * (2 if spec.gated else 1)
+        keys = 2 * batch * (prefix + length) * (spec.heads + spec.kv_heads) * spec.head_size
+        scores = 4 * batch * spec.heads * length * (prefix + length)
+        # An int8 matrix is widened to int32 and multiplied as such; an fp16 matrix is widened to fp32.
+        widened = 0 if spec.precision == "fp32" else max(math.prod(shape) for shape in spec.matrices().values())
+        return 4 * (tokens * rows + keys + scores + widened)
+
+    def _run(
+        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: Prefix | None
+    ) -> tuple[Hidden, Array, Array]:
+        spec = self.spec
+        batch, length, _ = hidden.shape
+        x: Array = hidden.astype(np.float32)
+        # Padding is unspecified, and 0 * nan would still be nan.
+        x[np.arange(length) >= lengths[:, None]] = 0
+        normed = self._norm(x, weights, "norm1") if spec.norm_first else x
+        qkv = self._linear(normed, weights, "qkv").reshape(batch, length, -1, spec.head_size)
+        q, k, v = np.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=2)
+        if spec.qk_norm:
+            q = rms_norm(q, weights["q_norm.weight"], spec.norm_eps)
+            k = rms_norm(k, weights["k_norm.weight"], spec.norm_eps)
+        start = 0 if prefix is None else len(prefix.keys)
+        if spec.rope_theta is not None:
+            cosines, sines = rotation(spec.rope_theta, spec.head_size, start + length)
+            q = rotate(q, cosines[start:], sines[start:])
+            k = rotate(k, cosines[start:], sines[start:])
+        attended = self._linear(self._attend(q, k, v, lengths, prefix), weights, "out")
+        if spec.norm_first:
+            x = x + attended
+            x = x + self._feed_forward(self._norm(x, weights, "norm2"), weights)
+        else:
+            x = self._norm(x + attended, weights, "norm1")
+            x = self._norm(x + self._feed_forward(x, weights), weights, "norm2")
+        return x.astype(self.hidden_dtype), k, v
+
+    def _attend(self, q: Array, k: Array, v: Array, lengths: npt.NDArray[np.int32], prefix: Prefix | None) -> Array:
+        """Attention of q [batch, length, heads, head_size]; returns [batch, length, heads * head_size]."""
+        batch, length, heads, size = q.shape
+        start = 0
+        if prefix is not None:
+            start = len(prefix.keys)
+            k = np.concatenate([np.broadcast_to(prefix.keys, (batch, *prefix.keys.shape)), k], axis=1)
+            v = np.concatenate([np.broadcast_to(prefix.values, (batch, *prefix.values.shape)), v], axis=1)
+        groups = heads // k.shape[2]
+        k, v = np.repeat(k, groups, axis=2), np.repeat(v, groups, axis=2)
+        scores = q.transpose(0, 2, 1, 3) @ k.transpose(0, 2, 3, 1) / np.float32(math.sqrt(size))
+        key = np.arange(start + length)
+        visible = (key < start + lengths[:, None])[:, None, None, :]
+        if self.spec.causal:
+            visible = visible & (key <= start + np.arange(length)[:, None])
+        context = softmax(np.where(visible, scores, np.float32(-np.inf))) @ v.transpose(0, 2, 1, 3)
+        rows: Array = context.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
+        return rows
+
+    def _feed_forward(self, x: Array, weights: Weights) -> Array:
+        up = self._linear(x, weights, "up")
+        activation = ACTIVATIONS[self.spec.activation]
+        if self.spec.gated:
+            gate, up = np.split(up, 2, axis=-1)
+            return self._linear(activation(gate) * up, weights, "down")
+        return self._linear(activation(up), weights, "down")
+
+    def _norm(self, x: Array, weights: Weights, name: str) -> Array:
+        if self.spec.norm == "rms":
+            return rms_norm(x, weights[f"{name}.weight"], self.spec.norm_eps)
+        return layer_norm(x, weights[f"{name}.weight"], weights[f"{name}.bias"], self.spec.norm_eps)
+
+    def _linear(self, x: Array, weights: Weights, name: str) -> Array:
+        weight = weights[f"{name}.weight"]
+        if self.spec.precision == "int8":
+            quantized, scale = quantize(x, self.activation_bits)
+            y = (quantized @ weight.astype(np.int32)).astype(np.float32) * weights[f"{name}.scale"] * scale
+        else:
+            y = x @ weight.astype(np.float32)
+        return y + weights[f"{name}.bias"] if self.spec.bias else y
+
+
+def quantize(x: Array, bits: int = 8) -> tuple[npt.NDArray[np.int32], Array]:
+    """Symmetric quantization of every row of x [..., n] to -(2^(bits-1) - 1) ... 2^(bits-1) - 1.
+
+    Returns:
+        Integers [..., n] and scales [..., 1] so that integers * scales is close to x.
+    """
+    levels = 2 ** (bits - 1) - 1
+    maximum = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.float32(1e-30))
+    scale = (maximum / np.float32(levels)).astype(np.float32)
+    return np.rint(x / scale).astype(np.int32), scale
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    deviation: Array = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps))
+    return x / deviation * weight
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    return rms_norm(x - x.mean(axis=-1, keepdims=True), weight, eps) + bias
+
+
+def softmax(x: Array) -> Array:
+    powers: Array = np.exp(x - x.max(axis=-1, keepdims=True))
+    total: Array = powers.sum(axis=-1, keepdims=True)
+    return powers / total
+
+
+def rotation(theta: float, head_size: int, tokens: int) -> tuple[Array, Array]:
+    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021), computed in fp32
+    step by step as Hugging Face does: at far positions fp64 would differ."""
+    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
+    frequencies = np.float32(1) / np.float32(theta) ** exponents
+    angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+def rotate(x: Array, cosines: Array, sines: Array) -> Array:
+    """Rotates the pairs (i, i + head_size / 2) of x [batch, length, heads, head_size]."""
+    low, high = np.split(x, 2, axis=-1)
+    cosines, sines = cosines[:, None, :], sines[:, None, :]
+    return np.concatenate([low * cosines - high * sines, high * cosines + low * sines], axis=-1)
+
+
+def gelu(x: Array) -> Array:
+    erf = np.array([math.erf(value) for value in (x / math.sqrt(2)).ravel()], np.float32).reshape(x.shape)
+    half: Array = x * np.float32(0.5)
+    return half * (1 + erf)
+
+
+def gelu_tanh(x: Array) -> Array:
+    bent: Array = np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3))
+    half: Array = x * np.float32(0.5)
+    return half * (1 + bent)
+
+
+def silu(x: Array) -> Array:
+    # exp of a large positive number overflows to inf, and x / inf is the right limit.
+    with np.errstate(over="ignore"):
+        denominator: Array = 1 + np.exp(-x)
+    return x / denominator
+
+
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+    "silu": silu,
+}

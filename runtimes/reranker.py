@@ -1,0 +1,186 @@
+"""`Reranker`: ranks texts by their relevance to a query with a cross-encoder, within a memory budget (GRATING)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from edge.budget import MemoryBudget
+from edge.config import Config, parse_size, parse_threshold
+from edge.errors import InputError
+from edge.models.calibration import Calibration
+from edge.models.packed import PackedModel
+from edge.models.registry import DEFAULT_RERANKER, resolve
+from edge.models.tokenizer import TokenBatch
+from edge.pruning import Mode, ProgressivePruning
+from edge.runtimes.engine import Engine, RunStats, Tuning
+from edge.runtimes.scoring import LayerReport, PruningObserver, Scorer
+from edge.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One result: the text's position in the input, its relevance in 0 ... 1 (higher is better), and the text."""
+
+    index: int
+    score: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Results, best first, with how they came about.
+
+    Attributes:
+        results: the best `top_k`, best first.
+        threshold, first_layer: where pruning was allowed to start; infinity means full depth.
+        layers: what was seen and decided after each layer whose scores were looked at.
+        stats: what the pass needed.
+    """
+
+    results: list[Ranked]
+    threshold: float
+    first_layer: int
+    layers: list[LayerReport]
+    stats: RunStats
+
+
+class Reranker:
+    """A cross-encoder under a memory budget.
+
+    >>> with Reranker(memory="300MB") as reranker:
+    ...     best = reranker.rank("who wrote Hamlet", ["Shakespeare wrote it.", "It rains."], top_k=1)
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PackedModel = "",
+        *,
+        memory: str | int | None = None,
+        budget: MemoryBudget | None = None,
+        threshold: str | float | None = None,
+        mode: Mode | None = None,
+        max_tokens: int | None = None,
+        config: Config | None = None,
+        trace: Trace | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        """Opens a model.
+
+        Args:
+            model: name, path of a packed model, or an open one (then closed by this object); the default reranker if
+                empty.
+            memory: limit of the whole process, such as `300MB`; the configuration's if not given.
+            budget: a ledger shared with other parts of the program, instead of `memory`.
+            threshold: dispersion at which pruning starts: `auto` takes the calibrated one (no pruning if there is
+                none), `inf` never prunes.
+            mode: `ranked` drops only the hopeless, so order and scores of the results are exact; `top-k` lets
+                winners stop early too, for when only the set matters.
+            max_tokens: longest query + document in tokens; documents are cut to fit.
+
+        Raises:
+            ModelError: the model is missing, broken or no reranker.
+            BudgetExceeded: the limit is too small; the error names the smallest that works.
+        """
+        config = config or Config.load()
+        chosen = model or config.reranker or DEFAULT_RERANKER
+        directory = config.models_dir or None
+        self.model = (
+            chosen if isinstance(chosen, PackedModel) else resolve(chosen, kind="reranker", directory=directory)
+        )
+        self.mode: Mode = mode or ("top-k" if config.mode == "top-k" else "ranked")
+        self._threshold = parse_threshold(config.threshold if threshold is None else threshold)
+        self.budget = budget or MemoryBudget(config.memory if memory is None else parse_size(memory))
+        self.calibration = Calibration.load(self.model.path, self.model.fingerprint)
+        self.engine = Engine(
+            self.model,
+            self.budget,
+            runtime=config.runtime,
+            threads=config.threads,
+            max_tokens=max_tokens,
+            scratch=config.scratch_path,
+            trace=trace,
+            tuning=tuning,
+        )
+        lens = self.calibration.lens if self.calibration is not None else None
+        self._scorer = Scorer(self.model.spec, self.engine.head, lens)
+
+    def rank(
+        self,
+        query: str,
+        docs: Sequence[str],
+        top_k: int | None = None,
+        *,
+        mode: Mode | None = None,
+        threshold: str | float | None = None,
+    ) -> list[Ranked]:
+        """The `top_k` most relevant of `docs` (all if None), best first.
+
+        Raises:
+            InputError: the query is empty, there are no documents, `top_k` is not positive, or a text is not valid
+                Unicode.
+            BudgetExceeded: the request does not fit the limit; the error names the smallest that works.
+        """
+        return self.explain(query, docs, top_k, mode=mode, threshold=threshold).results
+
+    def explain(
+        self,
+        query: str,
+        docs: Sequence[str],
+        top_k: int | None = None,
+        *,
+        mode: Mode | None = None,
+        threshold: str | float | None = None,
+        every_layer: bool = False,
+    ) -> Ranking:
+        """Like `rank`, with thresholds, layer-by-layer decisions and what the pass needed.
+
+        Args:
+            every_layer: look at the scores of layers, too, on which pruning would not.
+        """
+        k = len(docs) if top_k is None else top_k
+        if k <= 0 and top_k is not None:
+            raise InputError(f"the number of results must be at least 1, not {k}")
+        batch = self.tokenize(query, docs)
+        mode = mode or self.mode
+        limit, first_layer = self._operating(k, mode, threshold)
+        pruning = ProgressivePruning(k, mode=mode, threshold=limit, first_layer=first_layer, candidates=len(docs))
+        observer = PruningObserver(self.model.spec, self._scorer, pruning, len(docs), every_layer)
+        stats = self.engine.run(batch, observer)
+        results = [Ranked(int(i), float(observer.scores[i]), docs[i]) for i in observer.ranking()[:k]]
+        return Ranking(results, limit, first_layer, observer.reports, stats)
+
+    def tokenize(self, query: str, docs: Sequence[str]) -> TokenBatch:
+        """The token sequences of all (query, document) pairs, while the first layers are already being read.
+
+        Raises:
+            InputError: the query is empty, there are no documents, or a text is not valid Unicode.
+        """
+        if not query.strip():
+            raise InputError("the query is empty")
+        if len(docs) == 0:
+            raise InputError("there are no documents to rank")
+        self.engine.begin()
+        return self.engine.tokenize_pairs(query, docs)
+
+    def close(self) -> None:
+        """Gives all memory back."""
+        self.engine.close()
+
+    def __enter__(self) -> Reranker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _operating(self, k: int, mode: Mode, threshold: str | float | None) -> tuple[float, int]:
+        value = self._threshold if threshold is None else parse_threshold(threshold)
+        point = self.calibration.find(k, mode) if self.calibration is not None else None
+        if value is not None:
+            return value, point.first_layer if point is not None else 1
+        return (point.threshold, point.first_layer) if point is not None else (math.inf, 1)

@@ -1,0 +1,108 @@
+"""Provisional scores after each layer, and the observer that prunes on them while a pass runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.chunking import Chunk
+from edge.models.calibration import Lens
+from edge.models.spec import ModelSpec
+from edge.pruning import Decision, ProgressivePruning
+from edge.runtimes.heads import logits, pool, sigmoid
+
+
+class Scorer:
+    """Relevance probabilities from pooled vectors: the model's own head, or a lens on the layers before the last."""
+
+    def __init__(self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], lens: Lens | None = None) -> None:
+        self._spec = spec
+        self._head = head
+        self._lens = lens
+
+    def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Probabilities [n] of vectors [n, hidden] after `layer` layers.
+
+        Raises:
+            ModelError: a score is not finite.
+        """
+        if self._lens is not None and layer < self._spec.layers:
+            return sigmoid(self._lens.logits(layer, vectors))
+        return sigmoid(logits(self._spec, self._head, vectors))
+
+
+@dataclass(slots=True)
+class LayerReport:
+    """One line of `--explain`: who was active after a layer, with which scores, and what was decided.
+
+    Attributes:
+        layer: layers run so far.
+        ids: candidates that were active [active].
+        scores: their provisional scores [active].
+        decision: what pruning said.
+    """
+
+    layer: int
+    ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float64]
+    decision: Decision
+
+
+@dataclass(slots=True)
+class PruningObserver:
+    """Scores candidates after each layer that matters, lets `pruning` decide, and keeps the ranking.
+
+    Attributes:
+        scores: last known score of each candidate [n].
+        reports: one for each layer whose scores were looked at.
+        groups: candidates in the order of their groups' ranks: winners that left early, ... , the last ones standing.
+        dropped: those pruned as hopeless, the last to go first.
+    """
+
+    spec: ModelSpec
+    scorer: Scorer
+    pruning: ProgressivePruning
+    candidates: int
+    every_layer: bool = False
+    scores: npt.NDArray[np.float64] = field(init=False)
+    reports: list[LayerReport] = field(default_factory=list)
+    groups: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    dropped: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _vectors: npt.NDArray[np.float32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scores = np.full(self.candidates, np.nan)
+        self._vectors = np.empty((self.candidates, self.spec.layer.hidden), np.float32)
+
+    def wants(self, layer: int) -> bool:
+        return self.every_layer or layer == self.spec.layers or self.pruning.wants(layer)
+
+    def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+        self._vectors[chunk.ids] = pool(self.spec, states, chunk.lengths)
+
+    def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if not self.wants(layer):
+            return active
+        scores = self.scorer(layer, self._vectors[active])
+        self.scores[active] = scores
+        decision = self.pruning.decide(layer, active, scores)
+        self.reports.append(LayerReport(layer, active, scores, decision))
+        if len(decision.selected):
+            self.groups.append(decision.selected)
+        if len(decision.dropped):
+            self.dropped.insert(0, self._by_score(decision.dropped))
+        if layer == self.spec.layers and len(decision.deferred):
+            self.groups.append(self._by_score(decision.deferred))
+            return decision.deferred[:0]
+        return decision.deferred
+
+    def ranking(self) -> npt.NDArray[np.int64]:
+        """All candidates, best first; ties keep the order of the input."""
+        return np.concatenate([*self.groups, *self.dropped])
+
+    def _by_score(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return ids[np.lexsort((ids, -self.scores[ids]))]

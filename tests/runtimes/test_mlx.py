@@ -1,0 +1,49 @@
+"""`MlxRuntime` against the contract of a layer kernel and the numpy reference."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
+from edge.runtimes.mlx import MlxRuntime
+
+
+@pytest.fixture
+def kernels(contract: Any) -> Any:
+    pytest.importorskip("mlx.core")
+    return contract(MlxRuntime())
+
+
+@pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
+def test_equals_reference(kernels: Any, layer: LayerSpec, hidden_dtype: str) -> None:
+    kernels.equals_reference(layer, hidden_dtype)
+
+
+def test_odd_values(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.survives_odd_values(model_layer)
+
+
+def test_chunk_composition(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.ignores_neighbours(model_layer)
+
+
+def test_prefix(kernels: Any, decoder: LayerSpec) -> None:
+    kernels.shares_prefix(decoder)
+
+
+def test_buffers_are_free_after_run(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.keeps_nothing(model_layer)
+
+
+def test_no_prefix_for_encoders(kernels: Any) -> None:
+    kernels.refuses_prefix_of_encoder()
+
+
+def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[mlx\]"'):
+        MlxRuntime().layer_kernel(model_layer, threads=1)

@@ -1,0 +1,185 @@
+"""`OnnxRuntime` against the contract of a layer kernel and the numpy reference; its memory bound; its 7-bit path."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
+from edge.runtimes import onnx, onnx_stage
+from edge.runtimes.base import load_runtime
+from edge.runtimes.onnx import OnnxLayerKernel, OnnxRuntime
+from edge.runtimes.reference import NumpyLayerKernel
+
+
+@pytest.fixture
+def kernels(contract: Any) -> Any:
+    return contract(OnnxRuntime())
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few tokens, so that tiny layers are cut where large ones would be."""
+    monkeypatch.setattr(onnx, "query_tokens", lambda spec, keys: 4)
+    monkeypatch.setattr(onnx, "block_tokens", lambda spec: 8)
+
+
+@pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
+def test_equals_reference(kernels: Any, layer: LayerSpec, hidden_dtype: str) -> None:
+    kernels.equals_reference(layer, hidden_dtype)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_equals_reference_in_blocks(kernels: Any, layer: LayerSpec) -> None:
+    kernels.equals_reference(layer, "float32")
+
+
+def test_odd_values(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.survives_odd_values(model_layer)
+
+
+def test_chunk_composition(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.ignores_neighbours(model_layer)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_chunk_composition_in_blocks(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.ignores_neighbours(model_layer)
+
+
+def test_prefix(kernels: Any, decoder: LayerSpec) -> None:
+    kernels.shares_prefix(decoder)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_prefix_in_blocks(kernels: Any, decoder: LayerSpec) -> None:
+    kernels.shares_prefix(decoder)
+
+
+def test_buffers_are_free_after_run(kernels: Any, model_layer: LayerSpec) -> None:
+    kernels.keeps_nothing(model_layer)
+
+
+def test_no_prefix_for_encoders(kernels: Any) -> None:
+    kernels.refuses_prefix_of_encoder()
+
+
+def test_found_by_name() -> None:
+    assert isinstance(load_runtime("onnx"), OnnxRuntime)
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(CapabilityError, match=f"needs {missing}: pip install onnxruntime onnx"):
+        OnnxRuntime().layer_kernel(model_layer, threads=1)
+
+
+def test_attention_without_flash(layers: Any) -> None:
+    """Where onnxruntime cannot tile attention, our own blocks keep the scores of a sequence small."""
+    spec, lengths = layers.BERT, np.array([200, 131], np.int32)
+    hidden, weights = layers.random_hidden(2, 200), layers.random_weights(spec)
+    results = [OnnxLayerKernel(spec, "float32", 1, flash=flash).run(hidden, lengths, weights) for flash in (0, 1)]
+    assert layers.same(*results, lengths, spec)
+
+
+def test_seven_bits(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, lengths = replace(layers.BERT, precision="int8"), np.array([9, 4], np.int32)
+    hidden, weights = layers.random_hidden(2, 9), layers.random_weights(spec)
+    kernel = OnnxLayerKernel(spec, "float32", 1, activation_bits=7)
+    expected = NumpyLayerKernel(spec, "float32", activation_bits=7).run(hidden, lengths, weights)
+    assert layers.same(kernel.run(hidden, lengths, weights), expected, lengths, spec)
+    eight = NumpyLayerKernel(spec, "float32").run(hidden, lengths, weights)
+    assert not layers.same(expected, eight, lengths, spec)
+    monkeypatch.setattr(onnx, "product_saturates", lambda: True)
+    assert OnnxLayerKernel(spec, "float32", 1).activation_bits == 7
+    monkeypatch.setattr(onnx, "product_saturates", lambda: False)
+    assert OnnxLayerKernel(spec, "float32", 1).activation_bits == 8
+
+
+def test_saturation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Saturating:
+        def __init__(self, graph: Any, threads: int) -> None:
+            pass
+
+        def run(self, weights: Any, scratch: Any, outputs: dict[str, Any], a: Any, b: Any, scale: Any) -> None:
+            pairs = a.astype(int)[:, 0::2] @ b.astype(int)[0::2] * 0
+            for k in range(0, a.shape[1], 2):
+                pairs += np.clip(a[:, k : k + 2].astype(int) @ b[k : k + 2].astype(int), -(2**15), 2**15 - 1)
+            outputs["product"][:] = pairs - 128 * b.astype(int).sum(axis=0)
+
+    monkeypatch.setattr(onnx_stage, "Stage", Saturating)
+    assert onnx_stage.product_saturates.__wrapped__()
+
+
+@given(st.integers(1, 5000), st.integers(1, 600))
+def test_blocks_cover_everything(total: int, most: int) -> None:
+    cuts = list(onnx.blocks(total, most))
+    assert list(itertools.chain(*(range(*cut) for cut in cuts))) == list(range(total))
+    assert max(stop - start for start, stop in cuts) <= most
+
+
+@given(st.lists(st.integers(1, 60), max_size=20), st.integers(1, 80))
+def test_groups_cover_everything(lengths: list[int], most: int) -> None:
+    cuts = list(onnx.groups(np.array(lengths, np.int32), most))
+    assert list(itertools.chain(*(range(*cut) for cut in cuts))) == list(range(len(lengths)))
+    for start, stop in cuts:
+        assert stop - start == 1 or sum(lengths[start:stop]) <= most
+
+
+PEAK = """
+import ctypes, json, sys
+import numpy as np
+from edge.models.spec import LayerSpec
+from edge.runtimes.onnx import OnnxRuntime
+
+def kilobytes(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field))
+
+for case in json.loads(sys.argv[1]):
+    spec, dtype = LayerSpec(**case["spec"]), case["hidden_dtype"]
+    kernel = OnnxRuntime().layer_kernel(spec, threads=2, hidden_dtype=dtype)
+    weights = {t.name: np.ones(t.shape, t.dtype) for t in spec.tensors()}
+    batch, length, prefix = case["shape"]
+    hidden = np.ones((batch, length, spec.hidden), dtype)
+    lengths = np.full(batch, length, np.int32) - np.arange(batch, dtype=np.int32) % 3
+    states = kernel.run_prefix(np.ones((1, prefix, spec.hidden), dtype), weights)[1] if prefix else None
+    # Code and thread stacks are paid for once, by the first call.
+    kernel.run(hidden, lengths, weights, states)
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    before = kilobytes("VmRSS")
+    kernel.run(hidden, lengths, weights, states)
+    print((kilobytes("VmHWM") - before) * 1024, kernel.workspace(batch, length, prefix))
+"""
+WIDE = {"hidden": 512, "heads": 8, "kv_heads": 8, "head_size": 64, "ffn": 2048}
+GATED = {"hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 128, "ffn": 1536}
+SHAPES = [("bert", WIDE, (4, 400, 0)), ("bert", WIDE, (1, 2500, 0)), ("qwen3", GATED, (6, 200, 90))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no high-water mark to reset on this system")
+def test_workspace_bounds_memory(layers: Any, precision: Any) -> None:
+    cases = [
+        {"spec": asdict(replace(layers.LAYERS[name], precision=precision, **sizes)), "hidden_dtype": d, "shape": shape}
+        for name, sizes, shape in SHAPES
+        for d in ("float32", "float16")
+    ]
+    command = [sys.executable, "-c", PEAK, json.dumps(cases)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert len(lines) == len(cases)
+    for case, line in zip(cases, lines, strict=True):
+        measured, bound = map(int, line.split())
+        assert measured <= bound <= 2 * measured, (case["shape"], case["hidden_dtype"])
