@@ -146,8 +146,9 @@ class Engine:
         with measured_growth() as vocabulary:
             self.tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256)
             self.tokenizer.load()
-        self._tokenizer_nbytes = vocabulary.nbytes
-        room = budget.free - library.nbytes - vocabulary.nbytes
+        # A vocabulary of which only the needed pieces are loaded grows with the first texts.
+        self._tokenizer_nbytes = max(vocabulary.nbytes, self.tokenizer.nbytes)
+        room = budget.free - library.nbytes - self._tokenizer_nbytes
         self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, runtime, threads, room)
         capacity = self._row_capacity(library.nbytes)
         head_nbytes = model.file.nbytes(HEAD)

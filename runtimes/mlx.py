@@ -36,7 +36,7 @@ class MlxRuntime(Runtime):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Keys, rotated and normed, and values of a shared prefix, mlx arrays [1, kv_heads, tokens, head_size]."""
+    """Keys, rotated and normed, and values of a shared prefix, mlx arrays [kv_heads, tokens, head_size]."""
 
     keys: Any
     values: Any
@@ -56,51 +56,53 @@ class MlxLayerKernel(LayerKernel):
         self._mx = mx
 
     def run(
-        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
         assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
-        return self._run(hidden, lengths, weights, prefix)[0]
+        return self._run(states, lengths, weights, prefix)[0]
 
-    def run_prefix(self, hidden: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
+    def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
         if not self.spec.causal:
             raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
-        result, keys, values = self._run(hidden, np.array([hidden.shape[1]], np.int32), weights, None)
+        result, keys, values = self._run(states, np.array([len(states)], np.int32), weights, None)
         return result, Prefix(keys, values)
 
-    def workspace(self, batch: int, length: int, prefix: int = 0) -> int:
+    def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         spec = self.spec
-        tokens = batch * length
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         rows = 6 * spec.hidden + 4 * (queries + 2 * keys) + 4 * spec.ffn * (2 if spec.gated else 1)
-        scores = 2 * batch * spec.heads * length * (prefix + length)
-        past = 4 * batch * (prefix + length) * keys
+        scores = 2 * spec.heads * longest * (prefix + longest)
+        past = 4 * (prefix + longest) * keys
         # Weights are copied to mlx as they are, and converted to fp32 one by one.
         converted = 0 if spec.precision == "fp32" else sum(math.prod(shape) for shape in spec.matrices().values())
         return 4 * (tokens * rows + scores + past + converted) + spec.nbytes
 
     def _run(
-        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: Prefix | None
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: Prefix | None
     ) -> tuple[Hidden, Any, Any]:
         mx, spec = self._mx, self.spec
-        batch, length, _ = hidden.shape
         # mlx computes when asked and may read numpy's memory where it lies: everything is copied in before, and
         # evaluated before this function returns, so that the caller may overwrite its buffers.
         w = {tensor.name: mx.array(weights[tensor.name]) for tensor in spec.tensors()}
-        real = mx.array(np.arange(length) < lengths[:, None])
-        # Padding is unspecified, and 0 * nan would still be nan.
-        x = mx.where(real[:, :, None], mx.array(hidden).astype(mx.float32), 0)
+        x = mx.array(states).astype(mx.float32)
         normed = self._norm(x, w, "norm1") if spec.norm_first else x
-        qkv = self._linear(normed, w, "qkv").reshape(batch, length, -1, spec.head_size).transpose(0, 2, 1, 3)
-        q, k, v = mx.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=1)
+        qkv = self._linear(normed, w, "qkv").reshape(len(states), -1, spec.head_size).transpose(1, 0, 2)
+        q, k, v = mx.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=0)
         if spec.qk_norm:
             q = mx.fast.rms_norm(q, w["q_norm.weight"], spec.norm_eps)
             k = mx.fast.rms_norm(k, w["k_norm.weight"], spec.norm_eps)
-        start = 0 if prefix is None else prefix.keys.shape[2]
+        start = 0 if prefix is None else prefix.keys.shape[1]
         if spec.rope_theta is not None:
-            angles = rotation(spec.rope_theta, spec.head_size, start + length)
-            cosines, sines = (mx.array(values[start:]) for values in angles)
+            positions = np.concatenate([np.arange(start, start + n) for n in lengths.tolist()])
+            angles = rotation(spec.rope_theta, spec.head_size, start + int(lengths.max()))
+            cosines, sines = (mx.array(values[positions]) for values in angles)
             q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
-        attended = self._linear(self._attend(q, k, v, real, prefix), w, "out")
+        ends = np.cumsum(lengths).tolist()
+        parts = [
+            self._attend(q[:, end - n : end], k[:, end - n : end], v[:, end - n : end], prefix)
+            for end, n in zip(ends, lengths.tolist(), strict=True)
+        ]
+        attended = self._linear(mx.concatenate(parts, axis=0), w, "out")
         if spec.norm_first:
             x = x + attended
             x = x + self._feed_forward(self._norm(x, w, "norm2"), w)
@@ -111,21 +113,22 @@ class MlxLayerKernel(LayerKernel):
         mx.eval(x, k, v)
         return np.array(x), k, v
 
-    def _attend(self, q: Any, k: Any, v: Any, real: Any, prefix: Prefix | None) -> Any:
-        """Attention of q [batch, heads, length, head_size]; returns [batch, length, heads * head_size]."""
+    def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None) -> Any:
+        """Attention of one sequence's q [heads, length, head_size]; returns [length, heads * head_size]."""
         mx = self._mx
-        batch, _, length, size = q.shape
-        visible = real[:, None, None, :]
+        _, length, size = q.shape
         start = 0
         if prefix is not None:
-            start = prefix.keys.shape[2]
-            k = mx.concatenate([mx.broadcast_to(prefix.keys, (batch, *prefix.keys.shape[1:])), k], axis=2)
-            v = mx.concatenate([mx.broadcast_to(prefix.values, (batch, *prefix.values.shape[1:])), v], axis=2)
+            start = prefix.keys.shape[1]
+            k = mx.concatenate([prefix.keys, k], axis=1)
+            v = mx.concatenate([prefix.values, v], axis=1)
+        visible = None
         if self.spec.causal:
-            # Padding stands on the right, where no real token looks.
             visible = mx.arange(start + length)[None, :] <= start + mx.arange(length)[:, None]
-        context = mx.fast.scaled_dot_product_attention(q, k, v, scale=1 / math.sqrt(size), mask=visible)
-        return context.transpose(0, 2, 1, 3).reshape(batch, length, -1)
+        context = mx.fast.scaled_dot_product_attention(
+            q[None], k[None], v[None], scale=1 / math.sqrt(size), mask=visible
+        )
+        return context[0].transpose(1, 0, 2).reshape(length, -1)
 
     def _feed_forward(self, x: Any, w: dict[str, Any]) -> Any:
         mx = self._mx

@@ -120,47 +120,45 @@ class OnnxLayerKernel(LayerKernel):
         self._triangle = np.triu(np.full((QUERIES,) * 2, -np.inf, np.float32), 1)
 
     def run(
-        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
         assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
-        result = np.empty_like(hidden)
+        result = np.empty_like(states)
         cuts = list(groups(lengths, self._tokens))
-        tokens = max((int(lengths[start:stop].sum()) for start, stop in cuts), default=0)
-        memory = self._memory(tokens, int(lengths.max(initial=1)) + (0 if prefix is None else len(prefix.keys)))
-        for start, stop in cuts:
-            rows, of = slice(start, stop), lengths[start:stop]
-            packed, advanced = self._pack(hidden[rows], result[rows], of)
-            self._advance(packed, advanced, of, weights, prefix, memory)
-            unpack(advanced, result[rows], of)
+        most = max((int(lengths[first:last].sum()) for first, last in cuts), default=0)
+        memory = self._memory(most, int(lengths.max(initial=1)) + (0 if prefix is None else len(prefix.keys)))
+        start = 0
+        for first, last in cuts:
+            stop = start + int(lengths[first:last].sum())
+            self._advance(states[start:stop], result[start:stop], lengths[first:last], weights, prefix, memory)
+            start = stop
         return result
 
-    def run_prefix(self, hidden: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
+    def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
         if not self.spec.causal:
             raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
-        result = np.empty_like(hidden)
-        lengths = np.array([hidden.shape[1]], np.int32)
-        packed, advanced = self._pack(hidden, result, lengths)
-        memory = self._memory(len(packed), len(packed))
-        self._advance(packed, advanced, lengths, weights, None, memory)
+        result = np.empty_like(states)
+        memory = self._memory(len(states), len(states))
+        self._advance(states, result, np.array([len(states)], np.int32), weights, None, memory)
         return result, Prefix(memory.k.copy(), memory.v.copy())
 
-    def workspace(self, batch: int, length: int, prefix: int = 0) -> int:
+    def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         spec = self.spec
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         row = spec.hidden * np.dtype(self.hidden_dtype).itemsize
-        group = min(batch * length, max(length, self._tokens))
-        total = prefix + length
-        states = 4 * group * 2 * (queries + keys)
-        held = batch * length * row + states + self._scratch_bytes(group, total)
-        if batch > 1:
-            held += 2 * group * row
+        group = min(tokens, max(longest, self._tokens))
+        total = prefix + longest
+        held = tokens * row + 4 * group * 2 * (queries + keys) + self._scratch_bytes(group, total)
         if self._fused_attention:
             attend = 4 * group * 3 * queries
         else:
-            rows = min(length, query_tokens(spec, total))
+            rows = min(longest, query_tokens(spec, total))
             attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
         if spec.rope_theta is not None:
             held += 16 * total * spec.head_size
+        if spec.precision == "fp16":
+            # onnxruntime may convert matrices long before they are multiplied.
+            attend += 4 * sum(rows * columns for rows, columns in spec.matrices().values())
         return held + attend + self._threads * THREAD_SCRATCH
 
     def _scratch_bytes(self, tokens: int, keys: int) -> int:
@@ -176,14 +174,6 @@ class OnnxLayerKernel(LayerKernel):
         q, k, v, context = (np.empty(shape, np.float32) for shape in (by_query, by_key, by_key, by_query))
         return Memory(q, k, v, context, np.empty(self._scratch_bytes(tokens, keys), np.uint8))
 
-    def _pack(self, hidden: Hidden, result: Hidden, lengths: npt.NDArray[np.int32]) -> tuple[Hidden, Hidden]:
-        """The real tokens as rows, and rows for what becomes of them; where nothing is padded, both are views."""
-        width = self.spec.hidden
-        if (lengths == hidden.shape[1]).all():
-            return hidden.reshape(-1, width), result.reshape(-1, width)
-        rows = np.concatenate([sequence[:n] for sequence, n in zip(hidden, lengths, strict=True)])
-        return rows, np.empty_like(rows)
-
     def _advance(
         self,
         rows: Hidden,
@@ -193,7 +183,7 @@ class OnnxLayerKernel(LayerKernel):
         prefix: Prefix | None,
         memory: Memory,
     ) -> None:
-        """Runs the three stages on a group of sequences, whose real tokens are `rows`."""
+        """Runs the three stages on a group of packed sequences."""
         spec, tokens = self.spec, len(rows)
         q, k, v, context = memory.q[:tokens], memory.k[:tokens], memory.v[:tokens], memory.context[:tokens]
         extra: dict[str, npt.NDArray[Any]] = {}
@@ -263,17 +253,6 @@ class OnnxLayerKernel(LayerKernel):
                 inputs["mask"][:, end - rows :] = self._triangle[:rows, :rows]
                 outputs["masked"] = scores.reshape(self.spec.kv_heads, -1, rows, end)
             self._attend.run({}, NOTHING, outputs, **inputs)
-
-
-def unpack(rows: Hidden, result: Hidden, lengths: npt.NDArray[np.int32]) -> None:
-    """Spreads rows over the sequences of `result`, unless they are its own memory; padding becomes zeros."""
-    if np.may_share_memory(rows, result):
-        return
-    end = 0
-    for sequence, n in zip(result, map(int, lengths), strict=True):
-        start, end = end, end + n
-        sequence[:n] = rows[start:end]
-        sequence[n:] = 0
 
 
 def physical_cores() -> int:

@@ -1,6 +1,6 @@
 """`NumpyRuntime`: a transformer layer in plain numpy, the readable twin that the other runtimes are tested against.
 
-It computes the whole padded chunk and keeps every intermediate: correctness is its only aim.
+It runs one sequence after the other and keeps every intermediate: correctness is its only aim.
 """
 
 from __future__ import annotations
@@ -50,39 +50,36 @@ class NumpyLayerKernel(LayerKernel):
         self.activation_bits = activation_bits
 
     def run(
-        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
         assert prefix is None or isinstance(prefix, Prefix)
-        return self._run(hidden, lengths, weights, prefix)[0]
+        sequences = np.split(states, np.cumsum(lengths)[:-1])
+        return np.concatenate([self._run(sequence, weights, prefix)[0] for sequence in sequences])
 
-    def run_prefix(self, hidden: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
+    def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, Prefix]:
         if not self.spec.causal:
             raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
-        result, keys, values = self._run(hidden, np.array([hidden.shape[1]], np.int32), weights, None)
-        return result, Prefix(keys[0].copy(), values[0].copy())
+        result, keys, values = self._run(states, weights, None)
+        return result, Prefix(keys, values)
 
-    def workspace(self, batch: int, length: int, prefix: int = 0) -> int:
+    def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         spec = self.spec
-        tokens = batch * length
         rows = 6 * spec.hidden + 4 * (spec.heads + 2 * spec.kv_heads) * spec.head_size
         rows += 6 * spec.ffn * (2 if spec.gated else 1)
-        keys = 2 * batch * (prefix + length) * (spec.heads + spec.kv_heads) * spec.head_size
-        scores = 4 * batch * spec.heads * length * (prefix + length)
+        keys = 2 * (prefix + longest) * (spec.heads + spec.kv_heads) * spec.head_size
+        scores = 4 * spec.heads * longest * (prefix + longest)
         # An int8 matrix is widened to int32 and multiplied as such; an fp16 matrix is widened to fp32.
         widened = 0 if spec.precision == "fp32" else max(math.prod(shape) for shape in spec.matrices().values())
-        return 4 * (tokens * rows + keys + scores + widened)
+        return 4 * (longest * rows + 2 * tokens * spec.hidden + keys + scores + widened)
 
-    def _run(
-        self, hidden: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: Prefix | None
-    ) -> tuple[Hidden, Array, Array]:
+    def _run(self, states: Hidden, weights: Weights, prefix: Prefix | None) -> tuple[Hidden, Array, Array]:
+        """Advances one sequence [length, hidden]; returns its keys and values, too."""
         spec = self.spec
-        batch, length, _ = hidden.shape
-        x: Array = hidden.astype(np.float32)
-        # Padding is unspecified, and 0 * nan would still be nan.
-        x[np.arange(length) >= lengths[:, None]] = 0
+        length = len(states)
+        x: Array = states.astype(np.float32)
         normed = self._norm(x, weights, "norm1") if spec.norm_first else x
-        qkv = self._linear(normed, weights, "qkv").reshape(batch, length, -1, spec.head_size)
-        q, k, v = np.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=2)
+        qkv = self._linear(normed, weights, "qkv").reshape(length, -1, spec.head_size)
+        q, k, v = np.split(qkv, [spec.heads, spec.heads + spec.kv_heads], axis=1)
         if spec.qk_norm:
             q = rms_norm(q, weights["q_norm.weight"], spec.norm_eps)
             k = rms_norm(k, weights["k_norm.weight"], spec.norm_eps)
@@ -91,7 +88,7 @@ class NumpyLayerKernel(LayerKernel):
             cosines, sines = rotation(spec.rope_theta, spec.head_size, start + length)
             q = rotate(q, cosines[start:], sines[start:])
             k = rotate(k, cosines[start:], sines[start:])
-        attended = self._linear(self._attend(q, k, v, lengths, prefix), weights, "out")
+        attended = self._linear(self._attend(q, k, v, prefix), weights, "out")
         if spec.norm_first:
             x = x + attended
             x = x + self._feed_forward(self._norm(x, weights, "norm2"), weights)
@@ -100,23 +97,21 @@ class NumpyLayerKernel(LayerKernel):
             x = self._norm(x + self._feed_forward(x, weights), weights, "norm2")
         return x.astype(self.hidden_dtype), k, v
 
-    def _attend(self, q: Array, k: Array, v: Array, lengths: npt.NDArray[np.int32], prefix: Prefix | None) -> Array:
-        """Attention of q [batch, length, heads, head_size]; returns [batch, length, heads * head_size]."""
-        batch, length, heads, size = q.shape
+    def _attend(self, q: Array, k: Array, v: Array, prefix: Prefix | None) -> Array:
+        """Attention of q [length, heads, head_size]; returns [length, heads * head_size]."""
+        length, heads, size = q.shape
         start = 0
         if prefix is not None:
             start = len(prefix.keys)
-            k = np.concatenate([np.broadcast_to(prefix.keys, (batch, *prefix.keys.shape)), k], axis=1)
-            v = np.concatenate([np.broadcast_to(prefix.values, (batch, *prefix.values.shape)), v], axis=1)
-        groups = heads // k.shape[2]
-        k, v = np.repeat(k, groups, axis=2), np.repeat(v, groups, axis=2)
-        scores = q.transpose(0, 2, 1, 3) @ k.transpose(0, 2, 3, 1) / np.float32(math.sqrt(size))
-        key = np.arange(start + length)
-        visible = (key < start + lengths[:, None])[:, None, None, :]
+            k, v = np.concatenate([prefix.keys, k]), np.concatenate([prefix.values, v])
+        groups = heads // k.shape[1]
+        k, v = np.repeat(k, groups, axis=1), np.repeat(v, groups, axis=1)
+        scores = q.transpose(1, 0, 2) @ k.transpose(1, 2, 0) / np.float32(math.sqrt(size))
         if self.spec.causal:
-            visible = visible & (key <= start + np.arange(length)[:, None])
-        context = softmax(np.where(visible, scores, np.float32(-np.inf))) @ v.transpose(0, 2, 1, 3)
-        rows: Array = context.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
+            hidden = np.arange(start + length) > start + np.arange(length)[:, None]
+            scores = np.where(hidden, np.float32(-np.inf), scores)
+        context = softmax(scores) @ v.transpose(1, 0, 2)
+        rows: Array = context.transpose(1, 0, 2).reshape(length, heads * size)
         return rows
 
     def _feed_forward(self, x: Array, weights: Weights) -> Array:
@@ -179,7 +174,7 @@ def rotation(theta: float, head_size: int, tokens: int) -> tuple[Array, Array]:
 
 
 def rotate(x: Array, cosines: Array, sines: Array) -> Array:
-    """Rotates the pairs (i, i + head_size / 2) of x [batch, length, heads, head_size]."""
+    """Rotates the pairs (i, i + head_size / 2) of x [length, heads, head_size]."""
     low, high = np.split(x, 2, axis=-1)
     cosines, sines = cosines[:, None, :], sines[:, None, :]
     return np.concatenate([low * cosines - high * sines, high * cosines + low * sines], axis=-1)

@@ -90,7 +90,8 @@ def test_attention_without_flash(layers: Any) -> None:
     """Where onnxruntime cannot tile attention, our own blocks keep the scores of a sequence small."""
     spec, lengths = layers.BERT, np.array([200, 131], np.int32)
     hidden, weights = layers.random_hidden(2, 200), layers.random_weights(spec)
-    results = [OnnxLayerKernel(spec, "float32", 1, flash=flash).run(hidden, lengths, weights) for flash in (0, 1)]
+    kernels = [OnnxLayerKernel(spec, "float32", 1, flash=flash) for flash in (False, True)]
+    results = [layers.run(kernel, hidden, lengths, weights) for kernel in kernels]
     assert layers.same(*results, lengths, spec)
 
 
@@ -98,9 +99,9 @@ def test_seven_bits(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, lengths = replace(layers.BERT, precision="int8"), np.array([9, 4], np.int32)
     hidden, weights = layers.random_hidden(2, 9), layers.random_weights(spec)
     kernel = OnnxLayerKernel(spec, "float32", 1, activation_bits=7)
-    expected = NumpyLayerKernel(spec, "float32", activation_bits=7).run(hidden, lengths, weights)
-    assert layers.same(kernel.run(hidden, lengths, weights), expected, lengths, spec)
-    eight = NumpyLayerKernel(spec, "float32").run(hidden, lengths, weights)
+    expected = layers.run(NumpyLayerKernel(spec, "float32", activation_bits=7), hidden, lengths, weights)
+    assert layers.same(layers.run(kernel, hidden, lengths, weights), expected, lengths, spec)
+    eight = layers.run(NumpyLayerKernel(spec, "float32"), hidden, lengths, weights)
     assert not layers.same(expected, eight, lengths, spec)
     monkeypatch.setattr(onnx, "product_saturates", lambda: True)
     assert OnnxLayerKernel(spec, "float32", 1).activation_bits == 7
@@ -153,17 +154,17 @@ for case in json.loads(sys.argv[1]):
     kernel = OnnxRuntime().layer_kernel(spec, threads=2, hidden_dtype=dtype)
     weights = {t.name: np.ones(t.shape, t.dtype) for t in spec.tensors()}
     batch, length, prefix = case["shape"]
-    hidden = np.ones((batch, length, spec.hidden), dtype)
     lengths = np.full(batch, length, np.int32) - np.arange(batch, dtype=np.int32) % 3
-    states = kernel.run_prefix(np.ones((1, prefix, spec.hidden), dtype), weights)[1] if prefix else None
+    states = np.ones((int(lengths.sum()), spec.hidden), dtype)
+    shared = kernel.run_prefix(np.ones((prefix, spec.hidden), dtype), weights)[1] if prefix else None
     # Code and thread stacks are paid for once, by the first call.
-    kernel.run(hidden, lengths, weights, states)
+    kernel.run(states, lengths, weights, shared)
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as reset:
         reset.write("5")
     before = kilobytes("VmRSS")
-    kernel.run(hidden, lengths, weights, states)
-    print((kilobytes("VmHWM") - before) * 1024, kernel.workspace(batch, length, prefix))
+    kernel.run(states, lengths, weights, shared)
+    print((kilobytes("VmHWM") - before) * 1024, kernel.workspace(len(states), length, prefix))
 """
 WIDE = {"hidden": 512, "heads": 8, "kv_heads": 8, "head_size": 64, "ffn": 2048}
 GATED = {"hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 128, "ffn": 1536}

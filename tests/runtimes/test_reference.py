@@ -62,8 +62,8 @@ def test_int8_is_close_to_fp32(layers: Any) -> None:
         for name in spec.matrices():
             plain[f"{name}.weight"] = weights[f"{name}.weight"] * weights[f"{name}.scale"]
         hidden = layers.random_hidden(3, 19)
-        result = NumpyRuntime().layer_kernel(spec, threads=1).run(hidden, LENGTHS, weights)
-        expected = NumpyRuntime().layer_kernel(base, threads=1).run(hidden, LENGTHS, plain)
+        result = layers.run(NumpyRuntime().layer_kernel(spec, threads=1), hidden, LENGTHS, weights)
+        expected = layers.run(NumpyRuntime().layer_kernel(base, threads=1), hidden, LENGTHS, plain)
         apart = layers.differences(result, expected, LENGTHS)
         assert 1e-4 < apart.mean() < 0.02
 
@@ -124,7 +124,7 @@ def test_equals_hugging_face_encoder(layers: Any, family: str) -> None:
     hidden = layers.random_hidden(3, 19)
     padding = torch.from_numpy(np.where(np.arange(19) < LENGTHS[:, None], 0, -np.inf).astype(np.float32))
     expected = output(layer(torch.from_numpy(hidden), padding[:, None, None, :]))
-    result = NumpyRuntime().layer_kernel(spec, threads=1).run(hidden, LENGTHS, weights)
+    result = layers.run(NumpyRuntime().layer_kernel(spec, threads=1), hidden, LENGTHS, weights)
     assert layers.same(result, expected, LENGTHS, layers.BERT)
 
 
@@ -154,7 +154,7 @@ def test_equals_hugging_face_decoder(layers: Any) -> None:
     angles = Qwen3RotaryEmbedding(config)(x, torch.arange(19)[None])
     mask = torch.from_numpy(np.triu(np.full((19, 19), -np.inf, np.float32), 1))[None, None]
     expected = output(layer(x, attention_mask=mask, position_embeddings=angles))
-    result = NumpyRuntime().layer_kernel(layers.QWEN3, threads=1).run(hidden, LENGTHS, weights)
+    result = layers.run(NumpyRuntime().layer_kernel(layers.QWEN3, threads=1), hidden, LENGTHS, weights)
     assert layers.same(result, expected, LENGTHS, layers.BERT)
 
 

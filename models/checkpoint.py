@@ -1,0 +1,190 @@
+"""A Hugging Face checkpoint, read a few rows at a time with positioned reads through the safetensors header.
+
+The header is parsed here, and the file is not mapped: a mapping of a 2 GB file is counted against the process and
+cannot be bounded, and the safetensors package hands out whole tensors only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import ModelError, StorageError
+
+Floats = npt.NDArray[np.float32]
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_MAX_HEADER = 100 << 20
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+class WeightSource(Protocol):
+    """Where weights come from: a checkpoint on disk, or a random model."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Names and shapes of all tensors."""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
+        """Rows start ... stop of a tensor as fp32 [stop - start, ...].
+
+        Raises:
+            ModelError: a value is NaN or infinite; the message names the tensor.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Checkpoint:
+    """The safetensors file, or files, of one folder, open for reading."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Reads the headers.
+
+        Raises:
+            ModelError: there is no safetensors file, or its header is broken, or it is truncated.
+        """
+        self.folder = Path(folder)
+        self.files = _weight_files(self.folder)
+        self._entries: dict[str, _Entry] = {}
+        self._open: dict[Path, FileIO] = {}
+        for path in self.files:
+            self._entries.update(_header(path))
+        self._shapes = {name: entry.shape for name, entry in self._entries.items()}
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._shapes
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
+        entry = self._entries[name]
+        if entry.dtype not in _DTYPES:
+            raise ModelError(f"{entry.path}: tensor {name} has type {entry.dtype}, which cannot be packed")
+        dtype = np.dtype(_DTYPES[entry.dtype])
+        rows = entry.shape[0] if entry.shape else 1
+        stop = rows if stop is None else stop
+        width = int(np.prod(entry.shape[1:], dtype=np.int64))
+        raw = np.empty(((stop - start) * width,), dtype)
+        self._pread(entry, name, raw.data.cast("B"), entry.offset + start * width * dtype.itemsize)
+        values: Floats
+        if entry.dtype == "BF16":
+            wide = raw.astype(np.uint32)
+            wide <<= 16
+            values = wide.view(np.float32)
+        else:
+            with np.errstate(over="ignore"):
+                values = raw.astype(np.float32, copy=False)
+        if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+            raise ModelError(f"{entry.path}: tensor {name} has NaN or infinite values")
+        return values.reshape(stop - start, *entry.shape[1:])
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _pread(self, entry: _Entry, name: str, view: memoryview, offset: int) -> None:
+        try:
+            file = self._open.get(entry.path)
+            if file is None:
+                file = self._open[entry.path] = entry.path.open("rb", buffering=0)
+            file.seek(offset)
+            done = 0
+            while done < len(view):
+                count = file.readinto(view[done:])
+                if not count:
+                    raise ModelError(f"{entry.path} ends inside tensor {name}")
+                done += count
+        except OSError as error:
+            raise StorageError(f"{entry.path}: reading tensor {name} failed: {error.strerror}") from error
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder")
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if (folder / INDEX).is_file():
+        names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+        for name in names:
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise ModelError(f"{folder / INDEX} names {name!r}, which is not a safetensors file beside it")
+            if not (folder / name).is_file():
+                raise ModelError(f"{folder} lacks {name}, which {INDEX} names: the checkpoint is incomplete")
+        if names:
+            return [folder / name for name in names]
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
+        raise ModelError(
+            f"{folder} has PyTorch pickle weights only, and loading a pickle runs code from it; "
+            "save the model again with `model.save_pretrained(folder)`, which writes model.safetensors"
+        )
+    raise ModelError(f"{folder} has no {SINGLE}")
+
+
+def _header(path: Path) -> dict[str, _Entry]:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+            if length > min(size, _MAX_HEADER):
+                raise ModelError(f"{path} is not a safetensors file, or its download is incomplete")
+            header = json.loads(file.read(length))
+            entries = {}
+            for name, item in header.items():
+                if name == "__metadata__":
+                    continue
+                begin, end = item["data_offsets"]
+                if 8 + length + end > size:
+                    raise ModelError(f"{path} is truncated: tensor {name} ends past the end of the file")
+                shape = tuple(int(n) for n in item["shape"])
+                entry = _Entry(path, str(item["dtype"]), shape, 8 + length + begin)
+                if entry.dtype in _DTYPES:
+                    expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(_DTYPES[entry.dtype]).itemsize
+                    if begin < 0 or end - begin != expected:
+                        raise ModelError(f"{path}: tensor {name} has {end - begin} bytes, its shape needs {expected}")
+                entries[name] = entry
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} has a broken safetensors header ({error})") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    return entries
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        ModelError: the file is missing or holds no JSON object.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path.parent} has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return data

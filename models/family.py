@@ -1,0 +1,113 @@
+"""What tells one architecture's checkpoints from another's: where our tensors come from, and what its config means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge.errors import ModelError
+from edge.models.spec import Activation, Architecture, HeadSpec, LayerSpec, ModelSpec, Precision, TensorSpec
+
+Config = Mapping[str, Any]
+"""A parsed Hugging Face config.json."""
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Hugging Face activation names and ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture.
+
+    Checkpoint names are given in canonical form, which `sanitize` makes from what a file really has.
+
+    Attributes:
+        architecture: our name.
+        spec_from_config: the model description from config.json.
+        sanitize: a checkpoint's tensor name in canonical form, or None for a tensor that is not used.
+        prefix: what a model with a head puts before the names of its encoder's or decoder's tensors.
+        layer: for each tensor of a layer, the canonical names (with `{i}` for the layer's number) of what stands side
+            by side in it; matrices are stored [out, in] there.
+        table: the token embedding table.
+        embed: tensors of block `embed`.
+        positions: the learned position table.
+        dense, out: the two projections of the classification head.
+        final_norm: the norm after the last layer.
+        output: the output matrix of a language model; where a checkpoint has none it is tied to `table`.
+    """
+
+    architecture: Architecture
+    spec_from_config: Callable[[Config, HeadSpec, Precision], ModelSpec]
+    sanitize: Callable[[str], str | None]
+    prefix: str
+    layer: Mapping[str, tuple[str, ...]]
+    table: str
+    embed: Mapping[str, str]
+    positions: str | None = None
+    dense: str | None = None
+    out: str | None = None
+    final_norm: str | None = None
+    output: str | None = None
+
+    def canonical(self, names: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        """Canonical name -> the checkpoint's own name, for all tensors that may be used."""
+        found: dict[str, str] = {}
+        for name in names:
+            clean = self.sanitize(name)
+            if clean is not None:
+                found[clean] = name
+        return found
+
+
+def part_rows(layer: LayerSpec, tensor: TensorSpec, parts: int) -> list[int]:
+    """How many of a layer tensor's outputs each of its `parts` checkpoint tensors makes."""
+    outputs = tensor.shape[-1]
+    if parts == 3:
+        return [layer.heads * layer.head_size, *[layer.kv_heads * layer.head_size] * 2]
+    return [outputs // parts] * parts
+
+
+def whole(config: Config, key: str) -> int:
+    """A positive whole number of the config.
+
+    Raises:
+        ModelError: it is missing or is no such number.
+    """
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ModelError(f"config.json: {key} is {value!r}, a positive number is needed")
+    return value
+
+
+def activation(config: Config, default: str) -> Activation:
+    """Our name of the config's `hidden_act`, or of the architecture's `default` where the config has none.
+
+    Raises:
+        ModelError: an activation that no runtime here computes.
+    """
+    name = config.get("hidden_act", default)
+    if name not in ACTIVATIONS:
+        known = ", ".join(sorted(ACTIVATIONS))
+        raise ModelError(f"config.json: activation {name!r} is not supported; supported: {known}")
+    return ACTIVATIONS[name]
+
+
+def refuse(config: Config, key: str, accepted: tuple[object, ...]) -> None:
+    """Refuses a config whose `key` is set to something that would change the result silently.
+
+    Raises:
+        ModelError: `key` is present and not one of `accepted`.
+    """
+    if key in config and config[key] not in accepted:
+        wanted = " or ".join(repr(value) for value in accepted)
+        raise ModelError(f"config.json: {key} = {config[key]!r} is not supported, only {wanted}")

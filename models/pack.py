@@ -1,0 +1,138 @@
+"""Packing: from a Hugging Face folder to a directory that the runtime streams layer by layer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from edge.errors import ModelError, StorageError
+from edge.models.architectures import family_of
+from edge.models.checkpoint import INDEX, Checkpoint, WeightSource, read_json
+from edge.models.family import Family
+from edge.models.heads import detect_head, token_limit
+from edge.models.layout import Layout
+from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256
+from edge.models.modelfiles import DESCRIPTIONS
+from edge.models.packed import PackedModel
+from edge.models.partial import VOCABULARY, build
+from edge.models.spec import MATRIX_DTYPE, HeadSpec, ModelSpec, Precision
+from edge.models.staging import Staging
+from edge.models.weights import WeightPacker
+from edge.models.writer import PackWriter, Progress
+
+
+def pack(
+    source_dir: str | Path,
+    out_dir: str | Path,
+    precision: Precision = "int8",
+    *,
+    name: str | None = None,
+    head: HeadSpec | None = None,
+    origin: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> PackedModel:
+    """Packs a Hugging Face checkpoint. Takes some 120 MB whatever the model's size, and while the tokenizer is looked
+    at, before the weights, what that takes (250 MB for the largest).
+
+    Args:
+        source_dir: folder with config.json, model.safetensors (or shards) and tokenizer.json.
+        out_dir: where the pack appears, whole or not at all; a pack that is there is replaced.
+        precision: of the matrices and the embedding table; int8 is symmetric per output column and per row.
+        name: what the model is called; the source folder's name if None.
+        head: how it scores or embeds; read from the folder if None.
+        origin: where the folder came from, kept in `edge.json`.
+        progress: called with bytes written and bytes in all.
+
+    Raises:
+        ModelError: the checkpoint is incomplete, of an unknown architecture or has unusable weights.
+        StorageError: the disk refused; nothing is left behind.
+    """
+    folder = Path(source_dir)
+    if precision not in MATRIX_DTYPE:
+        raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder")
+    config = read_json(folder / "config.json")
+    family = family_of(config)
+    with Staging(out_dir) as staging, Checkpoint(folder) as checkpoint:
+        if head is None:
+            head = detect_head(folder, family, family.canonical(checkpoint.shapes))
+        spec = family.spec_from_config(config, head, precision)
+        spec = replace(spec, max_tokens=token_limit(folder, spec.max_tokens))
+        files = [*checkpoint.files, *(folder / file for file in (*DESCRIPTIONS, INDEX) if (folder / file).is_file())]
+        sources = {file.relative_to(folder).as_posix(): file_sha256(file) for file in files}
+        pack_weights(
+            staging,
+            checkpoint,
+            family,
+            spec,
+            tokenizer=folder / TOKENIZER,
+            name=name or folder.resolve().name,
+            sources=sources,
+            origin=origin or {},
+            progress=progress,
+        )
+    return PackedModel.open(out_dir)
+
+
+def pack_weights(
+    staging: Staging,
+    source: WeightSource,
+    family: Family,
+    spec: ModelSpec,
+    *,
+    tokenizer: Path,
+    name: str,
+    sources: Mapping[str, str],
+    origin: Mapping[str, str],
+    progress: Progress | None = None,
+) -> None:
+    """Writes and commits a pack of the weights that `source` gives.
+
+    Raises:
+        ModelError, StorageError: as `pack`.
+    """
+    packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec))
+    layout = Layout.of(spec)
+    with PackWriter(staging.path / DATA, layout, progress) as writer:
+        packer.write(writer, layout)
+    try:
+        if tokenizer.parent != staging.path:
+            shutil.copyfile(tokenizer, staging.path / TOKENIZER)
+        build(staging.path / TOKENIZER, staging.path / VOCABULARY)
+    except OSError as error:
+        raise StorageError(f"{tokenizer} cannot be copied: {error.strerror}") from error
+    Manifest(
+        name=name,
+        spec=spec,
+        sources=sources,
+        origin=origin,
+        blocks=writer.extents,
+        tables=layout.tables,
+        data_nbytes=layout.nbytes,
+        tokenizer_sha256=file_sha256(staging.path / TOKENIZER),
+    ).write(staging.path)
+    staging.commit()
+
+
+def _token_rows(path: Path, spec: ModelSpec) -> tuple[int, int] | None:
+    """Checks that the tokenizer belongs to the model, and finds the ids of the `no` and `yes` tokens."""
+    if not path.is_file():
+        raise ModelError(f"{path.parent} has no {TOKENIZER}; a fast tokenizer's save_pretrained writes one")
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read as a tokenizer ({error})") from error
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size > spec.vocab:
+        raise ModelError(f"{path} has {size:,} tokens, the embedding table only {spec.vocab:,} rows")
+    if spec.head.kind != "yes-no":
+        return None
+    no, yes = tokenizer.token_to_id(spec.head.no_token), tokenizer.token_to_id(spec.head.yes_token)
+    if no is None or yes is None:
+        raise ModelError(f"{path} lacks the tokens {spec.head.no_token!r} and {spec.head.yes_token!r}")
+    return no, yes

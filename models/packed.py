@@ -1,0 +1,219 @@
+"""A packed model on disk: its description, and its weights as blocks and rows."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.blocks import BlockFile, BlockId, RowTable
+from edge.errors import CorruptBlock, ModelError
+from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
+from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of
+from edge.models.partial import VOCABULARY, read_tables
+from edge.models.quantize import dequantize
+from edge.models.spec import ModelSpec, TensorSpec
+from edge.models.staging import recover
+
+Floats = npt.NDArray[np.float32]
+Kind = Literal["reranker", "embedder"]
+
+_VERIFY_ROWS = 4096
+
+
+class PackedModel:
+    """A packed model, open for reading; holds a file descriptor and the table of blocks, no weights.
+
+    Attributes:
+        path: its directory.
+        name: what it is called.
+        kind: `reranker` or `embedder`.
+        spec: its description.
+        file: the blocks `embed`, `head` and `layer.N`, and the row tables.
+        layer_blocks: the layers in order; a buffer for one has `file.nbytes(block)` bytes.
+        embedding: the token rows; their dtype is `embedding_dtype`.
+        positions: the position rows (fp32), None with rotary positions.
+        fingerprint: hex digest that changes with any weight or setting of the model.
+        tokenizer_path: tokenizer.json, sha256 `tokenizer_sha256`.
+        sources, origin: sha256 of the files it was packed from, and where they came from.
+        nbytes: size of the data file.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, fingerprint: str) -> None:
+        self.path = path
+        self.name = manifest.name
+        self.spec: ModelSpec = manifest.spec
+        self.kind = kind_of(manifest.spec)
+        self.layer_blocks = [BlockId("layer", i) for i in range(manifest.spec.layers)]
+        self.embedding: RowTable = manifest.tables["embedding"]
+        self.embedding_dtype: np.dtype[Any] = np.dtype(table_dtype(manifest.spec, "embedding"))
+        self.positions: RowTable | None = manifest.tables.get("positions")
+        self.fingerprint = fingerprint
+        self.tokenizer_path = path / TOKENIZER
+        self.tokenizer_sha256 = manifest.tokenizer_sha256
+        self.sources = dict(manifest.sources)
+        self.origin = dict(manifest.origin)
+        self.nbytes = manifest.data_nbytes
+        self.file = BlockFile(path / DATA, manifest.blocks)
+        layer = self.spec.layer.tensors()
+        self._tensors: dict[BlockId, tuple[TensorSpec, ...]] = {
+            EMBED: self.spec.embedding_tensors(),
+            HEAD: self.spec.head_tensors(),
+            **dict.fromkeys(self.layer_blocks, layer),
+        }
+
+    @classmethod
+    def open(cls, directory: str | Path, kind: Kind | None = None) -> PackedModel:
+        """Opens a packed model.
+
+        Args:
+            kind: what is needed; None takes either.
+
+        Raises:
+            ModelError: the directory is no packed model, of another format version, or of the wrong kind.
+            CorruptBlock: `edge.json` does not match its checksum, or the data file is truncated.
+        """
+        path = Path(directory)
+        recover(path)
+        manifest, fingerprint = Manifest.read(path)
+        layout = Layout.of(manifest.spec)
+        placed = {s.block: (s.offset, s.nbytes) for s in layout.sections if s.block is not None}
+        found = {b: (e.offset, e.nbytes) for b, e in manifest.blocks.items() if b in placed}
+        if found != placed or dict(manifest.tables) != layout.tables:
+            raise ModelError(f"{path} was packed with another layout of blocks; pack it again with `edge models pack`")
+        actual = kind_of(manifest.spec)
+        if kind is not None and actual != kind:
+            article = {"reranker": "a reranker", "embedder": "an embedder"}
+            raise ModelError(f"{manifest.name} ({path}) is {article[actual]}, {article[kind]} is needed")
+        if not (path / TOKENIZER).is_file():
+            raise ModelError(f"{path} has no {TOKENIZER}: the pack is incomplete")
+        model = cls(path, manifest, fingerprint)
+        size = (path / DATA).stat().st_size
+        if size != manifest.data_nbytes:
+            model.close()
+            raise CorruptBlock(f"{path / DATA} has {size:,} bytes, {manifest.data_nbytes:,} were written")
+        return model
+
+    def tensors(self, block: BlockId, buffer: npt.NDArray[np.uint8] | memoryview) -> dict[str, npt.NDArray[Any]]:
+        """Views of a block's tensors in a buffer that was filled by `file.read(block, ...)`; nothing is copied.
+
+        Args:
+            block: `layer.N`, `embed` or `head`.
+            buffer: at least `file.nbytes(block)` bytes, C-contiguous, aligned to 4 bytes.
+        """
+        flat = np.frombuffer(buffer, np.uint8)
+        views: dict[str, npt.NDArray[Any]] = {}
+        start = 0
+        for tensor in self._tensors[block]:
+            views[tensor.name] = flat[start : start + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+            start += tensor.nbytes
+        return views
+
+    def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
+        """Reads a block into memory of its own, and returns its tensors.
+
+        Raises:
+            CorruptBlock: the block does not match its checksum.
+        """
+        buffer = np.empty(self.file.nbytes(block), np.uint8)
+        self.file.read(block, buffer.data)
+        return self.tensors(block, buffer)
+
+    def embedding_checksums(self) -> npt.NDArray[np.uint32]:
+        """CRC-32 of each token row [vocab], read from disk at every call.
+
+        Raises:
+            CorruptBlock: the table of checksums does not match its own.
+        """
+        return self._vector(ROW_BLOCKS["embedding"], np.uint32)
+
+    def embedding_scales(self) -> Floats | None:
+        """What each int8 token row is multiplied with [vocab], read from disk at every call; None if not int8.
+
+        Raises:
+            CorruptBlock: the table of scales does not match its checksum.
+        """
+        if self.embedding_dtype != np.int8:
+            return None
+        return self._vector(EMBEDDING_SCALE, np.float32)
+
+    def embedding_rows(self, ids: npt.NDArray[np.int64]) -> Floats:
+        """Token rows as fp32 [n, hidden], each checked: for tools and tests; a runtime reads through a row cache.
+
+        Args:
+            ids: token ids [n], ascending and unique.
+
+        Raises:
+            CorruptBlock: a row does not match its checksum.
+        """
+        raw = self._checked_rows("embedding", ids, self.embedding_checksums())
+        values = raw.view(self.embedding_dtype)
+        scales = self.embedding_scales()
+        return values.astype(np.float32) if scales is None else dequantize(values, scales[ids][:, None])
+
+    def position_rows(self, count: int) -> Floats:
+        """The position rows of a sequence's first `count` tokens, fp32 [count, hidden], each checked.
+
+        Raises:
+            CorruptBlock: a row does not match its checksum.
+            ModelError: the model has no position table, or fewer rows.
+        """
+        table, offset = self.positions, self.spec.position_offset
+        if table is None or offset + count > table.rows:
+            raise ModelError(f"{self.name} has no learned positions for {count:,} tokens")
+        ids = np.arange(offset, offset + count)
+        return self._checked_rows("positions", ids, self._vector(ROW_BLOCKS["positions"], np.uint32)).view(np.float32)
+
+    def verify(self) -> None:
+        """Reads everything again and compares every checksum.
+
+        Raises:
+            CorruptBlock: names the first block or row that differs.
+        """
+        fresh = BlockFile(self.file.path, self.file.extents)
+        try:
+            largest = max(extent.nbytes for extent in fresh.extents.values())
+            buffer = memoryview(bytearray(largest))
+            for block in fresh.extents:
+                fresh.read(block, buffer)
+        finally:
+            fresh.close()
+        for name, table in (("embedding", self.embedding), ("positions", self.positions)):
+            if table is not None:
+                crcs = self._vector(ROW_BLOCKS[name], np.uint32)
+                for start in range(0, table.rows, _VERIFY_ROWS):
+                    self._checked_rows(name, np.arange(start, min(start + _VERIFY_ROWS, table.rows)), crcs)
+        if file_sha256(self.tokenizer_path) != self.tokenizer_sha256:
+            raise CorruptBlock(f"{self.tokenizer_path} does not match its sha256")
+        if (self.path / VOCABULARY).is_file():
+            read_tables(self.path / VOCABULARY)
+
+    def close(self) -> None:
+        """Closes the data file."""
+        self.file.close()
+
+    def __enter__(self) -> PackedModel:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _vector(self, block: BlockId, dtype: type[Any]) -> npt.NDArray[Any]:
+        values = np.empty(self.file.nbytes(block) // np.dtype(dtype).itemsize, dtype)
+        self.file.read(block, values.data.cast("B"))
+        return values
+
+    def _checked_rows(
+        self, name: str, ids: npt.NDArray[np.int64], crcs: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.uint8]:
+        table = self.embedding if name == "embedding" else self.positions
+        assert table is not None
+        out = np.empty((len(ids), table.row_nbytes), np.uint8)
+        self.file.read_rows(table, ids, out)
+        for row, data in zip(ids.tolist(), out, strict=True):
+            if zlib.crc32(data.data) != int(crcs[row]):
+                raise CorruptBlock(f"{self.file.path}: {name} row {row} is corrupt (its checksum does not match)")
+        return out

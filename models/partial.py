@@ -1,0 +1,182 @@
+"""A Unigram tokenizer of only those pieces that a text can use.
+
+A multilingual vocabulary of 250,000 pieces takes 110-220 MB once loaded, most of it a search tree, and a request uses
+a few thousand of them. A piece that is no substring of the text changes nothing: the tokenizer built from the others
+gives the same tokens. So the pieces stay on disk, sorted by checksum, and a small tokenizer grows with what is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CorruptBlock, ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+VOCABULARY = "vocabulary.npz"
+_WORTHWHILE = 60_000
+_MOST_WORDS = 30_000
+
+
+def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
+    """Writes a tokenizer's pieces in the form that `PartialTokenizer` reads, if that is possible and pays.
+
+    Args:
+        tokenizer: tokenizer.json.
+        smallest: number of pieces from which on it pays.
+
+    Returns:
+        False for other tokenizers than large Unigram ones; nothing is written then.
+    """
+    content = json.loads(tokenizer.read_text(encoding="utf-8"))
+    model = content["model"]
+    pieces = model.get("vocab")
+    if model.get("type") != "Unigram" or model.get("byte_fallback") or model.get("unk_id") is None:
+        return False
+    # Added tokens that are looked for after normalisation cannot be split off beforehand.
+    if len(pieces) < smallest or any(token["normalized"] for token in content["added_tokens"]):
+        return False
+    model["vocab"] = []
+    always = {pieces[model["unk_id"]][0], *(token["content"] for token in content["added_tokens"])}
+    # The cost of an unknown character is derived from the lowest score.
+    always.add(min(pieces, key=lambda piece: float(piece[1]))[0])
+    if not always <= {piece for piece, _ in pieces}:
+        return False
+    encoded = [piece.encode() for piece, _ in pieces]
+    crcs = np.array([zlib.crc32(piece) for piece in encoded], np.uint32)
+    order = np.argsort(crcs, kind="stable")
+    np.savez(
+        target,
+        skeleton=np.frombuffer(json.dumps(content).encode(), np.uint8),
+        always=np.array([n for n, (piece, _) in enumerate(pieces) if piece in always], np.int32),
+        crc=crcs[order],
+        order=order.astype(np.int32),
+        longest=np.array(max(len(piece) for piece, _ in pieces)),
+        ends=np.cumsum([len(piece) for piece in encoded], dtype=np.int64),
+        text=np.frombuffer(b"".join(encoded), np.uint8),
+        score=np.array([score for _, score in pieces], np.float64),
+    )
+    return True
+
+
+class PartialTokenizer:
+    """A tokenizer that holds the pieces which the texts seen so far can use.
+
+    Attributes:
+        tokenizer: the tokenizer of those pieces; its ids are positions in `ids`.
+        ids: the vocabulary's own id of each piece held.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the description, and the pieces that are always needed.
+
+        Raises:
+            CorruptBlock: the file is damaged.
+        """
+        self._path = path
+        tables = self._tables("skeleton", "always", "longest")
+        self._skeleton: dict[str, Any] = json.loads(tables["skeleton"].tobytes())
+        self._always = tables["always"]
+        self._longest = int(tables["longest"])
+        contents = [re.escape(token["content"]) for token in self._skeleton["added_tokens"]]
+        self._added = re.compile("|".join(sorted(contents, key=len, reverse=True)))
+        self._unknown = int(self._skeleton["model"]["unk_id"])
+        self._forget()
+
+    def provide(self, texts: Iterable[str]) -> None:
+        """Takes in the pieces that `texts` can use. A tokenizer of too many words starts anew from these."""
+        words = self._words_of(texts)
+        new = words - self._words
+        if not new:
+            return
+        if len(self._words) + len(new) > _MOST_WORDS:
+            self._forget()
+            new = words
+        found = np.union1d(self.ids, self._find(new))
+        self._words |= new
+        if len(found) > len(self.ids):
+            self._rebuild(found.astype(np.int32))
+
+    def _forget(self) -> None:
+        self._words: set[str] = set()
+        self._rebuild(self._always)
+
+    def _rebuild(self, ids: npt.NDArray[np.int32]) -> None:
+        from tokenizers import Tokenizer
+
+        tables = self._tables("ends", "text", "score")
+        pieces = [[_piece(tables, n), float(tables["score"][n])] for n in ids.tolist()]
+        position = {piece[0]: n for n, piece in enumerate(pieces)}
+        model = {**self._skeleton["model"], "vocab": pieces, "unk_id": int(np.searchsorted(ids, self._unknown))}
+        added = [{**token, "id": position[token["content"]]} for token in self._skeleton["added_tokens"]]
+        content = {**self._skeleton, "model": model, "added_tokens": added, "truncation": None, "padding": None}
+        try:
+            self.tokenizer: Tokenizer = Tokenizer.from_str(json.dumps(content))
+        except Exception as error:
+            raise ModelError(f"{self._path} cannot be read as a tokenizer ({error})") from error
+        self.ids = ids
+
+    def _words_of(self, texts: Iterable[str]) -> set[str]:
+        normalizer, splitter = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        words: set[str] = set()
+        for text in texts:
+            for part in self._added.split(text):
+                part = normalizer.normalize_str(part) if normalizer is not None else part
+                words.update(word for word, _ in splitter.pre_tokenize_str(part)) if splitter else words.add(part)
+        return words
+
+    def _find(self, words: Iterable[str]) -> npt.NDArray[np.int32]:
+        substrings = {
+            word[start:end]
+            for word in words
+            for start in range(len(word))
+            for end in range(start + 1, min(start + self._longest, len(word)) + 1)
+        }
+        encoded = [substring.encode() for substring in substrings]
+        crcs = np.array([zlib.crc32(substring) for substring in encoded], np.uint32)
+        tables = self._tables("crc", "order", "ends", "text")
+        first = np.searchsorted(tables["crc"], crcs, "left")
+        last = np.searchsorted(tables["crc"], crcs, "right")
+        found = [
+            candidate
+            for n in np.flatnonzero(last > first).tolist()
+            for candidate in tables["order"][first[n] : last[n]].tolist()
+            # Different pieces may share a checksum: the text decides.
+            if _bytes(tables, candidate) == encoded[n]
+        ]
+        return np.array(found, np.int32)
+
+    def _tables(self, *names: str) -> dict[str, npt.NDArray[Any]]:
+        return read_tables(self._path, names)
+
+
+def read_tables(path: Path, names: Iterable[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Some of the file's tables, or all.
+
+    Raises:
+        CorruptBlock: the file is damaged.
+    """
+    try:
+        # The archive keeps a checksum of every member, which is compared when it is read.
+        with np.load(path) as archive:
+            return {name: archive[name] for name in names or archive.files}
+    except Exception as error:
+        raise CorruptBlock(f"{path} is corrupt ({error})") from error
+
+
+def _bytes(tables: dict[str, npt.NDArray[Any]], number: int) -> bytes:
+    start = int(tables["ends"][number - 1]) if number else 0
+    return tables["text"][start : int(tables["ends"][number])].tobytes()
+
+
+def _piece(tables: dict[str, npt.NDArray[Any]], number: int) -> str:
+    return _bytes(tables, number).decode()

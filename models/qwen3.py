@@ -1,0 +1,120 @@
+"""Qwen3 decoders (Qwen team, 2025) in their two retrieval forms: Qwen3-Reranker and Qwen3-Embedding.
+
+The reranker's instruction template and the embedder's query instruction are those of the two model cards.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from edge.errors import ModelError
+from edge.models.family import Config, Family, activation, refuse, whole
+from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
+
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+"""The task both model cards use when none is given."""
+
+_USED = re.compile(r"(embed_tokens|layers\.\d+|norm|lm_head)\.")
+
+LAYER = {
+    "norm1.weight": ("layers.{i}.input_layernorm.weight",),
+    "norm2.weight": ("layers.{i}.post_attention_layernorm.weight",),
+    "q_norm.weight": ("layers.{i}.self_attn.q_norm.weight",),
+    "k_norm.weight": ("layers.{i}.self_attn.k_norm.weight",),
+    "qkv.weight": tuple(f"layers.{{i}}.self_attn.{name}_proj.weight" for name in "qkv"),
+    "out.weight": ("layers.{i}.self_attn.o_proj.weight",),
+    "up.weight": ("layers.{i}.mlp.gate_proj.weight", "layers.{i}.mlp.up_proj.weight"),
+    "down.weight": ("layers.{i}.mlp.down_proj.weight",),
+}
+
+
+def reranker_head(instruction: str = INSTRUCTION) -> HeadSpec:
+    """The head of Qwen3-Reranker: its chat template, and the probability of `yes` against `no` as the next token."""
+    return HeadSpec(
+        kind="yes-no",
+        prefix=(
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+            'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+            f"<Instruct>: {instruction}\n<Query>: "
+        ),
+        infix="\n<Document>: ",
+        suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        no_token="no",
+        yes_token="yes",
+    )
+
+
+def embedder_head(instruction: str = INSTRUCTION) -> HeadSpec:
+    """The head of Qwen3-Embedding: the last token's state (its tokenizer appends `<|endoftext|>`), unit length."""
+    return HeadSpec(kind="last-token", normalize=True, query_prefix=f"Instruct: {instruction}\nQuery:")
+
+
+def sanitize(name: str) -> str | None:
+    """A checkpoint's tensor name without its `model.` prefix (embedding checkpoints have none), or None for what
+    inference does not use."""
+    name = name.removeprefix("model.")
+    return name if _USED.match(name) else None
+
+
+def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
+    """The model description from config.json.
+
+    Raises:
+        ModelError: something in the config is missing or not supported (sliding windows, scaled rotary positions,
+            attention biases).
+    """
+    refuse(config, "use_sliding_window", (False, None))
+    refuse(config, "attention_bias", (False, None))
+    refuse(config, "rope_scaling", (None,))
+    if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
+        raise ModelError("config.json: layer_types other than full_attention are not supported")
+    # Transformers 5 moved the rotary base into a dictionary of its own.
+    rope: dict[str, Any] = config.get("rope_parameters") or {}
+    refuse(rope, "rope_type", ("default", None))
+    theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
+    hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+    kv_heads = whole(config, "num_key_value_heads") if "num_key_value_heads" in config else heads
+    if heads % kv_heads:
+        raise ModelError(f"config.json: {heads} heads cannot share {kv_heads} key-value heads evenly")
+    layer = LayerSpec(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=whole(config, "head_dim") if config.get("head_dim") else hidden // heads,
+        ffn=whole(config, "intermediate_size"),
+        activation=activation(config, "silu"),
+        gated=True,
+        norm="rms",
+        norm_first=True,
+        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(theta),
+        causal=True,
+        qk_norm=True,
+        bias=False,
+        precision=precision,
+    )
+    return ModelSpec(
+        architecture="qwen3",
+        layers=whole(config, "num_hidden_layers"),
+        layer=layer,
+        vocab=whole(config, "vocab_size"),
+        positions=0,
+        position_offset=0,
+        token_types=0,
+        max_tokens=whole(config, "max_position_embeddings"),
+        head=head,
+    )
+
+
+FAMILY = Family(
+    architecture="qwen3",
+    spec_from_config=spec_from_config,
+    sanitize=sanitize,
+    prefix="model.",
+    layer=LAYER,
+    table="embed_tokens.weight",
+    embed={},
+    final_norm="norm.weight",
+    output="lm_head.weight",
+)

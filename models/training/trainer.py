@@ -1,0 +1,215 @@
+"""The training loop: schedule, steps, checkpoints that a killed run goes on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from .lists import TrainingList
+from .loss import LossConfig, list_loss
+from .model import LayeredReranker, batches, padded
+
+
+class Source(Protocol):
+    """Where lists come from: the n-th list of the run, the same one whenever asked."""
+
+    def draw(self, number: int) -> TrainingList: ...
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run. It ends after ``steps`` or after ``minutes`` of wall time, pauses included.
+
+    With ``steps`` the run is a function of seed and data (and of the arithmetic of the machine); with
+    ``minutes`` the number of steps, and with it the schedule, also depends on its speed. The log tells.
+    """
+
+    steps: int = 0
+    minutes: float = 0.0
+    lists_per_step: int = 8
+    peak_rate: float = 5e-5
+    head_factor: float = 3.0
+    warmup_steps: int = 50
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    ema: float = 0.998
+    batch_tokens: int = 1500
+    threads: int = 2
+    bfloat16: bool = True
+    save_seconds: float = 600.0
+    log_steps: int = 10
+
+    def __post_init__(self) -> None:
+        if (self.steps > 0) == (self.minutes > 0):
+            raise ValueError(f"give steps or minutes, one of them: steps {self.steps}, minutes {self.minutes}")
+
+
+class Trainer:
+    """Model, optimizer, running average and position; `run` goes on from wherever they stand."""
+
+    def __init__(
+        self, model: LayeredReranker, tokenizer: Tokenizer, lists: Source, config: TrainConfig, loss: LossConfig
+    ) -> None:
+        self.model, self.config = model, config
+        self._tokenizer, self._lists, self._loss = tokenizer, lists, loss
+        self.step = 0
+        self.elapsed = 0.0
+        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        head = [p for n, p in named if "pooler" in n or "classifier" in n]
+        body = [p for n, p in named if "pooler" not in n and "classifier" not in n]
+        self._optimizer = torch.optim.AdamW(
+            [{"params": body, "factor": 1.0}, {"params": head, "factor": config.head_factor}],
+            lr=config.peak_rate,
+            weight_decay=config.weight_decay,
+        )
+        self._trained = dict(named)
+        self._pool = ThreadPoolExecutor(config.threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.mean = {n: p.detach().clone() for n, p in named}
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is over, 0 to 1."""
+        if self.config.steps:
+            return min(1.0, self.step / self.config.steps)
+        return min(1.0, self.elapsed / (60 * self.config.minutes))
+
+    @property
+    def rate(self) -> float:
+        """Linear warm-up over steps, then linear decay to zero over the run."""
+        warm = min(1.0, (self.step + 1) / max(1, self.config.warmup_steps))
+        return self.config.peak_rate * warm * (1.0 - self.progress)
+
+    def run(self, save: Callable[[Trainer], None], log: Callable[[dict[str, Any]], None]) -> None:
+        """Train to the end. ``save`` is called every ``save_seconds`` and once at the end."""
+        started, before, saved = time.monotonic(), self.elapsed, time.monotonic()
+        pending: dict[str, float] = {}
+        ranking = torch.zeros(self.model.depth)
+        while self.progress < 1.0:
+            found = self.advance()
+            self.elapsed = before + time.monotonic() - started
+            for key in ("loss", "pairs", "tokens"):
+                pending[key] = pending.get(key, 0.0) + found[key]
+            pending["steps"] = pending.get("steps", 0.0) + 1
+            ranking += found["ranking"]
+            if self.step % self.config.log_steps == 0:
+                n = pending["steps"]  # fewer than usual just after a resume
+                line = {"step": self.step, "rate": self.rate, "loss": pending["loss"] / n}
+                line |= {"pairs": pending["pairs"], "tokens": pending["tokens"], "seconds": self.elapsed}
+                log(line | {"layers": [round(float(v) / n, 4) for v in ranking]})
+                pending, ranking = {}, torch.zeros(self.model.depth)
+            if time.monotonic() - saved > self.config.save_seconds:
+                save(self)
+                saved = time.monotonic()
+        save(self)
+
+    def advance(self) -> dict[str, Any]:
+        """One optimizer step over the next ``lists_per_step`` lists."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate * group["factor"]
+        first = self.step * self.config.lists_per_step
+        lists = [self._lists.draw(n) for n in range(first, first + self.config.lists_per_step)]
+        self.model.train()
+        graphs, places, tokens = self._forward(lists)
+        width = len(places) // len(lists)
+        scores = torch.cat([graph.detach() for graph in graphs], dim=1)
+        logits = scores[:, torch.argsort(torch.tensor(places))].reshape(-1, len(lists), width).requires_grad_()
+        teacher = torch.tensor([row.teacher[:width] for row in lists])
+        positive = torch.zeros(len(lists), width)
+        positive[:, 0] = 1.0
+        trust = torch.tensor([row.trust for row in lists])
+        loss, ranking = list_loss(logits, positive, teacher, trust, self._loss)
+        (slope,) = torch.autograd.grad(loss, logits)
+        self._backward(graphs, slope.reshape(self.model.depth, -1)[:, torch.tensor(places)])
+        torch.nn.utils.clip_grad_norm_(self._trained.values(), self.config.clip)
+        self._optimizer.step()
+        self.step += 1
+        with torch.no_grad():
+            # the running mean warms up, otherwise it would remember the untrained head for hundreds of steps
+            keep = min(self.config.ema, (1 + self.step) / (10 + self.step))
+            for name, value in self._trained.items():
+                self.mean[name].lerp_(value, 1 - keep)
+        return {"loss": float(loss.detach()), "pairs": len(lists) * width, "tokens": tokens, "ranking": ranking}
+
+    def _forward(self, lists: Sequence[TrainingList]) -> tuple[list[Tensor], list[int], int]:
+        """(scores of each chunk with its graph, the pair each column belongs to, tokens read).
+
+        Lists are cut to the shortest one's length. Chunks are cut over lists, by length, and each runs on one
+        thread of the pool: a core that others keep busy then slows its own chunks, not every operation.
+        """
+        width = min(len(row.passages) for row in lists)
+        pairs = [(row.query, passage) for row in lists for passage in row.passages[:width]]
+        encoded = self._tokenizer.encode_batch(pairs)
+        groups = batches(encoded, self.config.batch_tokens)
+
+        def scored(group: list[int]) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bfloat16, cache_enabled=False):
+                scores: Tensor = self.model(*padded([encoded[n] for n in group]))
+            return scores
+
+        graphs = list(self._pool.map(scored, groups))
+        return graphs, [n for group in groups for n in group], sum(len(e.ids) for e in encoded)
+
+    def _backward(self, graphs: Sequence[Tensor], slope: Tensor) -> None:
+        """Gradients of the loss, given its slope in each score; chunks are summed in their order, whoever ran them."""
+        weights = list(self._trained.values())
+
+        def gradient(part: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(part[0], weights, part[1])
+
+        parts = zip(graphs, slope.split([graph.shape[1] for graph in graphs], dim=1), strict=True)
+        for weight in weights:
+            weight.grad = None
+        for found in self._pool.map(gradient, parts):
+            for weight, value in zip(weights, found, strict=True):
+                weight.grad = value if weight.grad is None else weight.grad.add_(value)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` needs to go on exactly where this stands."""
+        return {
+            "step": self.step,
+            "elapsed": self.elapsed,
+            "trained": {n: p.detach() for n, p in self._trained.items()},
+            "mean": self.mean,
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if state["trained"].keys() != self._trained.keys():
+            raise ValueError("checkpoint of another model: the trained parameters differ")
+        self.step, self.elapsed = int(state["step"]), float(state["elapsed"])
+        with torch.no_grad():
+            for name, value in state["trained"].items():
+                self._trained[name].copy_(value)
+                self.mean[name].copy_(state["mean"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def use_mean(self) -> None:
+        """Put the running average in the place of the last step's weights."""
+        with torch.no_grad():
+            for name, value in self.mean.items():
+                self._trained[name].copy_(value)
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all: written beside, flushed to the disk, then renamed."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as out:
+        torch.save(state, out)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(line) + "\n")

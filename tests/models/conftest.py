@@ -1,0 +1,41 @@
+"""The golden checkpoints, and variants of them with other tensors or another config."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+Tensors = dict[str, np.ndarray]
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    return GOLDEN
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Callable[..., Path]:
+    """Copies a golden checkpoint, with its tensors passed through `change` and `config` merged into its config.json
+    (None removes a key)."""
+
+    def make(name: str, change: Callable[[Tensors], Tensors] | None = None, **config: Any) -> Path:
+        folder = tmp_path / f"checkpoint-{name}"
+        shutil.copytree(GOLDEN / name, folder, dirs_exist_ok=True)
+        if change is not None:
+            tensors = change(load_file(folder / "model.safetensors"))
+            whole = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+            save_file(whole, folder / "model.safetensors")
+        content = json.loads((folder / "config.json").read_text())
+        merged = {key: value for key, value in {**content, **config}.items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(merged))
+        return folder
+
+    return make

@@ -1,0 +1,127 @@
+"""What a folder says about its head and its longest sequence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.errors import ModelError
+from edge.models import qwen3
+from edge.models.pack import pack
+from edge.models.spec import HeadSpec
+
+Variant = Callable[..., Path]
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def head_of(folder: Path, tmp_path: Path) -> HeadSpec:
+    with pack(folder, tmp_path / "pack") as model:
+        return model.spec.head
+
+
+def test_heads_of_the_golden_models(golden: Path, tmp_path: Path) -> None:
+    assert head_of(golden / "bert-reranker", tmp_path) == HeadSpec("classifier")
+    assert head_of(golden / "xlm-roberta-reranker", tmp_path) == HeadSpec("classifier")
+    assert head_of(golden / "bert-embedder", tmp_path) == HeadSpec("mean", normalize=True)
+    assert head_of(golden / "qwen3-reranker", tmp_path) == qwen3.reranker_head()
+    assert head_of(golden / "qwen3-embedder", tmp_path) == qwen3.embedder_head()
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "first-token"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_lasttoken": True}, "last-token"),
+        ({"pooling_mode": "cls"}, "first-token"),
+        ({"pooling_mode": "mean"}, "mean"),
+    ],
+)
+def test_poolings(variant: Variant, tmp_path: Path, config: dict[str, object], kind: str) -> None:
+    folder = variant("bert-embedder")
+    write(folder / "1_Pooling" / "config.json", config)
+    assert head_of(folder, tmp_path).kind == kind
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pooling_mode_max_tokens": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+        {"pooling_mode": "weightedmean"},
+        {"pooling_mode_mean_tokens": True, "include_prompt": False},
+        {},
+    ],
+)
+def test_poolings_that_are_refused(variant: Variant, tmp_path: Path, config: dict[str, object]) -> None:
+    folder = variant("bert-embedder")
+    write(folder / "1_Pooling" / "config.json", config)
+    with pytest.raises(ModelError, match="not supported"):
+        head_of(folder, tmp_path)
+
+
+def test_modules(variant: Variant, tmp_path: Path) -> None:
+    folder = variant("bert-embedder")
+    modules = json.loads((folder / "modules.json").read_text())
+    write(folder / "modules.json", modules[:2])
+    assert not head_of(folder, tmp_path).normalize
+    write(folder / "modules.json", [*modules, {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}])
+    with pytest.raises(ModelError, match="a Dense module is not supported"):
+        head_of(folder, tmp_path)
+    write(folder / "modules.json", [modules[0], {**modules[1], "path": "../../elsewhere"}])
+    with pytest.raises(ModelError, match="points outside"):
+        head_of(folder, tmp_path)
+    write(folder / "modules.json", modules[:1])
+    with pytest.raises(ModelError, match="no Pooling"):
+        head_of(folder, tmp_path)
+    write(folder / "modules.json", {"a": 1})
+    with pytest.raises(ModelError, match="not a list"):
+        head_of(folder, tmp_path)
+    (folder / "modules.json").unlink()
+    with pytest.raises(ModelError, match="how tokens are pooled"):
+        head_of(folder, tmp_path)
+
+
+def test_prompts(variant: Variant, tmp_path: Path) -> None:
+    folder = variant("qwen3-embedder")
+    write(folder / "config_sentence_transformers.json", {"prompts": {"query": "Find: ", "document": "Text: "}})
+    head = head_of(folder, tmp_path)
+    assert (head.query_prefix, head.document_prefix) == ("Find: ", "Text: ")
+    write(folder / "config_sentence_transformers.json", {"prompts": {}})
+    assert head_of(folder, tmp_path) == qwen3.embedder_head()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "tokens"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 32}, 32),
+        ("sentence_bert_config.json", {"max_seq_length": 512}, 64),
+        ("sentence_bert_config.json", {"max_seq_length": None}, 64),
+        ("tokenizer_config.json", {"model_max_length": 1e30}, 64),
+        ("tokenizer_config.json", {"model_max_length": 48}, 48),
+    ],
+)
+def test_longest_sequence(variant: Variant, tmp_path: Path, file: str, content: Any, tokens: int) -> None:
+    folder = variant("bert-embedder")
+    write(folder / file, content)
+    with pack(folder, tmp_path / "pack") as model:
+        assert model.spec.max_tokens == tokens
+        assert model.spec.positions == 64
+
+
+def test_a_description_that_is_no_json(variant: Variant, tmp_path: Path) -> None:
+    folder = variant("bert-embedder")
+    (folder / "1_Pooling" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read as JSON"):
+        head_of(folder, tmp_path)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match="does not hold a JSON object"):
+        head_of(folder, tmp_path)

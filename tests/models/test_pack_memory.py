@@ -1,0 +1,82 @@
+"""Packing holds a slab, never the model: measured on checkpoints that are sparse files of zeros."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from edge.models.architectures import family_of
+from edge.models.synth import SHAPES, RandomWeights
+from edge.models.vocabulary import wordpiece
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
+
+MEGABYTE = 1 << 20
+
+
+def sparse_checkpoint(folder: Path, **config: int) -> int:
+    """A BERT reranker's checkpoint whose file has a size but no content; returns the size."""
+    shape = SHAPES["ms-marco-minilm-l6"]
+    content = {**shape.config, **config}
+    family = family_of(content)
+    shapes = RandomWeights(family, family.spec_from_config(content, shape.head, "fp32"), 0).shapes
+    header, cursor = {}, 0
+    for name, size in shapes.items():
+        end = cursor + 4 * math.prod(size)
+        header[name] = {"dtype": "F32", "shape": list(size), "data_offsets": [cursor, end]}
+        cursor = end
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(content))
+    wordpiece(folder / "tokenizer.json", 2000)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + cursor)
+    return cursor
+
+
+def peak_of_packing(folder: Path, precision: str) -> int:
+    """High-water mark of RssAnon of a process that packs, in bytes."""
+    program = f"""
+        from edge.resident import ResidentWatch
+        with ResidentWatch(0.002) as watch:
+            from edge.models.pack import pack
+            pack({str(folder)!r}, {str(folder.parent / "pack")!r}, {precision!r}).close()
+        print(watch.high_water)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, cwd=folder.parent, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("precision", "config"),
+    [
+        # Many layers of 12.6 M weights and a wide table, as in bge-reranker-v2-m3.
+        ("int8", {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "vocab_size": 70_000}),
+        # One layer of 201 M weights, 805 MB: bounded by panels, not by the size of a layer or a matrix.
+        (
+            "fp16",
+            {
+                "hidden_size": 4096,
+                "intermediate_size": 16384,
+                "num_attention_heads": 32,
+                "num_hidden_layers": 1,
+                "vocab_size": 2000,
+            },
+        ),
+    ],
+)
+def test_peak_memory_is_far_below_the_checkpoint(tmp_path: Path, precision: str, config: dict[str, int]) -> None:
+    size = sparse_checkpoint(tmp_path / "checkpoint", **config)
+    assert size > 560 * MEGABYTE
+    peak = peak_of_packing(tmp_path / "checkpoint", precision)
+    assert peak < 170 * MEGABYTE, f"{peak / MEGABYTE:.0f} MB to pack {size / MEGABYTE:.0f} MB"

