@@ -82,7 +82,7 @@ def least(request: Request) -> int:
 
 
 def _chunk_sizes(request: Request) -> list[int]:
-    """Candidate chunk sizes, largest first: the saturating size and halves of it, down to one longest sequence."""
+    """Candidate chunk sizes, largest first: the saturating size and ever smaller ones, down to one longest sequence."""
     sizes = []
     size = max(request.longest, min(request.saturating_tokens, request.tokens))
     while size > request.longest:

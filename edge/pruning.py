@@ -182,7 +182,7 @@ def silhouette(values: npt.NDArray[np.float64], bounds: list[int]) -> float:
         others = [means[c] for c in (cluster - 1, cluster + 1) if 0 <= c < len(means)]
         nearest = np.min([np.abs(inside - mean) for mean in others], axis=0)
         larger = np.maximum(own, nearest)
-        total += float(np.sum(np.where(larger > 0, (nearest - own) / np.where(larger > 0, larger, 1.0), 0.0)))
+        total += float(np.sum(np.where(larger > _TIE, (nearest - own) / np.where(larger > _TIE, larger, 1.0), 0.0)))
     return total / len(values)
 
 

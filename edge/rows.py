@@ -17,6 +17,9 @@ from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock
 from edge.trace import Trace
 
+_PIECE = 1 << 20
+"""Bytes of rows read at a time."""
+
 
 class RowSource(Protocol):
     """What rows are read from: a `BlockFile`, or a test's stand-in."""
@@ -86,23 +89,26 @@ class RowCache:
         """Makes rows resident: `unique` [n], ascending; those past the capacity are left out."""
         unique = unique[: self.capacity]
         self._clock += 1
-        slots = self._slot_of[unique]
-        present = slots >= 0
-        self._last_use[slots[present]] = self._clock
+        held = self._slot_of[unique]
+        present = held >= 0
+        self._last_use[held[present]] = self._clock
         missing = unique[~present]
         self._trace.count("rows.hits", len(unique) - len(missing))
         self._trace.count("rows.misses", len(missing))
         if len(missing) == 0:
             return
-        fresh = self._read(missing)
         # Slots in use by this request carry the newest clock and are therefore never among the victims.
         victims = np.argpartition(self._last_use, len(missing) - 1)[: len(missing)]
-        evicted = self._row_in[victims]
-        self._slot_of[evicted[evicted >= 0]] = -1
-        self._rows[victims] = fresh
-        self._row_in[victims] = missing
-        self._slot_of[missing] = victims
-        self._last_use[victims] = self._clock
+        step = max(1, _PIECE // self.table.row_nbytes)  # what is read but not yet in its slot stays small
+        for start in range(0, len(missing), step):
+            rows, slots = missing[start : start + step], victims[start : start + step]
+            fresh = self._read(rows)
+            evicted = self._row_in[slots]
+            self._slot_of[evicted[evicted >= 0]] = -1
+            self._rows[slots] = fresh
+            self._row_in[slots] = rows
+            self._slot_of[rows] = slots
+            self._last_use[slots] = self._clock
 
     def close(self) -> None:
         """Gives the memory back."""

@@ -128,8 +128,9 @@ class SlidingWindow:
             CorruptBlock, StorageError: the block cannot be read.
             BudgetExceeded: the pass was not started and the sliding buffers do not fit.
         """
-        with self._budget.locked(), self._lock:
-            self._hold()
+        if not self._passing:
+            self.start()
+        with self._lock:
             self._reclaim(keep=self._wanted(index))
             self._request(index)
             slot = self._slots[index]
@@ -176,11 +177,12 @@ class SlidingWindow:
         return [*range(index, pinned), *sliding, *range(min(index, pinned))]
 
     def _request(self, index: int) -> None:
-        for position, wanted in enumerate(self._wanted(index)):
+        for wanted in self._wanted(index):
             if wanted not in self._slots and self._free:
                 buffer = self._free.pop()
-                block = self.order[wanted]
-                ticket = self._lane.fetch(self._source, block, buffer, priority=float(position))
+                # First come, first served is the order of need; only the prefix of the next pass can wait.
+                priority = 0.0 if wanted >= index else 1.0
+                ticket = self._lane.fetch(self._source, self.order[wanted], buffer, priority=priority)
                 self._slots[wanted] = _Slot(buffer, ticket)
 
     def _reclaim(self, keep: list[int]) -> None:

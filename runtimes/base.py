@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from edge.models.spec import LayerSpec
 
 from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
 
 Hidden = npt.NDArray[Any]
 HiddenDtype = Literal["float32", "float16"]

@@ -12,13 +12,15 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.chunking import Chunk
-from edge.config import Config, parse_size
+from edge.config import Config
 from edge.errors import InputError
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_EMBEDDER, resolve
 from edge.models.spec import ModelSpec
-from edge.runtimes.engine import Engine, RunStats, Tuning
+from edge.runtimes.engine import Tuning
 from edge.runtimes.heads import embeddings, pool
+from edge.runtimes.opening import open_engine
+from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 
 _PASS_TEXTS = 256
@@ -58,17 +60,10 @@ class Embedder:
         self.model = (
             chosen if isinstance(chosen, PackedModel) else resolve(chosen, kind="embedder", directory=directory)
         )
-        self.budget = budget or MemoryBudget(config.memory if memory is None else parse_size(memory))
-        self.engine = Engine(
-            self.model,
-            self.budget,
-            runtime=config.runtime,
-            threads=config.threads,
-            max_tokens=max_tokens,
-            scratch=config.scratch_path,
-            trace=trace,
-            tuning=tuning,
+        self.engine = open_engine(
+            self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
         )
+        self.budget = self.engine.budget
 
     @property
     def dim(self) -> int:

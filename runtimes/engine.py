@@ -10,10 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from edge.resident import ResidentWatch, measured_growth, trim_heap
 from edge.runtimes.base import HiddenDtype, load_runtime
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.runtimes.saturation import saturating_tokens
+from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 from edge.window import SLIDING, SlidingWindow
 
@@ -59,47 +59,6 @@ class Tuning:
     buffers: int | None = None
     offload: bool | None = None
     share_prefix: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class RunStats:
-    """What one forward pass did and needed; sizes in bytes, times in seconds.
-
-    Attributes:
-        prefix_tokens: tokens that precede every sequence, computed once (decoders).
-        query_cut: the query was too long for the model and lost its end.
-        layers_run, layers: deepest layer reached, and layers there are.
-        evaluations, evaluations_full: layer x sequence evaluations done, and those of a pass without pruning.
-        buffers, pinned: layers that have a buffer, and those that stay in memory between passes.
-        lane_bytes: bytes of weights and offloaded states that crossed the disk lane.
-        stall_s, hidden_s: time compute waited for the disk, and disk time that compute did not notice.
-        peak_resident, limit: high-water mark of anonymous resident memory during the pass, and the budget's limit.
-    """
-
-    sequences: int
-    tokens: int
-    longest: int
-    query_cut: bool
-    prefix_tokens: int
-    seconds: float
-    layers_run: int
-    layers: int
-    evaluations: int
-    evaluations_full: int
-    chunk_tokens: int
-    offloaded: bool
-    buffers: int
-    pinned: int
-    lane_bytes: int
-    stall_s: float
-    hidden_s: float
-    row_hits: int
-    row_misses: int
-    peak_resident: int
-    limit: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Engine:
@@ -244,7 +203,16 @@ class Engine:
                     states.close()
             trim_heap()
             seconds = time.perf_counter() - started
-        self.stats = self._summary(batch, arrangement, seconds, before, watch.high_water)
+        self.stats = RunStats.of(
+            batch,
+            arrangement,
+            self.window,
+            seconds=seconds,
+            before=before,
+            after=self.trace.snapshot(),
+            peak_resident=watch.high_water,
+            limit=self.budget.limit,
+        )
         return self.stats
 
     def close(self) -> None:
@@ -268,24 +236,19 @@ class Engine:
         self.close()
 
     def _row_capacity(self, library: int) -> int:
-        """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least."""
+        """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least.
+
+        Raises:
+            BudgetExceeded: not even the least fits.
+        """
         model, budget = self.model, self.budget
-        window = min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0])
         one = self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=self._longest_prefix())
         fixed = library + HEADROOM + model.file.nbytes(HEAD) + SLACK
         floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
         needed = budget.used + fixed + floor + max(self._tokenizer_nbytes, least(one))
+        self.needed = needed
         if needed > budget.limit:
-            raise BudgetExceeded(
-                f"{model.name} cannot work within {format_size(budget.limit)}: "
-                f"{format_size(budget.used)} is held already (interpreter, libraries, texts), two of its layers take "
-                f"{format_size(window)} and the rest {format_size(needed - budget.used - window)}; "
-                f"the smallest memory limit that works is {format_size(needed, up=True)}",
-                owner=model.name,
-                asked=needed - budget.used,
-                free=budget.free,
-                needed=needed,
-            )
+            raise too_small(model, budget.limit, needed)
         wanted = max(LEAST_ROWS, int(model.embedding.rows * self.tuning.row_share))
         spare = budget.limit - needed
         return min(wanted, LEAST_ROWS + spare // (model.embedding.row_nbytes + 16))
@@ -352,38 +315,20 @@ class Engine:
     def _check(self) -> None:
         self.trace.level("memory", resident=self.budget.relieve(), leased=self.budget.used)
 
-    def _summary(
-        self, batch: TokenBatch, arrangement: Arrangement, seconds: float, before: dict[str, float], peak: int
-    ) -> RunStats:
-        after = self.trace.snapshot()
 
-        def grown(name: str) -> float:
-            return after.get(name, 0) - before.get(name, 0)
-
-        sequences, layers = len(batch.lengths), self.model.spec.layers
-        return RunStats(
-            sequences=sequences,
-            tokens=int(batch.lengths.sum()),
-            longest=int(batch.lengths.max()),
-            query_cut=batch.query_cut,
-            prefix_tokens=len(batch.prefix),
-            seconds=seconds,
-            layers_run=int(grown("forward.layers")),
-            layers=layers,
-            evaluations=int(grown("forward.evaluations")),
-            evaluations_full=sequences * layers,
-            chunk_tokens=arrangement.chunk_tokens,
-            offloaded=not arrangement.resident,
-            buffers=self.window.buffers,
-            pinned=self.window.pinned,
-            lane_bytes=int(grown("disk.bytes")),
-            stall_s=grown("disk.stall_s"),
-            hidden_s=grown("disk.hidden_s"),
-            row_hits=int(grown("rows.hits")),
-            row_misses=int(grown("rows.misses")),
-            peak_resident=peak,
-            limit=self.budget.limit,
-        )
+def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
+    """The refusal of a limit that no arrangement fits; names the smallest that works."""
+    # A process never starts with exactly the same bytes twice.
+    needed += SLACK
+    layers = format_size(min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0]))
+    return BudgetExceeded(
+        f"{model.name} cannot work within {format_size(limit)}: with two of its layers ({layers}), one text and what "
+        f"interpreter and libraries hold, the smallest memory limit that works is {format_size(needed, up=True)}",
+        owner=model.name,
+        asked=needed,
+        free=limit,
+        needed=needed,
+    )
 
 
 def hidden_dtype(spec: ModelSpec) -> HiddenDtype:

@@ -156,9 +156,6 @@ class OnnxLayerKernel(LayerKernel):
             attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
         if spec.rope_theta is not None:
             held += 16 * total * spec.head_size
-        if spec.precision == "fp16":
-            # onnxruntime may convert matrices long before they are multiplied.
-            attend += 4 * sum(rows * columns for rows, columns in spec.matrices().values())
         return held + attend + self._threads * THREAD_SCRATCH
 
     def _scratch_bytes(self, tokens: int, keys: int) -> int:

@@ -9,15 +9,17 @@ from pathlib import Path
 from types import TracebackType
 
 from edge.budget import MemoryBudget
-from edge.config import Config, parse_size, parse_threshold
+from edge.config import Config, parse_threshold
 from edge.errors import InputError
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER, resolve
 from edge.models.tokenizer import TokenBatch
 from edge.pruning import Mode, ProgressivePruning
-from edge.runtimes.engine import Engine, RunStats, Tuning
+from edge.runtimes.engine import Tuning
+from edge.runtimes.opening import open_engine
 from edge.runtimes.scoring import LayerReport, PruningObserver, Scorer
+from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 
 
@@ -93,18 +95,11 @@ class Reranker:
         )
         self.mode: Mode = mode or ("top-k" if config.mode == "top-k" else "ranked")
         self._threshold = parse_threshold(config.threshold if threshold is None else threshold)
-        self.budget = budget or MemoryBudget(config.memory if memory is None else parse_size(memory))
         self.calibration = Calibration.load(self.model.path, self.model.fingerprint)
-        self.engine = Engine(
-            self.model,
-            self.budget,
-            runtime=config.runtime,
-            threads=config.threads,
-            max_tokens=max_tokens,
-            scratch=config.scratch_path,
-            trace=trace,
-            tuning=tuning,
+        self.engine = open_engine(
+            self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
         )
+        self.budget = self.engine.budget
         lens = self.calibration.lens if self.calibration is not None else None
         self._scorer = Scorer(self.model.spec, self.engine.head, lens)
 

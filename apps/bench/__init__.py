@@ -1,0 +1,1 @@
+"""Benchmarks: this runtime and its peers, side by side in one run."""

@@ -1,0 +1,62 @@
+"""One measurement in a process of its own: what it holds is then its own, and nothing warms up for the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edge.errors import CapabilityError, EdgeError
+from edge.resident import ResidentWatch
+
+
+def measure(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[str, Any]:
+    """Runs `python -m WORKER` on a task and returns what it reports.
+
+    Args:
+        worker: module that calls `serve`.
+        threads: for every library that would otherwise choose its own number.
+
+    Raises:
+        CapabilityError: the worker misses a library.
+        EdgeError: it failed; the message is its last line.
+    """
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
+    done = subprocess.run(
+        [sys.executable, "-m", worker, json.dumps(task)], capture_output=True, text=True, env=environment, check=False
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        kind = CapabilityError if "No module named" in reason else EdgeError
+        raise kind(f"{worker} failed on {task.get('name', 'its task')}: {reason}")
+    report: dict[str, Any] = json.loads(lines[-1])
+    return report
+
+
+def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The worker's side: runs `work` on the task of the command line, watches memory, prints the report."""
+    with ResidentWatch(interval=0.002) as watch:
+        report = work(json.loads(sys.argv[1]))
+        watch.sample()
+        report["peak_resident"] = watch.high_water
+    print(json.dumps(report))
+
+
+def drop_page_cache(path: Path) -> bool:
+    """Forgets a file's (or folder's files') cached pages, so that the next reading comes from the disk; False where
+    the system cannot."""
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    return True

@@ -1,0 +1,163 @@
+"""`edge bench rerank-memory`: time and peak memory of one rerank, streamed and resident, beside plain onnxruntime and
+transformers, with the same random weights, tokens and candidates."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import psutil
+
+from edge.apps.bench.process import measure
+from edge.apps.bench.texts import documents
+from edge.config import format_size, parse_size
+from edge.errors import CapabilityError, EdgeError
+from edge.models.packed import PackedModel
+from edge.models.registry import models_dir
+from edge.models.synth import synth, synth_checkpoint
+from edge.models.tokenizer import PairTokenizer
+
+_WORKER = "edge.apps.bench.rerank_worker"
+_QUERY = "how does a device answer a query within its memory budget"
+_SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
+
+
+@click.command("rerank-memory")
+@click.option("--shape", default="bge-reranker-v2-m3", show_default=True, help="Published shape, random weights.")
+@click.option("--candidates", default=60, show_default=True)
+@click.option("--tokens", default=500, show_default=True, help="Of each query + document pair.")
+@click.option("-k", "--top-k", default=10, show_default=True)
+@click.option("--memory", default="300MB", show_default=True, help="Limit of the streamed run.")
+@click.option("--resident-memory", default="4GB", show_default=True, help="Limit of the fully resident run.")
+@click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--rounds", default=2, show_default=True, help="Alternating repetitions (A B A B ...).")
+@click.option("--systems", default="streamed,resident,onnxruntime,transformers", show_default=True)
+@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def rerank_memory(
+    shape: str,
+    candidates: int,
+    tokens: int,
+    top_k: int,
+    memory: str,
+    resident_memory: str,
+    precision: str,
+    threads: int,
+    rounds: int,
+    systems: str,
+    work_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Rerank the same candidates under a limit, fully resident, and with the peers; no pruning anywhere."""
+    chosen = systems.split(",")
+    if unknown := set(chosen) - set(_SYSTEMS):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(_SYSTEMS)}")
+    folder = work_dir or models_dir() / "bench"
+    pack = folder / f"{shape}-{precision}"
+    if not pack.exists():
+        click.echo(f"making {shape} with random weights, {precision}", err=True)
+        synth(shape, pack, precision).close()  # type: ignore[arg-type]
+    checkpoint = folder / f"{shape}-checkpoint"
+    if {"transformers", "offload"} & set(chosen) and not checkpoint.exists():
+        click.echo(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}", err=True)
+        synth_checkpoint(shape, checkpoint)
+    with PackedModel.open(pack) as model:
+        tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
+        docs = documents(tokenizer, _QUERY, candidates, tokens)
+        head = model.spec.head
+        ids = _token_ids(model.tokenizer_path, [head.no_token, head.yes_token]) if head.kind == "yes-no" else []
+    common: dict[str, Any] = {
+        "pack": str(pack), "checkpoint": str(checkpoint), "query": _QUERY, "docs": docs, "top_k": top_k,
+        "max_tokens": tokens, "threads": threads, "repeats": 1, "batch": 4,
+        "no": ids[0] if ids else None, "yes": ids[1] if ids else None,
+    }  # fmt: skip
+    tasks: dict[str, dict[str, Any]] = {
+        "streamed": {"system": "edge", "memory": parse_size(memory), "cold": True},
+        "resident": {"system": "edge", "memory": parse_size(resident_memory), "cold": False, "repeats": 2},
+        "onnxruntime": {"system": "onnxruntime", "repeats": 2},
+        "transformers": {"system": "transformers"},
+        "offload": {"system": "offload"},
+    }
+    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        for turn in range(rounds):
+            for name in chosen:
+                click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
+                try:
+                    task = common | tasks[name] | {"name": name, "scratch": scratch}
+                    reports[name].append(measure(_WORKER, task, threads=threads))
+                except CapabilityError as error:
+                    click.echo(f"  left out: {error}", err=True)
+    rows = {name: _row(found) for name, found in reports.items() if found}
+    if not rows:
+        raise EdgeError("nothing was measured")
+    conditions = {
+        "shape": shape, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
+        "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": _processor(),
+        "page_cache": "cold for streamed, warm for the others",
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({"conditions": conditions, "systems": rows}))
+        return
+    _print(rows, conditions)
+
+
+def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds; of repeated runs in one process the last counts, the first having warmed it up."""
+    seconds = [report["seconds"][-1] for report in reports]
+    return {
+        "seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "peak_resident": max(report["peak_resident"] for report in reports),
+        "scores": reports[-1]["scores"],
+        "stats": reports[-1].get("stats"),
+        "cold": reports[-1].get("cold", False),
+    }
+
+
+def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
+    click.echo(
+        f"{conditions['shape']} (random weights, {conditions['precision']}), {conditions['candidates']} candidates of "
+        f"{conditions['tokens']} tokens, top {conditions['top_k']}, full depth, {conditions['threads']} threads, "
+        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs"
+    )
+    first = rows.get("streamed") or next(iter(rows.values()))
+    click.echo(f"{'':14}{'seconds':>9}{'ratio':>8}{'peak':>10}{'ratio':>8}{'same top K':>12}")
+    for name, row in rows.items():
+        agreed = len(set(row["scores"]) & set(first["scores"])) / max(1, len(first["scores"]))
+        click.echo(
+            f"{name:14}{row['seconds']:9.2f}{row['seconds'] / first['seconds']:8.2f}"
+            f"{format_size(row['peak_resident']):>10}{row['peak_resident'] / first['peak_resident']:8.2f}{agreed:12.0%}"
+        )
+    stats = first["stats"]
+    if stats:
+        click.echo(
+            f"streamed: {stats['buffers']} of {stats['layers']} layers in memory, {format_size(stats['lane_bytes'])} "
+            f"read, {stats['stall_s']:.2f} s waited, {stats['hidden_s']:.2f} s hidden, hidden states "
+            f"{'on disk' if stats['offloaded'] else 'in memory'}, chunks of {stats['chunk_tokens']} tokens"
+        )
+    if first["peak_resident"] > conditions["limit"] and "streamed" in rows:
+        raise EdgeError(f"the limit was broken: {format_size(first['peak_resident'])} held")
+
+
+def _token_ids(path: Path, tokens: list[str]) -> list[int]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    return [int(tokenizer.token_to_id(token) or 0) for token in tokens]
+
+
+def _processor() -> str:
+    names: list[str] = []
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {psutil.cpu_count(logical=False) or np.nan} cores"

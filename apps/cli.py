@@ -1,0 +1,68 @@
+"""The `edge` command: finds the verb, loads only what it needs, and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from edge.errors import EdgeError
+
+_VERBS = {
+    "rerank": "edge.apps.rerank:rerank",
+    "embed": "edge.apps.embed:embed",
+    "models": "edge.apps.models:models",
+    "demo": "edge.apps.demo.command:demo",
+    "bench": "edge.apps.bench.command:bench",
+    "doctor": "edge.apps.doctor:doctor",
+    "config": "edge.apps.settings:config",
+}
+"""Each verb's command, imported when it is called: `edge --help` must not wait for a runtime to load."""
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _VERBS:
+            return None
+        module, attribute = _VERBS[name].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="edge-rag", prog_name="edge")
+def edge() -> None:
+    """Semantic ranking, search and retrieval-augmented answers within one memory limit."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
+    try:
+        result: Any = edge.main(args=arguments, prog_name="edge", standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except EdgeError as error:
+        click.echo(f"edge: {error}", err=True)
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("edge: interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`edge ... | head`): not an error, but nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""The main job on real text that comes with the installation."""

@@ -1,0 +1,68 @@
+"""`edge embed`: turns texts into vectors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from edge.apps.options import configure, engine_options, print_stats, read_documents, report_options
+from edge.errors import StorageError
+from edge.resident import ResidentWatch
+from edge.runtimes.embedder import Embedder
+from edge.trace import Trace
+
+
+@click.command()
+@click.option(
+    "--docs", default="-", show_default=True, help="Texts: a file with one per line or JSON Lines; - is stdin."
+)
+@click.option("--model", help="Embedder: a known name or the path of a packed model.")
+@click.option("--query", is_flag=True, help="The texts are questions (models trained with an instruction get it).")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a .npy array [n, dim] instead.")
+@click.option("--max-tokens", type=int, help="Longest text in tokens; longer ones are cut.")
+@engine_options
+@report_options
+def embed(
+    docs: str,
+    model: str | None,
+    query: bool,
+    out: Path | None,
+    max_tokens: int | None,
+    memory: str | None,
+    runtime: str | None,
+    threads: int | None,
+    as_json: bool,
+    stats: bool,
+    trace: Path | None,
+) -> None:
+    """Embed texts; prints one JSON array per text, in the order of the input."""
+    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=model)
+    with ResidentWatch() as watch:
+        texts = [document.text for document in read_documents(docs)]
+        recorder = Trace(events=trace is not None)
+        with Embedder(config=config, max_tokens=max_tokens, trace=recorder) as embedder:
+            vectors = embedder.embed(texts, query=query)
+            last = embedder.stats
+        watch.sample()
+        assert last is not None
+        figures = replace(last, peak_resident=watch.high_water).to_json()
+    if trace is not None:
+        recorder.write(trace)
+    if out is not None:
+        try:
+            with open(out, "wb") as file:
+                np.save(file, vectors)
+        except OSError as error:
+            raise StorageError(f"{out} cannot be written: {error.strerror}") from error
+        click.echo(f"{len(vectors)} vectors of {vectors.shape[1]} dimensions written to {out}", err=True)
+    elif as_json:
+        click.echo(json.dumps({"embeddings": vectors.tolist(), "stats": figures}))
+    else:
+        for vector in vectors:
+            click.echo(json.dumps([round(float(x), 6) for x in vector]))
+    if stats:
+        print_stats(figures)

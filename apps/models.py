@@ -1,0 +1,222 @@
+"""`edge models`: get, pack, make, list, describe and calibrate models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from edge.apps.options import configure, engine_options
+from edge.config import format_size
+from edge.errors import InputError
+from edge.models.calibration import Calibration
+from edge.models.packed import PackedModel
+from edge.models.registry import KNOWN, installed, models_dir, resolve
+from edge.models.spec import Precision
+
+_precision = click.option(
+    "--precision", type=click.Choice(get_args(Precision)), default="int8", show_default=True, help="Of the weights."
+)
+
+
+@click.group()
+def models() -> None:
+    """Get, pack and inspect models."""
+
+
+@models.command()
+@click.argument("source")
+@_precision
+@click.option("--dest", type=click.Path(file_okay=False, path_type=Path), help="Where the packed model goes.")
+def pull(source: str, precision: Precision, dest: Path | None) -> None:
+    """Fetch SOURCE (a known name, a hub repository ORG/NAME, or a local folder) and pack it."""
+    from edge.models.pull import pull as fetch
+
+    with _progress(f"packing {source}") as progress:
+        packed = fetch(source, precision, dest, directory=configure().models_dir or None, progress=progress)
+    _packed(packed)
+
+
+@models.command()
+@click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("dest", type=click.Path(file_okay=False, path_type=Path))
+@_precision
+@click.option("--name", help="What the model is called (the source folder's name if not given).")
+def pack(source: Path, dest: Path, precision: Precision, name: str | None) -> None:
+    """Pack the Hugging Face checkpoint in SOURCE into DEST."""
+    from edge.models.pack import pack as pack_checkpoint
+
+    with _progress(f"packing {source.name}") as progress:
+        packed = pack_checkpoint(source, dest, precision, name=name or source.resolve().name, progress=progress)
+    _packed(packed)
+
+
+@models.command()
+@click.argument("shape")
+@click.argument("dest", type=click.Path(file_okay=False, path_type=Path), required=False)
+@_precision
+@click.option("--seed", type=int, default=0, show_default=True)
+def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> None:
+    """Make a model of a published SHAPE with random weights: to measure time and memory, never quality."""
+    from edge.models.synth import synth as make
+
+    target = dest or models_dir(configure().models_dir or None) / f"{shape}-random"
+    with _progress(f"making {shape}") as progress:
+        packed = make(shape, target, precision, seed=seed, progress=progress)
+    _packed(packed)
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_models(as_json: bool) -> None:
+    """List installed models, and the known ones that can be pulled."""
+    rows: list[dict[str, Any]] = []
+    for name, path in installed(configure().models_dir or None):
+        with PackedModel.open(path) as model:
+            precision = model.spec.layer.precision
+            rows.append(
+                {"name": name, "kind": model.kind, "precision": precision, "bytes": model.nbytes, "path": str(path)}
+            )
+    present = {row["name"] for row in rows}
+    missing = [
+        {"name": name, "kind": known.kind, "source": known.source, "licence": known.licence}
+        for name, known in KNOWN.items()
+        if name not in present and known.source != "bundled"
+    ]
+    if as_json:
+        click.echo(json.dumps({"installed": rows, "available": missing}))
+        return
+    for row in rows:
+        size = format_size(row["bytes"])
+        click.echo(f"{row['name']:28} {row['kind']:9} {row['precision']:5} {size:>8}  {row['path']}")
+    for entry in missing:
+        click.echo(f"{entry['name']:28} {entry['kind']:9} not here: edge models pull {entry['name']}")
+
+
+@models.command()
+@click.argument("model")
+@click.option("--verify", is_flag=True, help="Read everything and compare all checksums.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(model: str, verify: bool, as_json: bool) -> None:
+    """Describe MODEL: architecture, size, origin, calibration."""
+    with resolve(model, directory=configure().models_dir or None) as packed:
+        if verify:
+            packed.verify()
+        calibration = Calibration.load(packed.path, packed.fingerprint)
+        spec = packed.spec
+        facts: dict[str, Any] = {
+            "name": packed.name,
+            "kind": packed.kind,
+            "path": str(packed.path),
+            "architecture": spec.architecture,
+            "parameters": spec.parameters(),
+            "layers": spec.layers,
+            "hidden": spec.layer.hidden,
+            "precision": spec.layer.precision,
+            "bytes": packed.nbytes,
+            "layer_bytes": packed.file.nbytes(packed.layer_blocks[0]),
+            "max_tokens": spec.max_tokens,
+            "head": spec.head.kind,
+            "fingerprint": packed.fingerprint,
+            "origin": packed.origin,
+        }
+    points = [] if calibration is None else calibration.points
+    if as_json:
+        rows = [{name: getattr(p, name) for name in p.__dataclass_fields__} for p in points]
+        facts["calibration"] = None if calibration is None else {"scorer": calibration.scorer, "points": rows}
+        click.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        shown = format_size(value) if name in ("bytes", "layer_bytes") else value
+        click.echo(f"{name:13} {shown if not isinstance(shown, int) else f'{shown:,}'}")
+    if calibration is not None:
+        _print_points(calibration)
+    if verify:
+        click.echo("every checksum is right")
+
+
+@models.command()
+@click.argument("model")
+@click.option(
+    "--queries", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON Lines."
+)
+@click.option("--target", type=float, default=0.995, show_default=True, help="Share of Precision@K that must be kept.")
+@click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 5, 10), show_default=True)
+@engine_options
+def calibrate(
+    model: str,
+    queries: Path,
+    target: float,
+    ks: tuple[int, ...],
+    memory: str | None,
+    runtime: str | None,
+    threads: int | None,
+) -> None:
+    """Find where pruning may start so that Precision@K stays what full depth gives, and store it with MODEL.
+
+    Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, and optionally
+    "relevant": positions of the relevant ones.
+    """
+    from edge.runtimes.calibration import calibrate as measure
+    from edge.runtimes.reranker import Reranker
+
+    examples = _examples(queries)
+    config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model)
+    with Reranker(config=config, threshold="inf") as reranker:
+        with _progress("calibrating") as progress:
+            found = measure(reranker, examples, ks=ks, target=target, progress=progress)
+        found.save(reranker.model.path)
+    _print_points(found)
+
+
+def _examples(path: Path) -> list[Any]:
+    from edge.runtimes.calibration import Example
+
+    examples = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            relevant = value.get("relevant")
+            chosen = None if relevant is None else frozenset(int(i) for i in relevant)
+            examples.append(Example(str(value["query"]), [str(doc) for doc in value["docs"]], chosen))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f'{path}, line {number}: needs "query" and "docs" ({error})') from None
+    return examples
+
+
+def _print_points(calibration: Calibration) -> None:
+    click.echo(
+        f"calibrated on {calibration.queries} queries of {calibration.candidates} texts, scores by {calibration.scorer}"
+    )
+    for point in calibration.points:
+        kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}"
+        rule = f"CV > {point.threshold:.3f} from layer {point.first_layer}"
+        click.echo(f"  {point.mode:6} k={point.k:<3d} {rule}: {kept}, {point.evaluations:.0%} of the work")
+    if not calibration.points:
+        click.echo("  no threshold keeps the target: every pass runs at full depth")
+
+
+def _packed(packed: PackedModel) -> None:
+    with packed:
+        size = format_size(packed.nbytes)
+        click.echo(f"{packed.name}: {packed.kind}, {packed.spec.layer.precision}, {size}, in {packed.path}")
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal, nothing elsewhere."""
+    stream = click.get_text_stream("stderr")
+    progressbar: Any = click.progressbar  # its steps are given here as totals, which its types do not foresee
+    with progressbar(length=1, label=label, file=stream, hidden=not stream.isatty()) as bar:
+
+        def update(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield update

@@ -1,0 +1,47 @@
+"""Opening an engine the way rerankers and embedders do: from settings, in a ledger of its own or a shared one."""
+
+from __future__ import annotations
+
+from edge.budget import MemoryBudget
+from edge.config import Config, parse_size
+from edge.models.packed import PackedModel
+from edge.resident import anonymous_resident
+from edge.runtimes.engine import Engine, Tuning, too_small
+from edge.trace import Trace
+
+_WIDE = 1 << 40
+
+
+def open_engine(
+    model: PackedModel,
+    config: Config,
+    *,
+    memory: str | int | None,
+    budget: MemoryBudget | None,
+    max_tokens: int | None,
+    trace: Trace | None,
+    tuning: Tuning | None,
+) -> Engine:
+    """Opens an engine in `budget`, or in one of its own with the limit `memory`, or that of the configuration.
+
+    Raises:
+        BudgetExceeded: the limit is too small; the error names the smallest that works.
+        ConfigError: `memory` is no size.
+    """
+    limit = config.memory if memory is None else parse_size(memory)
+    # A process that holds more than the limit already has no ledger to open; what it would need shows in a wide one.
+    ledger = budget or MemoryBudget(max(limit, _WIDE) if limit < anonymous_resident() else limit)
+    engine = Engine(
+        model,
+        ledger,
+        runtime=config.runtime,
+        threads=config.threads,
+        max_tokens=max_tokens,
+        scratch=config.scratch_path,
+        trace=trace,
+        tuning=tuning,
+    )
+    if budget is None and ledger.limit != limit:
+        engine.close()
+        raise too_small(model, limit, engine.needed)
+    return engine

@@ -1,0 +1,95 @@
+"""The figures of one forward pass: what `--stats` prints, tests assert and benchmarks compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edge.arrangement import Arrangement
+from edge.models.tokenizer import TokenBatch
+from edge.window import SlidingWindow
+
+
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """What one forward pass did and needed; sizes in bytes, times in seconds.
+
+    Attributes:
+        prefix_tokens: tokens that precede every sequence, computed once (decoders).
+        query_cut: the query was too long for the model and lost its end.
+        layers_run, layers: deepest layer reached, and layers there are.
+        evaluations, evaluations_full: layer x sequence evaluations done, and those of a pass without pruning.
+        buffers, pinned: layers that have a buffer, and those that stay in memory between passes.
+        lane_bytes: bytes of weights and offloaded states that crossed the disk lane.
+        stall_s, hidden_s: time compute waited for the disk, and disk time that compute did not notice.
+        peak_resident, limit: high-water mark of anonymous resident memory during the pass, and the budget's limit.
+    """
+
+    sequences: int
+    tokens: int
+    longest: int
+    query_cut: bool
+    prefix_tokens: int
+    seconds: float
+    layers_run: int
+    layers: int
+    evaluations: int
+    evaluations_full: int
+    chunk_tokens: int
+    offloaded: bool
+    buffers: int
+    pinned: int
+    lane_bytes: int
+    stall_s: float
+    hidden_s: float
+    row_hits: int
+    row_misses: int
+    peak_resident: int
+    limit: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(
+        cls,
+        batch: TokenBatch,
+        arrangement: Arrangement,
+        window: SlidingWindow,
+        *,
+        seconds: float,
+        before: Mapping[str, float],
+        after: Mapping[str, float],
+        peak_resident: int,
+        limit: int,
+    ) -> RunStats:
+        """The figures of a pass from the trace's counters before and after it."""
+
+        def grown(name: str) -> float:
+            return after.get(name, 0) - before.get(name, 0)
+
+        sequences, layers = len(batch.lengths), len(window.order)
+        return cls(
+            sequences=sequences,
+            tokens=int(batch.lengths.sum()),
+            longest=int(batch.lengths.max()),
+            query_cut=batch.query_cut,
+            prefix_tokens=len(batch.prefix),
+            seconds=seconds,
+            layers_run=int(grown("forward.layers")),
+            layers=layers,
+            evaluations=int(grown("forward.evaluations")),
+            evaluations_full=sequences * layers,
+            chunk_tokens=arrangement.chunk_tokens,
+            offloaded=not arrangement.resident,
+            buffers=window.buffers,
+            pinned=window.pinned,
+            lane_bytes=int(grown("disk.bytes")),
+            stall_s=grown("disk.stall_s"),
+            hidden_s=grown("disk.hidden_s"),
+            row_hits=int(grown("rows.hits")),
+            row_misses=int(grown("rows.misses")),
+            peak_resident=peak_resident,
+            limit=limit,
+        )

@@ -1,0 +1,51 @@
+"""Makes the slow twins of `tests/naive` importable as `naive` under pytest's importlib mode.
+
+Not by `pythonpath = ["tests"]`: that folder also holds `tests/edge`, which would hide the package under test.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+_folder = Path(__file__).parent / "naive"
+_spec = importlib.util.spec_from_file_location(
+    "naive", _folder / "__init__.py", submodule_search_locations=[str(_folder)]
+)
+assert _spec is not None
+assert _spec.loader is not None
+sys.modules["naive"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(sys.modules["naive"])
+
+# A busy machine makes single examples slow; that is no failure.
+settings.register_profile("edge", deadline=None, database=None, print_blob=True)
+settings.load_profile("edge")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="A skipped test fails: every extra must be installed.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _strict(item.config, (yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _strict(collector.config, (yield))
+
+
+def _strict(config: pytest.Config, report: Report) -> Report:
+    if report.skipped and config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but --no-skips asks for every test: {report.longrepr}"
+    return report

@@ -1,0 +1,15 @@
+"""Fixtures that several files of this folder use."""
+
+from collections.abc import Iterator
+
+import pytest
+from naive.window import WindowRig
+
+
+@pytest.fixture
+def rigs() -> Iterator[list[WindowRig]]:
+    """Windows put in here are closed when the test ends."""
+    made: list[WindowRig] = []
+    yield made
+    for rig in made:
+        rig.close()

@@ -1,0 +1,216 @@
+"""Blocks come back as they were written, or not at all."""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable
+from edge.errors import CorruptBlock, StorageError
+
+SIZES = (5000, 1, ALIGNMENT, 3 * 2**20 + 17)
+
+
+@pytest.fixture(params=["preadv", "seek and read"], autouse=True)
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here also runs the way a system without positioned reads has to go."""
+    if request.param == "seek and read":
+        monkeypatch.delattr(os, "preadv", raising=False)
+
+
+class Written:
+    """A block file on disk: blocks at aligned places, rubbish in between."""
+
+    def __init__(self, folder: Path) -> None:
+        random = np.random.default_rng(1)
+        self.path = folder / "model.blk"
+        self.blocks = {BlockId("layer", i): random.bytes(size) for i, size in enumerate(SIZES)}
+        self.extents: dict[BlockId, Extent] = {}
+        content = bytearray(random.bytes(10))
+        for block, data in self.blocks.items():
+            content += random.bytes(-len(content) % ALIGNMENT)
+            self.extents[block] = Extent(len(content), len(data), zlib.crc32(data))
+            content += data
+        self.path.write_bytes(content)
+
+    def damage(self, block: BlockId, at: int = 0) -> None:
+        with open(self.path, "r+b") as file:
+            file.seek(self.extents[block].offset + at)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 0x10]))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return Written(tmp_path)
+
+
+def test_round_trip(written: Written) -> None:
+    file = BlockFile(written.path, written.extents)
+    for _ in range(2):
+        for block, data in written.blocks.items():
+            assert file.nbytes(block) == len(data)
+            buffer = bytearray(len(data) + 8)
+            file.read(block, memoryview(buffer))
+            assert bytes(buffer) == data + bytes(8), "nothing past the block is touched"
+    file.close()
+    file.close()
+
+
+@pytest.mark.parametrize("index", range(len(SIZES)))
+def test_one_flipped_bit_names_file_and_block_every_time(written: Written, index: int) -> None:
+    victim = BlockId("layer", index)
+    written.damage(victim, at=SIZES[index] - 1)
+    file = BlockFile(written.path, written.extents)
+    for _ in range(2):  # a block that failed once is not taken for checked
+        with pytest.raises(CorruptBlock) as caught:
+            file.read(victim, memoryview(bytearray(SIZES[index])))
+        assert f"layer.{index}" in str(caught.value)
+        assert str(written.path) in str(caught.value)
+    for block, data in written.blocks.items():
+        if block != victim:
+            buffer = bytearray(len(data))
+            file.read(block, memoryview(buffer))
+            assert bytes(buffer) == data
+
+
+def test_a_block_is_checked_the_first_time_only(written: Written) -> None:
+    file = BlockFile(written.path, written.extents)
+    block = BlockId("layer", 0)
+    buffer = bytearray(SIZES[0])
+    file.read(block, memoryview(buffer))
+    written.damage(block)
+    file.read(block, memoryview(buffer))
+    with pytest.raises(CorruptBlock):
+        BlockFile(written.path, written.extents).read(block, memoryview(buffer))
+
+
+def test_a_truncated_file_is_refused_at_once(written: Written) -> None:
+    os.truncate(written.path, written.path.stat().st_size - 1)
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    with pytest.raises(CorruptBlock, match=r"layer\.3") as caught:
+        BlockFile(written.path, written.extents)
+    assert str(written.path) in str(caught.value)
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) == before, "the file stayed open"
+
+
+def test_a_file_that_shrinks_while_open_is_noticed(written: Written) -> None:
+    file = BlockFile(written.path, written.extents)
+    os.truncate(written.path, written.extents[BlockId("layer", 3)].offset + 100)
+    with pytest.raises(CorruptBlock, match=r"layer\.3"):
+        file.read(BlockId("layer", 3), memoryview(bytearray(SIZES[3])))
+
+
+def test_a_file_that_cannot_be_opened_or_read_is_named(written: Written, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="nowhere"):
+        BlockFile(tmp_path / "nowhere.blk", {})
+    file = BlockFile(written.path, written.extents)
+    file.close()
+    with pytest.raises(StorageError, match="layer"):
+        file.read(BlockId("layer", 0), memoryview(bytearray(SIZES[0])))
+
+
+def test_short_reads_are_continued(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read may bring less than was asked for: a signal, or the 2 GiB that Linux moves at once."""
+    if hasattr(os, "preadv"):
+        whole = os.preadv
+        monkeypatch.setattr(os, "preadv", lambda fd, views, offset: whole(fd, [views[0][:1000]], offset))
+    else:
+        read = os.read
+        monkeypatch.setattr(os, "read", lambda fd, n: read(fd, min(n, 1000)))
+    file = BlockFile(written.path, written.extents)
+    buffer = bytearray(SIZES[0])
+    file.read(BlockId("layer", 0), memoryview(buffer))
+    assert bytes(buffer) == written.blocks[BlockId("layer", 0)]
+
+
+def test_a_buffer_too_small_is_not_called_a_corrupt_block(written: Written) -> None:
+    file = BlockFile(written.path, written.extents)
+    with pytest.raises(ValueError, match=r"layer\.0"):
+        file.read(BlockId("layer", 0), memoryview(bytearray(SIZES[0] - 1)))
+
+
+def test_threads_reading_the_same_file(written: Written) -> None:
+    file = BlockFile(written.path, written.extents)
+    wrong: list[BlockId] = []
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        barrier.wait()
+        for _ in range(30):
+            block = BlockId("layer", int(random.integers(3)))
+            buffer = bytearray(file.nbytes(block))
+            file.read(block, memoryview(buffer))
+            if bytes(buffer) != written.blocks[block]:
+                wrong.append(block)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RowTable, np.ndarray]:
+    rows = np.random.default_rng(2).integers(0, 256, (50, 12), np.uint8)
+    path = tmp_path_factory.mktemp("rows") / "rows.blk"
+    path.write_bytes(b"x" * 100 + rows.tobytes())
+    return path, RowTable(100, 50, 12), rows
+
+
+class CountingFile(BlockFile):
+    calls = 0
+
+    def _read_some(self, view: memoryview, offset: int) -> int:
+        self.calls += 1
+        return super()._read_some(view, offset)
+
+
+@given(ids=st.sets(st.integers(0, 49)))
+def test_rows_read_together_equal_rows_read_singly(table: tuple[Path, RowTable, np.ndarray], ids: set[int]) -> None:
+    path, place, rows = table
+    file = CountingFile(path, {})
+    wanted = np.array(sorted(ids), np.int64)
+    out = np.zeros((len(ids), 12), np.uint8)
+    file.read_rows(place, wanted, out)
+    np.testing.assert_array_equal(out, rows[wanted])
+    assert file.calls == sum(i - 1 not in ids for i in ids), "one read for each run of neighbours"
+    file.close()
+
+
+def test_rows_past_the_end_of_the_file_are_named(table: tuple[Path, RowTable, np.ndarray]) -> None:
+    path, place, _ = table
+    file = BlockFile(path, {})
+    with pytest.raises(CorruptBlock, match="row 49"):
+        file.read_rows(RowTable(place.offset, 60, 12), np.array([3, 49, 50]), np.zeros((3, 12), np.uint8))
+
+
+@pytest.mark.parametrize("row", [-1, 50])
+def test_rows_outside_the_table_are_refused(table: tuple[Path, RowTable, np.ndarray], row: int) -> None:
+    """Beside the table lie other blocks: their bytes must not be handed out as rows."""
+    path, place, _ = table
+    path.write_bytes(path.read_bytes()[: 100 + 600] + bytes(100))
+    file = BlockFile(path, {})
+    with pytest.raises(IndexError, match=str(row)):
+        file.read_rows(place, np.array([row]), np.zeros((1, 12), np.uint8))
+
+
+def test_block_ids_are_shown_and_sorted() -> None:
+    assert str(BlockId("layer", 3)) == "layer.3"
+    assert sorted([BlockId("layer", 10), BlockId("head"), BlockId("layer", 2)]) == [
+        BlockId("head", 0),
+        BlockId("layer", 2),
+        BlockId("layer", 10),
+    ]

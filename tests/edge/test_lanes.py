@@ -1,0 +1,306 @@
+"""One worker per link: who goes first, who may still withdraw, and every second accounted for once."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from naive.source import MemorySource, numbered_blocks
+
+from edge.blocks import BlockId
+from edge.errors import CorruptBlock, EdgeError, StorageError
+from edge.lanes import Lane, Ticket
+
+
+class Held:
+    """Keeps a lane's worker busy until `open`, so that a queue builds up behind it."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._gate = threading.Event()
+        entered = threading.Event()
+
+        def work() -> int:
+            entered.set()
+            assert self._gate.wait(30)
+            return 0
+
+        self.ticket = lane.submit("held", work, 0, priority=-100.0)
+        assert entered.wait(30)
+
+    def open(self) -> None:
+        self._gate.set()
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    with Lane() as made:
+        yield made
+
+
+@pytest.fixture
+def held(lane: Lane) -> Iterator[Held]:
+    made = Held(lane)
+    yield made
+    made.open()
+
+
+def recorder(order: list[str], name: str) -> object:
+    def work() -> int:
+        order.append(name)
+        return 1
+
+    return work
+
+
+def submit(lane: Lane, order: list[str], name: str, **keys: float) -> Ticket:
+    return lane.submit(name, recorder(order, name), 1, **keys)  # type: ignore[arg-type]
+
+
+def test_priority_then_deadline_then_first_come(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+    far = time.perf_counter() + 1000
+    tickets = [
+        submit(lane, order, "late", priority=5),
+        submit(lane, order, "first come", priority=1),
+        submit(lane, order, "second come", priority=1),
+        submit(lane, order, "far deadline", priority=1, deadline=far + 1),
+        submit(lane, order, "near deadline", priority=1, deadline=far),
+        submit(lane, order, "urgent", priority=-1),
+    ]
+    held.open()
+    for ticket in tickets:
+        ticket.wait()
+    assert order == ["urgent", "near deadline", "far deadline", "first come", "second come", "late"]
+
+
+def test_a_deadline_that_has_passed_cancels(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+    missed = submit(lane, order, "missed", deadline=time.perf_counter() - 1)
+    kept = submit(lane, order, "kept")
+    held.open()
+    kept.wait()
+    assert order == ["kept"]
+    assert missed.done
+    assert missed.cancelled
+    assert lane.trace.snapshot()["disk.missed"] == 1
+
+
+def test_withdrawing_before_the_start_and_after(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+    withdrawn, kept = submit(lane, order, "withdrawn"), submit(lane, order, "kept")
+    assert withdrawn.cancel()
+    assert not withdrawn.cancel()
+    assert withdrawn.done
+    assert withdrawn.cancelled
+    assert not held.ticket.cancel(), "it runs already"
+    held.open()
+    kept.wait()
+    assert not kept.cancel()
+    assert not kept.cancelled
+    assert order == ["kept"]
+    assert lane.trace.snapshot()["disk.transfers"] == 2
+
+
+def test_settle_waits_for_a_running_transfer_and_withdraws_a_waiting_one(lane: Lane, held: Held) -> None:
+    waiting = submit(lane, [], "waiting")
+    waiting.settle()
+    assert waiting.cancelled
+    settled = threading.Event()
+
+    def settle() -> None:
+        held.ticket.settle()
+        settled.set()
+
+    thread = threading.Thread(target=settle)
+    thread.start()
+    assert not settled.wait(0.05)
+    held.open()
+    thread.join(30)
+    assert settled.is_set()
+    assert held.ticket.done
+
+
+@pytest.mark.parametrize("error", [StorageError("disk"), CorruptBlock("block"), KeyboardInterrupt(), ValueError("x")])
+def test_an_error_goes_to_the_waiter_and_the_worker_goes_on(lane: Lane, error: BaseException) -> None:
+    def fail() -> int:
+        raise error
+
+    ticket = lane.submit("fails", fail, 10)
+    with pytest.raises(type(error)):
+        ticket.wait()
+    assert ticket.done
+    order: list[str] = []
+    submit(lane, order, "next").wait()
+    assert order == ["next"]
+
+
+def test_waiting_for_what_was_withdrawn_is_an_error_not_an_empty_buffer(lane: Lane, held: Held) -> None:
+    ticket = submit(lane, [], "withdrawn")
+    ticket.cancel()
+    with pytest.raises(EdgeError, match="withdrawn"):
+        ticket.wait()
+
+
+def test_close_lets_the_running_transfer_end_and_wakes_who_waits_for_the_others() -> None:
+    lane = Lane()
+    held = Held(lane)
+    order: list[str] = []
+    queued = submit(lane, order, "queued")
+    woken: list[type[BaseException] | None] = []
+
+    def wait() -> None:
+        try:
+            queued.wait()
+            woken.append(None)
+        except BaseException as error:
+            woken.append(type(error))
+
+    waiter = threading.Thread(target=wait)
+    closer = threading.Thread(target=lane.close)
+    waiter.start()
+    closer.start()
+    waiter.join(30)
+    assert len(woken) == 1
+    assert woken[0] is not None, "it must not look as if the transfer had taken place"
+    assert queued.cancelled
+    assert not held.ticket.done
+    held.open()
+    closer.join(30)
+    assert held.ticket.done
+    assert order == []
+    lane.close()
+    with pytest.raises(RuntimeError, match="disk"):
+        submit(lane, order, "too late")
+
+
+def test_fetch_fills_the_buffer_and_counts_its_bytes(lane: Lane) -> None:
+    source = MemorySource(numbered_blocks([100, 50]))
+    buffers = [bytearray(100), bytearray(100)]
+    for i, buffer in enumerate(buffers):
+        lane.fetch(source, BlockId("layer", i), memoryview(buffer)).wait()
+        assert bytes(buffer[: 100 - 50 * i]) == source.blocks[BlockId("layer", i)]
+    counters = lane.trace.snapshot()
+    assert (counters["disk.bytes"], counters["disk.transfers"]) == (150, 2)
+    assert lane.bandwidth > 0
+
+
+def test_stalls_and_hidden_time_make_up_the_busy_time(lane: Lane) -> None:
+    def work() -> int:
+        time.sleep(0.01)
+        return 1
+
+    before = time.perf_counter()
+    hidden = lane.submit("hidden", work, 1)
+    while not hidden.done:  # the caller has something better to do
+        time.sleep(0.001)
+    hidden.wait()
+    assert 0 < lane.trace.snapshot()["disk.hidden_s"] <= hidden.seconds
+    stalled = [lane.submit("stalled", work, 1) for _ in range(3)]
+    for ticket in stalled:
+        ticket.wait()
+    elapsed = time.perf_counter() - before
+    counters = lane.trace.snapshot()
+    accounted = counters["disk.stall_s"] + counters["disk.hidden_s"]
+    assert counters["disk.busy_s"] == pytest.approx(sum(t.seconds for t in (hidden, *stalled)))
+    assert counters["disk.busy_s"] * 0.999 <= accounted <= elapsed, "no second is missing, none counted twice"
+
+
+def test_waiting_again_counts_nothing_again(lane: Lane) -> None:
+    """A block that stays in memory is waited for in every pass; it was hidden or stalled for once."""
+    gate = threading.Event()
+    ticket = lane.submit("once", lambda: int(gate.wait(30)), 1)
+    threading.Timer(0.02, gate.set).start()
+    while not ticket.done:
+        time.sleep(0.001)
+    ticket.wait()
+    once = lane.trace.snapshot()
+    assert once["disk.hidden_s"] > 0
+    for _ in range(5):
+        ticket.wait()
+    assert lane.trace.snapshot()["disk.hidden_s"] == once["disk.hidden_s"]
+
+
+def test_a_limited_link_is_as_slow_as_it_says() -> None:
+    with Lane("link", bandwidth_limit=10e6) as lane:
+        tickets = [lane.submit("x", lambda: 100_000, 100_000) for _ in range(5)]
+        for ticket in tickets:
+            ticket.wait()
+            assert ticket.seconds >= 0.01 * 0.999
+        assert 0 < lane.bandwidth <= 10e6 * 1.001
+        assert lane.trace.snapshot()["link.busy_s"] >= 0.05 * 0.999
+
+
+def test_an_idle_lane_keeps_no_buffer_alive(lane: Lane) -> None:
+    source = MemorySource(numbered_blocks([4096]))
+    buffer = np.zeros(4096, np.uint8)
+    watched = weakref.ref(buffer)
+    ticket = lane.fetch(source, BlockId("layer", 0), buffer.data)
+    ticket.wait()
+    del buffer, ticket
+    for _ in range(200):  # the worker sets `done` a moment before it is idle
+        if watched() is None:
+            return
+        time.sleep(0.005)
+    pytest.fail("the last buffer is still alive")
+
+
+def test_a_ticket_that_is_kept_keeps_no_buffer_alive(lane: Lane, held: Held) -> None:
+    source = MemorySource(numbered_blocks([4096]))
+    buffers = [np.zeros(4096, np.uint8) for _ in range(2)]
+    watched = [weakref.ref(buffer) for buffer in buffers]
+    tickets = [lane.fetch(source, BlockId("layer", 0), buffer.data) for buffer in buffers]
+    del buffers
+    tickets[0].cancel()
+    assert watched[0]() is None
+    held.open()
+    tickets[1].wait()
+    lane.submit("last", lambda: 0, 0).wait()
+    assert watched[1]() is None
+
+
+def test_a_failed_transfer_keeps_no_buffer_alive(lane: Lane) -> None:
+    source = MemorySource(numbered_blocks([4096]))
+    source.broken = set(source.blocks)
+    buffer = np.zeros(4096, np.uint8)
+    watched = weakref.ref(buffer)
+    ticket = lane.fetch(source, BlockId("layer", 0), buffer.data)
+    with pytest.raises(StorageError):
+        ticket.wait()
+    del buffer, ticket
+    for _ in range(20):
+        gc.collect()  # an error and the frames it remembers are a cycle
+        if watched() is None:
+            return
+        time.sleep(0.005)
+    pytest.fail("the buffer of a failed transfer is still alive")
+
+
+def test_threads_sharing_a_lane(lane: Lane) -> None:
+    source = MemorySource(numbered_blocks([64] * 10))
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(100):
+            index = int(random.integers(10))
+            buffer = bytearray(64)
+            ticket = lane.fetch(source, BlockId("layer", index), memoryview(buffer), priority=float(random.integers(3)))
+            if random.random() < 0.3 and ticket.cancel():
+                continue
+            ticket.wait()
+            if bytes(buffer) != source.blocks[BlockId("layer", index)]:
+                wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert not wrong
+    assert lane.trace.snapshot()["disk.bytes"] == 64 * len(source.reads)

@@ -1,0 +1,143 @@
+"""Counters that add up over threads, and events that a trace viewer can open."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.errors import StorageError
+from edge.trace import Trace
+
+
+def written(trace: Trace, folder: Path) -> dict[str, Any]:
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    trace.write(folder / "trace.json")
+    document: dict[str, Any] = json.loads((folder / "trace.json").read_text("utf-8"), parse_constant=refuse)
+    return document
+
+
+class Dawdling(Counter[str]):
+    """Lets another thread in between reading a number and writing it back."""
+
+    def __getitem__(self, name: str) -> int:
+        value = super().__getitem__(name)
+        time.sleep(0)
+        return value
+
+
+def test_counters_from_many_threads_add_up() -> None:
+    trace = Trace()
+    trace.counters = Dawdling()
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        for _ in range(100):
+            trace.count("disk.bytes", 3)
+            trace.count("disk.stall_s", 0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trace.snapshot() == {"disk.bytes": 2400, "disk.stall_s": 400.0}
+
+
+def test_a_snapshot_is_a_copy() -> None:
+    trace = Trace()
+    trace.count("a")
+    before = trace.snapshot()
+    trace.count("a")
+    assert (before, trace.snapshot()) == ({"a": 1}, {"a": 2})
+
+
+def test_events_only_when_asked_for(tmp_path: Path) -> None:
+    trace = Trace()
+    with trace.span("layer 0", "compute"):
+        trace.mark("evict", "rows")
+        trace.level("memory", bytes=5)
+        trace.count("a", 2)
+    document = written(trace, tmp_path)
+    assert document["traceEvents"] == []
+    assert document["otherData"]["counters"] == {"a": 2}
+
+
+def test_events_are_those_of_the_chrome_trace_format(tmp_path: Path) -> None:
+    trace = Trace(events=True)
+    before = time.perf_counter()
+    with trace.span("layer 0", "compute", sequences=3):
+        trace.mark("prune", "decisions", dropped=[1, 2])
+    trace.event("layer.1", "lane disk", before, 0.25, bytes=7)
+    trace.level("memory", resident=5.0)
+    events = written(trace, tmp_path)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert all(e["name"] == "thread_name" for e in events if e["ph"] == "M")
+    assert sorted(names.values()) == ["compute", "decisions", "lane disk", "levels"]
+    assert len({e["pid"] for e in events}) == 1
+    found = {e["name"]: e for e in events if e["ph"] != "M"}
+    assert {name: (e["ph"], names[e["tid"]]) for name, e in found.items()} == {
+        "layer 0": ("X", "compute"),
+        "prune": ("i", "decisions"),
+        "layer.1": ("X", "lane disk"),
+        "memory": ("C", "levels"),
+    }
+    assert found["layer 0"]["args"] == {"sequences": 3}
+    assert found["prune"]["args"] == {"dropped": [1, 2]}
+    assert found["layer.1"]["dur"] == 250_000.0
+    start, end = found["layer 0"]["ts"], found["layer 0"]["ts"] + found["layer 0"]["dur"]
+    assert 0 <= found["layer.1"]["ts"] <= start <= found["prune"]["ts"] <= end
+    assert found["memory"]["args"] == {"resident": 5.0}
+
+
+def test_a_span_is_recorded_even_if_what_is_inside_fails(tmp_path: Path) -> None:
+    trace = Trace(events=True)
+    with pytest.raises(KeyError), trace.span("layer 0", "compute"):
+        raise KeyError
+    assert [e["name"] for e in written(trace, tmp_path)["traceEvents"]] == ["thread_name", "layer 0"]
+
+
+def test_numbers_of_numpy_and_beyond_json_can_be_written(tmp_path: Path) -> None:
+    """What the core hands over is often a numpy number, and a coefficient of variation may be infinite."""
+    trace = Trace(events=True)
+    trace.count("rows.bytes", np.int64(4))
+    trace.count("disk.stall_s", np.float32(0.5))
+    trace.mark("prune", "decisions", cv=float("inf"), ids=np.arange(2), kept=np.int64(1))
+    document = written(trace, tmp_path)
+    assert document["otherData"]["counters"] == {"rows.bytes": 4, "disk.stall_s": 0.5}
+    assert document["traceEvents"][-1]["args"]["kept"] == 1
+    assert document["traceEvents"][-1]["args"]["ids"] == [0, 1]
+
+
+def test_events_from_many_threads_are_all_there(tmp_path: Path) -> None:
+    trace = Trace(events=True)
+
+    def work(number: int) -> None:
+        for i in range(50):
+            with trace.span(f"{number}.{i}", f"track {number % 2}"):
+                pass
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = written(trace, tmp_path)["traceEvents"]
+    assert len({e["name"] for e in events if e["ph"] == "X"}) == 300
+    assert len([e for e in events if e["ph"] == "M"]) == 2
+
+
+@pytest.mark.parametrize("place", ["missing/trace.json", "."])
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        Trace().write(tmp_path / place)
+    assert str(tmp_path / place) in str(caught.value)

@@ -1,0 +1,224 @@
+"""The oracle: scores equal Hugging Face's, and no arrangement of memory changes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.config import Config
+from edge.errors import BudgetExceeded, CorruptBlock, InputError, ModelError
+from edge.models.pack import pack
+from edge.models.packed import PackedModel
+from edge.models.synth import synth
+from edge.runtimes.engine import Tuning
+from edge.runtimes.reranker import Reranker
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RERANKERS = ["bert-reranker", "xlm-roberta-reranker", "qwen3-reranker"]
+SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
+QUERY = "which river floods in spring"
+DOCS = [" ".join(f"word{(i * j) % 37} river" for j in range(1, 3 + 5 * i)) for i in range(9)]
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Packs of the golden checkpoints and of random shapes, made once."""
+    folder = tmp_path_factory.mktemp("packs")
+
+    def make(name: str, precision: Any = "fp32") -> Path:
+        path = folder / f"{name}-{precision}"
+        if not path.exists():
+            if name.startswith("tiny"):
+                synth(name, path, precision).close()
+            else:
+                pack(GOLDEN / name, path, precision).close()
+        return path
+
+    return make
+
+
+@pytest.fixture
+def open_reranker(tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
+    opened: list[Reranker] = []
+
+    def make(path: Path, **options: Any) -> Reranker:
+        config = Config(memory=options.pop("memory", 10**9), scratch_dir=str(tmp_path / "scratch"))
+        opened.append(Reranker(path, config=config, **options))
+        return opened[-1]
+
+    yield make
+    for reranker in opened:
+        reranker.close()
+
+
+def scores_of(reranker: Reranker, query: str = QUERY, docs: list[str] = DOCS) -> np.ndarray:
+    ranked = reranker.rank(query, docs, threshold="inf")
+    scores = np.empty(len(docs))
+    for result in ranked:
+        scores[result.index] = result.score
+    return scores
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_scores_equal_hugging_face(
+    packs: Callable[..., Path], open_reranker: Callable[..., Reranker], name: str, share_prefix: bool
+) -> None:
+    expected = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))
+    reranker = open_reranker(packs(name), max_tokens=expected["max_tokens"], tuning=Tuning(share_prefix=share_prefix))
+    found = scores_of(reranker, expected["query"], expected["docs"])
+    assert np.abs(found - expected["scores"]).max() < 1e-4
+
+
+ARRANGEMENTS = {
+    "chunk of one": Tuning(chunk_tokens=1),
+    "small chunks": Tuning(chunk_tokens=70),
+    "two layers": Tuning(buffers=2),
+    "offloaded": Tuning(offload=True, chunk_tokens=70),
+    "few rows": Tuning(row_share=0.0),
+    "no shared prefix": Tuning(share_prefix=False),
+    "everything tight": Tuning(row_share=0.0, chunk_tokens=1, buffers=2, offload=True),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_scores_do_not_depend_on_the_arrangement(
+    packs: Callable[..., Path], open_reranker: Callable[..., Reranker], name: str, precision: str
+) -> None:
+    path = packs(name, precision)
+    plain = open_reranker(path)
+    expected = scores_of(plain)
+    assert np.ptp(expected) > 1e-3, "scores must differ for this test to mean anything"
+    tolerance = 1e-5 if precision == "fp32" else 2e-3
+    for label, tuning in ARRANGEMENTS.items():
+        reranker = open_reranker(path, tuning=tuning)
+        found = scores_of(reranker)
+        assert np.abs(found - expected).max() < tolerance, label
+        assert [r.index for r in reranker.rank(QUERY, DOCS, 3)] == [r.index for r in plain.rank(QUERY, DOCS, 3)], label
+        stats = reranker.engine.stats
+        assert stats is not None
+        if tuning.offload:
+            assert stats.offloaded
+        if tuning.buffers:
+            assert stats.buffers == tuning.buffers
+        reranker.close()
+
+
+def test_scores_do_not_depend_on_order_or_company(
+    packs: Callable[..., Path], open_reranker: Callable[..., Reranker]
+) -> None:
+    reranker = open_reranker(packs("tiny-bert"))
+    expected = scores_of(reranker)
+
+    @settings(max_examples=15)
+    @given(st.lists(st.integers(0, len(DOCS) - 1), min_size=1, max_size=9, unique=True))
+    def check(chosen: list[int]) -> None:
+        found = scores_of(reranker, docs=[DOCS[i] for i in chosen])
+        assert np.abs(found - expected[chosen]).max() < 1e-5
+
+    check()
+
+
+def test_every_runtime_gives_the_same_scores(packs: Callable[..., Path], tmp_path: Path) -> None:
+    found = []
+    for runtime in ("onnx", "numpy"):
+        config = Config(runtime=runtime, scratch_dir=str(tmp_path))
+        with Reranker(packs("tiny-qwen3"), config=config) as reranker:
+            found.append(scores_of(reranker))
+    assert np.abs(found[0] - found[1]).max() < 1e-5
+
+
+def test_pruning_saves_evaluations_and_explains_itself(
+    packs: Callable[..., Path], open_reranker: Callable[..., Reranker]
+) -> None:
+    reranker = open_reranker(packs("tiny-bert"))
+    full = reranker.explain(QUERY, DOCS, 2, threshold="inf")
+    assert full.stats.evaluations == full.stats.evaluations_full
+    for mode in ("ranked", "top-k"):
+        ranking = reranker.explain(QUERY, DOCS, 2, threshold=0.0, mode=mode)  # type: ignore[arg-type]
+        assert len(ranking.results) == 2
+        assert ranking.stats.evaluations < ranking.stats.evaluations_full
+        first = ranking.layers[0]
+        parts = [*first.decision.selected, *first.decision.dropped, *first.decision.deferred]
+        assert sorted(parts) == list(range(len(DOCS)))
+    # In ranked mode whoever is returned has run to the end: the score is the full-depth score.
+    ranked = reranker.explain(QUERY, DOCS, 2, threshold=0.0, mode="ranked")
+    exact = {r.index: r.score for r in reranker.rank(QUERY, DOCS, threshold="inf")}
+    for result in ranked.results:
+        assert result.score == pytest.approx(exact[result.index], abs=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 4, 9, 50])
+def test_top_k_is_the_beginning_of_the_whole_ranking(
+    packs: Callable[..., Path], open_reranker: Callable[..., Reranker], k: int
+) -> None:
+    reranker = open_reranker(packs("tiny-bert"))
+    whole = reranker.rank(QUERY, DOCS, threshold="inf")
+    assert [r.score for r in whole] == sorted((r.score for r in whole), reverse=True)
+    some = reranker.rank(QUERY, DOCS, k, threshold="inf")
+    assert [r.index for r in some] == [r.index for r in whole[:k]]
+
+
+def test_bad_input_is_one_sentence(packs: Callable[..., Path], open_reranker: Callable[..., Reranker]) -> None:
+    reranker = open_reranker(packs("tiny-bert"))
+    for call in (
+        lambda: reranker.rank("", DOCS),
+        lambda: reranker.rank("  ", DOCS),
+        lambda: reranker.rank(QUERY, []),
+        lambda: reranker.rank(QUERY, DOCS, 0),
+        lambda: reranker.rank(QUERY, DOCS, -3),
+        lambda: reranker.rank("half a pair \ud800", DOCS),
+        lambda: reranker.rank(QUERY, ["fine", "half a pair \ud800"]),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert len(reranker.rank(QUERY, DOCS, 2)) == 2, "it still works"
+    assert reranker.rank(QUERY, ["word " * 5000])[0].score > 0, "a long document is cut"
+
+
+def test_an_embedder_is_refused(packs: Callable[..., Path]) -> None:
+    with pytest.raises(ModelError, match="embedder"):
+        Reranker(str(packs("bert-embedder")))
+
+
+def test_not_a_number_in_the_weights(packs: Callable[..., Path], tmp_path: Path) -> None:
+    source = packs("tiny-bert")
+    target = tmp_path / "broken"
+    target.mkdir()
+    for file in source.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    with PackedModel.open(target) as model:
+        offset = model.file.extents[model.layer_blocks[1]].offset
+    data = bytearray((target / "model.safetensors").read_bytes())
+    data[offset : offset + 4] = np.float32(math.nan).tobytes()
+    (target / "model.safetensors").write_bytes(data)
+    with Reranker(target) as reranker, pytest.raises(CorruptBlock, match=r"layer\.1"):
+        reranker.rank(QUERY, DOCS)
+
+
+def test_the_smallest_limit_is_named_and_works(packs: Callable[..., Path], tmp_path: Path) -> None:
+    path = packs("tiny-bert")
+    config = Config(memory=1, scratch_dir=str(tmp_path))
+    with pytest.raises(BudgetExceeded) as caught:
+        Reranker(path, config=config)
+    assert caught.value.needed > 1
+    config = Config(memory=caught.value.needed, scratch_dir=str(tmp_path))
+    with Reranker(path, config=config) as reranker:
+        assert len(reranker.rank(QUERY, DOCS, 3)) == 3
+
+
+def test_close_gives_every_byte_back(packs: Callable[..., Path], open_reranker: Callable[..., Reranker]) -> None:
+    reranker = open_reranker(packs("tiny-xlm-roberta", "int8"))
+    reranker.rank(QUERY, DOCS)
+    reranker.close()
+    assert set(reranker.budget.holders()) == {"process"}
