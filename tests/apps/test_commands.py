@@ -1,0 +1,226 @@
+"""The command line as a person uses it: real processes, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.models.synth import synth
+
+TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "Bread needs time."]
+QUERY = "when does the river flood"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of tiny random shapes, and nothing of the machine's own settings."""
+    folder = tmp_path_factory.mktemp("home")
+    synth("tiny-bert", folder / "models" / "tiny").close()
+    synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
+    (folder / "docs.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    lines = [json.dumps({"id": f"d{i}", "text": text}) for i, text in enumerate(TEXTS)]
+    (folder / "docs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+class Edge:
+    """Runs `edge` in a folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+            "EDGE_MODELS_DIR": str(home / "models"),
+            "EDGE_SCRATCH_DIR": str(home / "scratch"),
+            "EDGE_RERANKER": "tiny",
+            "EDGE_EMBEDDER": "tiny-embedder",
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_DATA_HOME": str(home / "data"),
+            "NO_COLOR": "1",
+        }
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-c", "from edge.apps.cli import main; main()", *arguments],
+            input=stdin, capture_output=True, cwd=self.home, env=self.environment | environment, check=False,
+        )  # fmt: skip
+
+    def json(self, *arguments: str, **options: Any) -> Any:
+        done = self(*arguments, "--json", **options)
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+    def refused(self, *arguments: str, **options: Any) -> str:
+        """The one sentence of an error; asserts exit code 2 and that it is one."""
+        done = self(*arguments, **options)
+        message = done.stderr.decode().strip()
+        assert done.returncode == 2, (done.returncode, message)
+        assert "Traceback" not in message
+        assert done.stdout == b""
+        return message
+
+
+@pytest.fixture
+def edge(home: Path) -> Edge:
+    return Edge(home)
+
+
+def test_rerank_prints_places_scores_and_texts(edge: Edge) -> None:
+    done = edge("rerank", QUERY, "--docs", "docs.txt", "-k", "2")
+    assert done.returncode == 0
+    lines = done.stdout.decode().splitlines()
+    assert len(lines) == 2
+    assert lines[0].split()[0] == "1"
+    assert any(text in lines[0] for text in TEXTS)
+    assert done.stderr == b""
+
+
+def test_rerank_json_has_the_documented_keys(edge: Edge) -> None:
+    document = edge.json("rerank", QUERY, "--docs", "docs.jsonl")
+    assert set(document) == {"results", "stats"}
+    assert len(document["results"]) == 4
+    for result in document["results"]:
+        assert set(result) == {"index", "id", "score", "text"}
+        assert result["id"] == f"d{result['index']}"
+        assert result["text"] == TEXTS[result["index"]]
+    scores = [result["score"] for result in document["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 < document["stats"]["peak_resident"] < document["stats"]["limit"]
+
+
+def test_stdin_lines_and_json_lines_give_the_same_scores(edge: Edge, home: Path) -> None:
+    lines = edge.json("rerank", QUERY, stdin=(home / "docs.txt").read_bytes())
+    records = edge.json("rerank", QUERY, "--docs", "-", stdin=(home / "docs.jsonl").read_bytes())
+    assert [r["score"] for r in lines["results"]] == [r["score"] for r in records["results"]]
+    assert lines["results"][0]["id"] is None
+
+
+def test_every_flag_reaches_its_consumer(edge: Edge, home: Path) -> None:
+    base = edge.json("rerank", QUERY, "--docs", "docs.txt")
+    stats = edge.json("rerank", QUERY, "--docs", "docs.txt", "--memory", "111MB")["stats"]
+    assert stats["limit"] == 111_000_000
+    short = edge.json("rerank", QUERY, "--docs", "docs.txt", "--max-tokens", "12")["stats"]
+    assert short["longest"] <= 12 < base["stats"]["longest"]
+    pruned = edge.json("rerank", QUERY, "--docs", "docs.txt", "-k", "1", "--threshold", "0", "--mode", "top-k")
+    assert len(pruned["results"]) == 1
+    assert pruned["stats"]["evaluations"] < pruned["stats"]["evaluations_full"]
+    explained = edge.json("rerank", QUERY, "--docs", "docs.txt", "--explain")
+    assert [layer["layer"] for layer in explained["layers"]] == [1, 2, 3]
+    trace = home / "trace.json"
+    edge.json("rerank", QUERY, "--docs", "docs.txt", "--trace", str(trace))
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert {"layer 0", "layer 1", "layer 2"} <= {event["name"] for event in events}
+    assert edge.json("rerank", QUERY, "--docs", "docs.txt", "--runtime", "numpy", "--threads", "1")["results"]
+    assert "no runtime 'nope'" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--runtime", "nope")
+    assert "nowhere" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "nowhere")
+
+
+def test_explain_and_stats_are_for_people(edge: Edge) -> None:
+    done = edge("rerank", QUERY, "--docs", "docs.txt", "-k", "1", "--threshold", "0", "--explain", "--stats")
+    shown = done.stdout.decode()
+    assert "4 candidates; prunes above CV 0.000" in shown
+    assert "layer  1  CV" in shown
+    figures = done.stderr.decode()
+    for word in ("memory", "time", "layers", "window", "chunks", "rows"):
+        assert word in figures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "says"),
+    [
+        (["rerank", ""], b"a text", "query is empty"),
+        (["rerank", QUERY], b"", "no text"),
+        (["rerank", QUERY, "-k", "0"], b"a text", "at least 1"),
+        (["rerank", QUERY], b"fine\n\xff\xfe", "line 2"),
+        (["rerank", QUERY], b'{"text": "a"}\n{"id": 3}', "line 2"),
+        (["rerank", QUERY, "--docs", "absent.txt"], b"", "absent.txt"),
+        (["rerank", QUERY, "--memory", "lots"], b"a text", "lots"),
+        (["rerank", QUERY, "--memory", "1MB"], b"a text", "smallest memory limit that works"),
+        (["rerank", QUERY, "--threshold", "high"], b"a text", "high"),
+        (["rerank", QUERY, "--model", "tiny-embedder"], b"a text", "embedder"),
+        (["embed", "--model", "tiny"], b"a text", "reranker"),
+        (["embed"], b"", "no text"),
+        (["models", "pull", "no such model"], b"", "no such model"),
+        (["models", "show", "absent"], b"", "absent"),
+        (["models", "synth", "no-such-shape"], b"", "no-such-shape"),
+        (["nonsense"], b"", "nonsense"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], stdin: bytes, says: str) -> None:
+    assert says in edge.refused(*arguments, stdin=stdin)
+
+
+def test_the_limit_that_is_named_works(edge: Edge) -> None:
+    message = edge.refused("rerank", QUERY, "--docs", "docs.txt", "--memory", "1MB")
+    limit = message.rsplit("that works is ", 1)[1]
+    stats = edge.json("rerank", QUERY, "--docs", "docs.txt", "--memory", limit)["stats"]
+    assert stats["peak_resident"] <= stats["limit"]
+
+
+def test_embed(edge: Edge, home: Path) -> None:
+    done = edge("embed", "--docs", "docs.txt")
+    vectors = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    assert len(vectors) == 4
+    assert sum(x * x for x in vectors[0]) == pytest.approx(1, abs=1e-3)
+    document = edge.json("embed", "--docs", "docs.txt")
+    assert document["embeddings"][1] == pytest.approx(vectors[1], abs=1e-5)
+    assert edge("embed", "--docs", "docs.txt", "--out", "vectors.npy").returncode == 0
+    assert (home / "vectors.npy").stat().st_size > 4 * 64 * 4
+
+
+def test_models_list_show_and_verify(edge: Edge, home: Path) -> None:
+    names = [row["name"] for row in edge.json("models", "list")["installed"]]
+    assert {"tiny", "tiny-embedder"} <= set(names)
+    assert edge.json("models", "show", "tiny")["layers"] == 3
+    assert b"every checksum is right" in edge("models", "show", "tiny", "--verify").stdout
+    synth("tiny-bert", home / "models" / "flipped").close()
+    file = home / "models" / "flipped" / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 4
+    file.write_bytes(data)
+    assert "layer.2" in edge.refused("models", "show", "flipped", "--verify")
+    assert "layer.2" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "flipped")
+
+
+def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
+    synth("tiny-bert", home / "models" / "calibrated").close()
+    words = ["river", "spring", "energy", "sugar", "ice", "bread", "time", "cell", "flood", "blue"]
+    lines = [
+        json.dumps({"query": f"{word} {i}", "docs": [f"{w} {j} {word * (j % 3)}" for j, w in enumerate(words * 2)]})
+        for i, word in enumerate(words)
+    ]
+    (home / "queries.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    done = edge("models", "calibrate", "calibrated", "--queries", "queries.jsonl", "-k", "2", "--target", "0.5")
+    assert done.returncode == 0, done.stderr.decode()
+    assert (home / "models" / "calibrated" / "calibration.json").is_file()
+    assert edge.json("models", "show", "calibrated")["calibration"]["points"]
+    assert 'needs "query"' in edge.refused("models", "calibrate", "calibrated", "--queries", "docs.jsonl")
+
+
+def test_doctor_and_config(edge: Edge) -> None:
+    report = json.loads(edge("doctor", "--json").stdout)
+    assert report["libraries"]["onnxruntime"]
+    assert "onnx" in report["runtimes"]
+    done = edge("config", "show", "--resolved", EDGE_MEMORY="222MB")
+    assert "222 MB" in done.stdout.decode()
+    assert "environment EDGE_MEMORY" in done.stdout.decode()
+
+
+def test_output_into_a_closed_pipe_is_no_error(edge: Edge, home: Path) -> None:
+    command = f'{sys.executable} -c "from edge.apps.cli import main; main()" models list | head -c 1 >/dev/null'
+    done = subprocess.run(command, shell=True, capture_output=True, cwd=home, env=edge.environment, check=False)
+    assert b"Traceback" not in done.stderr
+
+
+def test_help_of_every_verb_is_quick_and_says_something(edge: Edge) -> None:
+    listed = edge("--help").stdout.decode()
+    for verb in ("rerank", "embed", "models", "demo", "doctor", "config", "bench"):
+        assert verb in listed
+        assert len(edge(verb, "--help").stdout) > 100
