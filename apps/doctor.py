@@ -86,5 +86,5 @@ def _model(name: str, config: Config) -> str:
     try:
         resolve(name, directory=config.models_dir or None).close()
     except EdgeError as error:
-        return str(error)
+        return "missing: " + str(error).rsplit("; ", 1)[-1]
     return "ok"

@@ -26,7 +26,7 @@ from edge.trace import Trace
 _PASS_TEXTS = 256
 """Texts that go through the layers together when all layers are in memory: more would only hold more states."""
 
-_STREAMED_PASS_TEXTS = 2048
+_STREAMED_PASS_TEXTS = 1024
 """Texts of a pass when layers are read from disk: a long pass hides each layer's reading."""
 
 
@@ -104,7 +104,7 @@ class Embedder:
         start = 0
         while start < len(texts):
             self.engine.begin()
-            size = _PASS_TEXTS if self.engine.window.fully_resident else _STREAMED_PASS_TEXTS
+            size = _PASS_TEXTS if self.engine.holds_all_layers() else _STREAMED_PASS_TEXTS
             part = texts[start : start + size]
             batch = self.engine.tokenize_texts(part, query=query)
             observer = PoolingObserver(self.model.spec, len(part))

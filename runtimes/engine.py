@@ -17,7 +17,7 @@ from types import TracebackType
 import numpy as np
 
 from edge.arrangement import SLACK, Arrangement, Request, arrange, least
-from edge.budget import MemoryBudget
+from edge.budget import Lease, MemoryBudget
 from edge.chunking import HiddenStates, OffloadedStates, ResidentStates
 from edge.config import format_size
 from edge.errors import BudgetExceeded
@@ -35,8 +35,14 @@ from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 from edge.window import SLIDING, SlidingWindow
 
-HEADROOM = 8 << 20
-"""Bytes kept for Python's own objects and the heap's fragmentation while an engine works."""
+HEADROOM = 16 << 20
+"""Bytes kept for Python's own objects, the heap's fragmentation, and what a tokenizer grows by while it is used."""
+
+_PER_TOKEN = 20
+"""Bytes per token that looking up a request's rows takes for a moment: 64-bit ids, sorted."""
+
+_TOKENIZING = 24
+"""Bytes per token that tokenizing takes for a moment: the library's encodings and lists of ids."""
 
 LEAST_ROWS = 512
 """The smallest row cache; a request with more different tokens still works, reading past the cache."""
@@ -146,7 +152,7 @@ class Engine:
         Raises:
             InputError: the query is empty or a text is not valid Unicode.
         """
-        with self._lock:
+        with self._lock, self._tokenizing(docs):
             batch = self.vocabulary().encode_pairs(query, docs, self.max_tokens)
         if self.tuning.share_prefix or len(batch.prefix) == 0:
             return batch
@@ -164,7 +170,7 @@ class Engine:
         Raises:
             InputError: a text is not valid Unicode.
         """
-        with self._lock:
+        with self._lock, self._tokenizing(texts):
             return self.vocabulary().encode_texts(texts, query=query, max_tokens=self.max_tokens)
 
     def run(self, batch: TokenBatch, observer: Observer) -> RunStats:
@@ -174,7 +180,8 @@ class Engine:
             BudgetExceeded: the batch does not fit; the error names the limit that would do.
             CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
         """
-        with self._lock, self.budget.reserve("tokens", batch.nbytes), ResidentWatch() as watch:
+        held = batch.nbytes + _PER_TOKEN * len(batch.tokens)
+        with self._lock, self.budget.reserve("tokens", held), ResidentWatch() as watch:
             started = time.perf_counter()
             before = self.trace.snapshot()
             self.embedding.prepare(batch)
@@ -234,6 +241,15 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def holds_all_layers(self) -> bool:
+        """Whether every layer is in memory, or would be if a pass began now."""
+        missing = len(self.window.order) - self.window.buffers
+        return missing * self.window.block_nbytes <= self.budget.free
+
+    def _tokenizing(self, texts: Sequence[str]) -> Lease:
+        most = sum(min(len(text), self.max_tokens) for text in texts if isinstance(text, str))
+        return self.budget.reserve("tokenizing", _TOKENIZING * most)
 
     def _row_capacity(self, library: int) -> int:
         """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least.

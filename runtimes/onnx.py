@@ -38,7 +38,7 @@ QUERIES = 128
 SCORES = 2**21
 """Attention scores of such a block, about: 8 MiB, so that long sequences get blocks of fewer queries."""
 
-THREAD_SCRATCH = 2 * 2**20
+THREAD_SCRATCH = 3 * 2**20
 """What onnxruntime allocates per thread for packed pieces of matrices and tiles of flash attention, at most."""
 
 

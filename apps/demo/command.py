@@ -22,7 +22,7 @@ _DEMO_MEMORY = "150MB"
 
 _QUESTIONS = 3
 _SHOWN = 3
-_WIDTH = 96
+_WIDTH = 112
 
 
 @dataclass(frozen=True, slots=True)
