@@ -30,7 +30,7 @@ def test_importing_the_library_loads_no_runtime() -> None:
 def test_the_default_reranker_comes_with_the_installation(tmp_path: Path) -> None:
     with resolve(DEFAULT_RERANKER, kind="reranker", directory=tmp_path) as model:
         model.verify()
-    with edge.Reranker(memory="150MB") as reranker:
+    with edge.Reranker(memory="4GB") as reranker:
         best = reranker.rank("who wrote Hamlet", ["It rains in Spain.", "Hamlet was written by William Shakespeare."])
     assert best[0].index == 1
     assert best[0].score > best[1].score

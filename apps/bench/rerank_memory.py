@@ -116,6 +116,7 @@ def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": statistics.median(seconds),
         "all_seconds": seconds,
         "peak_resident": max(report["peak_resident"] for report in reports),
+        "peak_with_files": max((report["peak_with_files"] or 0) for report in reports),
         "scores": reports[-1]["scores"],
         "stats": reports[-1].get("stats"),
         "cold": reports[-1].get("cold", False),
@@ -129,12 +130,14 @@ def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
         f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs"
     )
     first = rows.get("streamed") or next(iter(rows.values()))
-    click.echo(f"{'':14}{'seconds':>9}{'ratio':>8}{'peak':>10}{'ratio':>8}{'same top K':>12}")
+    click.echo("peak: anonymous resident memory of the process; with files: mapped weights and code included, too")
+    click.echo(f"{'':14}{'seconds':>9}{'ratio':>8}{'peak':>10}{'with files':>12}{'ratio':>8}{'same top K':>12}")
     for name, row in rows.items():
         agreed = len(set(row["scores"]) & set(first["scores"])) / max(1, len(first["scores"]))
         click.echo(
             f"{name:14}{row['seconds']:9.2f}{row['seconds'] / first['seconds']:8.2f}"
-            f"{format_size(row['peak_resident']):>10}{row['peak_resident'] / first['peak_resident']:8.2f}{agreed:12.0%}"
+            f"{format_size(row['peak_resident']):>10}{format_size(row['peak_with_files']):>12}"
+            f"{row['peak_with_files'] / max(1, first['peak_with_files']):8.2f}{agreed:12.0%}"
         )
     stats = first["stats"]
     if stats:

@@ -33,7 +33,9 @@ class LayeredReranker(nn.Module):
         torch.manual_seed(seed)
         # heads of 32 numbers: the plain products took a fifth of the fused kernel's time here, in bfloat16
         bert = BertForSequenceClassification.from_pretrained(directory, config=config, attn_implementation="eager")
-        return cls(bert.float())
+        model = cls(bert)
+        model.to(torch.float32)  # a half-precision file would otherwise stay one
+        return model
 
     @property
     def depth(self) -> int:

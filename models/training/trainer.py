@@ -166,7 +166,7 @@ class Trainer:
         def gradient(part: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(part[0], weights, part[1])
 
-        parts = zip(graphs, slope.split([graph.shape[1] for graph in graphs], dim=1), strict=True)
+        parts = zip(graphs, torch.split(slope, [graph.shape[1] for graph in graphs], dim=1), strict=True)
         for weight in weights:
             weight.grad = None
         for found in self._pool.map(gradient, parts):

@@ -50,7 +50,7 @@ def open_reranker(tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
     opened: list[Reranker] = []
 
     def make(path: Path, **options: Any) -> Reranker:
-        config = Config(memory=options.pop("memory", 10**9), scratch_dir=str(tmp_path / "scratch"))
+        config = Config(memory=options.pop("memory", 4 * 10**9), scratch_dir=str(tmp_path / "scratch"))
         opened.append(Reranker(path, config=config, **options))
         return opened[-1]
 
@@ -131,7 +131,7 @@ def test_scores_do_not_depend_on_order_or_company(
 def test_every_runtime_gives_the_same_scores(packs: Callable[..., Path], tmp_path: Path) -> None:
     found = []
     for runtime in ("onnx", "numpy"):
-        config = Config(runtime=runtime, scratch_dir=str(tmp_path))
+        config = Config(memory=4 * 10**9, runtime=runtime, scratch_dir=str(tmp_path))
         with Reranker(packs("tiny-qwen3"), config=config) as reranker:
             found.append(scores_of(reranker))
     assert np.abs(found[0] - found[1]).max() < 1e-5
@@ -188,7 +188,7 @@ def test_bad_input_is_one_sentence(packs: Callable[..., Path], open_reranker: Ca
 
 def test_an_embedder_is_refused(packs: Callable[..., Path]) -> None:
     with pytest.raises(ModelError, match="embedder"):
-        Reranker(str(packs("bert-embedder")))
+        Reranker(str(packs("bert-embedder")), memory="4GB")
 
 
 def test_not_a_number_in_the_weights(packs: Callable[..., Path], tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_not_a_number_in_the_weights(packs: Callable[..., Path], tmp_path: Path)
     data = bytearray((target / "model.safetensors").read_bytes())
     data[offset : offset + 4] = np.float32(math.nan).tobytes()
     (target / "model.safetensors").write_bytes(data)
-    with Reranker(target) as reranker, pytest.raises(CorruptBlock, match=r"layer\.1"):
+    with Reranker(target, memory="4GB") as reranker, pytest.raises(CorruptBlock, match=r"layer\.1"):
         reranker.rank(QUERY, DOCS)
 
 
