@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,7 +34,7 @@ def pull(source: str, precision: Precision, dest: Path | None) -> None:
     """Fetch SOURCE (a known name, a hub repository ORG/NAME, or a local folder) and pack it."""
     from edge.models.pull import pull as fetch
 
-    with _progress(f"packing {source}") as progress:
+    with _Progress(f"packing {source}") as progress:
         packed = fetch(source, precision, dest, directory=configure().models_dir or None, progress=progress)
     _packed(packed)
 
@@ -50,7 +48,7 @@ def pack(source: Path, dest: Path, precision: Precision, name: str | None) -> No
     """Pack the Hugging Face checkpoint in SOURCE into DEST."""
     from edge.models.pack import pack as pack_checkpoint
 
-    with _progress(f"packing {source.name}") as progress:
+    with _Progress(f"packing {source.name}") as progress:
         packed = pack_checkpoint(source, dest, precision, name=name or source.resolve().name, progress=progress)
     _packed(packed)
 
@@ -65,7 +63,7 @@ def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> Non
     from edge.models.synth import synth as make
 
     target = dest or models_dir(configure().models_dir or None) / f"{shape}-random"
-    with _progress(f"making {shape}") as progress:
+    with _Progress(f"making {shape}") as progress:
         packed = make(shape, target, precision, seed=seed, progress=progress)
     _packed(packed)
 
@@ -167,7 +165,7 @@ def calibrate(
     examples = _examples(queries)
     config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model)
     with Reranker(config=config, threshold="inf") as reranker:
-        with _progress("calibrating") as progress:
+        with _Progress("calibrating") as progress:
             found = measure(reranker, examples, ks=ks, target=target, progress=progress)
         found.save(reranker.model.path)
     _print_points(found)
@@ -208,15 +206,20 @@ def _packed(packed: PackedModel) -> None:
         click.echo(f"{packed.name}: {packed.kind}, {packed.spec.layer.precision}, {size}, in {packed.path}")
 
 
-@contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    stream = click.get_text_stream("stderr")
-    progressbar: Any = click.progressbar  # its steps are given here as totals, which its types do not foresee
-    with progressbar(length=1, label=label, file=stream, hidden=not stream.isatty()) as bar:
+class _Progress:
+    """A progress bar on a terminal, nothing elsewhere; called with what is done and what there is in all."""
 
-        def update(done: int, total: int) -> None:
-            bar.length = total
-            bar.update(done - bar.pos)
+    def __init__(self, label: str) -> None:
+        stream = click.get_text_stream("stderr")
+        self._bar: Any = click.progressbar(length=1, label=label, file=stream, hidden=not stream.isatty())
 
-        yield update
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.length = total
+        self._bar.update(done - self._bar.pos)
+
+    def __enter__(self) -> _Progress:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.__exit__(*exc)
