@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -210,7 +211,7 @@ class _Progress:
     """A progress bar on a terminal, nothing elsewhere; called with what is done and what there is in all."""
 
     def __init__(self, label: str) -> None:
-        stream = click.get_text_stream("stderr")
+        stream = sys.stderr
         self._bar: Any = click.progressbar(length=1, label=label, file=stream, hidden=not stream.isatty())
 
     def __call__(self, done: int, total: int) -> None:
