@@ -157,8 +157,8 @@ def calibrate(
 ) -> None:
     """Find where pruning may start so that Precision@K stays what full depth gives, and store it with MODEL.
 
-    Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, and optionally
-    "relevant": positions of the relevant ones.
+    Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
+    order, and optionally "relevant": positions of the relevant ones.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker
@@ -196,7 +196,8 @@ def _print_points(calibration: Calibration) -> None:
     for point in calibration.points:
         kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}"
         rule = f"CV > {point.threshold:.3f} from layer {point.first_layer}"
-        click.echo(f"  {point.mode:6} k={point.k:<3d} {rule}: {kept}, {point.evaluations:.0%} of the work")
+        order = "retrieved" if point.retrieved else "unordered"
+        click.echo(f"  {point.mode:6} {order:9} k={point.k:<3d} {rule}: {kept}, {point.evaluations:.0%} of the work")
     if not calibration.points:
         click.echo("  no threshold keeps the target: every pass runs at full depth")
 

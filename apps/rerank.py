@@ -33,6 +33,7 @@ from edge.trace import Trace
 @click.option(
     "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
 )
+@click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
 @click.option("--max-tokens", type=int, help="Longest query + document in tokens; longer documents are cut.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
 @engine_options
@@ -44,6 +45,7 @@ def rerank(
     model: str | None,
     threshold: str | None,
     mode: str | None,
+    retrieved: bool,
     max_tokens: int | None,
     explain: bool,
     memory: str | None,
@@ -59,7 +61,8 @@ def rerank(
         documents = read_documents(docs)
         recorder = Trace(events=trace is not None)
         with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
-            ranking = reranker.explain(query, [d.text for d in documents], top_k, every_layer=explain)
+            texts = [d.text for d in documents]
+            ranking = reranker.explain(query, texts, top_k, retrieved=retrieved, every_layer=explain)
         watch.sample()
         figures = replace(ranking.stats, peak_resident=watch.high_water).to_json()
     if trace is not None:

@@ -21,7 +21,7 @@ from edge.errors import CorruptBlock, StorageError
 
 FILE = "calibration.json"
 LENS_FILE = "lens.safetensors"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Operating:
     Attributes:
         k: results wanted.
         mode: `top-k` or `ranked`.
+        retrieved: whether the candidates' retrieval order is blended in.
         threshold: dispersion (coefficient of variation) above which clusters are trusted.
         first_layer: layers to run before scores are looked at.
         precision: Precision@K reached on the calibration queries, and `full_precision` that of full depth.
@@ -39,6 +40,7 @@ class Operating:
 
     k: int
     mode: Literal["top-k", "ranked"]
+    retrieved: bool
     threshold: float
     first_layer: int
     precision: float
@@ -82,9 +84,9 @@ class Calibration:
     points: tuple[Operating, ...]
     lens: Lens | None = field(default=None, compare=False)
 
-    def find(self, k: int, mode: str) -> Operating | None:
+    def find(self, k: int, mode: str, retrieved: bool) -> Operating | None:
         """The operating point for `k` results: that of the smallest calibrated number not below it, or None."""
-        fitting = [point for point in self.points if point.mode == mode and point.k >= k]
+        fitting = [p for p in self.points if p.mode == mode and p.retrieved == retrieved and p.k >= k]
         return min(fitting, key=lambda point: point.k, default=None)
 
     def save(self, directory: Path) -> None:

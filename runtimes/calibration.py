@@ -21,8 +21,9 @@ from edge.errors import InputError
 from edge.models.calibration import Calibration, Lens, Operating
 from edge.models.spec import ModelSpec
 from edge.pruning import Mode, ProgressivePruning, dispersion
-from edge.runtimes.heads import logits, pool, sigmoid
+from edge.runtimes.heads import logits, pool
 from edge.runtimes.reranker import Reranker
+from edge.runtimes.scoring import Pool
 
 _LENS_PAIRS = 512
 """Pairs that fit the lens; ridge regression needs a few hundred."""
@@ -40,7 +41,7 @@ class Example:
 
     Attributes:
         query: what is asked.
-        docs: its candidates.
+        docs: its candidates; best in a retriever's order, so that reranking what was retrieved is calibrated too.
         relevant: positions of the relevant ones; without judgements, full depth's own top K counts as relevant.
     """
 
@@ -51,7 +52,7 @@ class Example:
 
 @dataclass(slots=True)
 class _Record:
-    """Probabilities of one query's candidates after each layer, [layers, candidates], by scorer."""
+    """Logits of one query's candidates after each layer, [layers, candidates], by scorer."""
 
     scores: dict[ScorerName, npt.NDArray[np.float64]]
     relevant: frozenset[int] | None
@@ -63,6 +64,7 @@ def calibrate(
     *,
     ks: Iterable[int] = (1, 5, 10),
     modes: Iterable[Mode] = ("ranked", "top-k"),
+    orders: Iterable[bool] = (False, True),
     target: float = 0.995,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
@@ -72,6 +74,8 @@ def calibrate(
         reranker: open; its own thresholds play no part.
         examples: at least 8 queries, best some 100, of the kind the model will meet.
         ks: numbers of results.
+        modes: modes of pruning.
+        orders: False for candidates in no order, True for candidates whose retrieval order is blended in.
         target: share of full depth's Precision@K that must be kept, in (0, 1].
         progress: called with (queries done, queries in all).
 
@@ -108,7 +112,12 @@ def calibrate(
 
     choices: dict[ScorerName, list[Operating]] = {}
     for scorer in cast(tuple[ScorerName, ...], ("head", "lens")):
-        choices[scorer] = [_operating(records, scorer, k, mode, target, spec.layers) for mode in modes for k in ks]
+        choices[scorer] = [
+            _operating(records, scorer, k, mode, retrieved, target, spec.layers)
+            for retrieved in orders
+            for mode in modes
+            for k in ks
+        ]
     best = min(choices, key=lambda name: float(np.mean([point.evaluations for point in choices[name]])))
     points = tuple(point for point in choices[best] if math.isfinite(point.threshold))
     return Calibration(
@@ -123,63 +132,88 @@ def calibrate(
 
 
 def replay(
-    scores: npt.NDArray[np.float64], k: int, mode: Mode, threshold: float, first_layer: int
+    recorded: npt.NDArray[np.float64], k: int, mode: Mode, threshold: float, first_layer: int, *, retrieved: bool
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Prunes on recorded scores [layers, candidates] as a live pass would.
+    """Prunes on recorded logits [layers, candidates] as a live pass would.
 
     Returns:
         The chosen candidates, best first, and the layer x candidate evaluations that were needed.
     """
-    layers, n = scores.shape
+    layers, n = recorded.shape
+    pool = Pool(n, retrieved=retrieved)
     pruning = ProgressivePruning(k, mode=mode, threshold=threshold, first_layer=first_layer, candidates=n)
     active = np.arange(n)
     chosen: list[npt.NDArray[np.int64]] = []
     evaluations = 0
     for layer in range(1, layers + 1):
         evaluations += len(active)
-        decision = pruning.decide(layer, active, scores[layer - 1, active])
+        if not pruning.wants(layer) and layer < layers:
+            continue
+        scores = pool.see(active, recorded[layer - 1, active])
+        decision = pruning.decide(layer, active, scores)
         chosen.append(decision.selected)
+        if layer == layers:
+            last = np.isin(active, decision.deferred)
+            chosen.append(active[last][np.lexsort((active[last], -scores[last]))])
         active = decision.deferred
         if len(active) == 0:
             break
-    chosen.append(active[np.lexsort((active, -scores[-1, active]))])
     return np.concatenate(chosen)[:k], evaluations
 
 
-def _operating(records: list[_Record], scorer: ScorerName, k: int, mode: Mode, target: float, layers: int) -> Operating:
+def _operating(
+    records: list[_Record], scorer: ScorerName, k: int, mode: Mode, retrieved: bool, target: float, layers: int
+) -> Operating:
     """The cheapest point that keeps the target: for each first layer the lowest threshold, then the best of those."""
-    full = _precision(records, scorer, k, mode, math.inf, layers)[0]
-    best = Operating(k, mode, math.inf, layers, full, full, 1.0)
+    full = _precision(records, scorer, k, mode, math.inf, layers, retrieved)[0]
+    best = Operating(k, mode, retrieved, math.inf, layers, full, full, 1.0)
     for first in range(layers - 1, 0, -1):
-        seen = np.sort([dispersion(r.scores[scorer][layer]) for r in records for layer in range(first - 1, layers)])
+        seen = _dispersions(records, scorer, first, retrieved)
         low, high = 0, len(seen) - 1
         for _ in range(_STEPS):
             if low > high:
                 break
             middle = (low + high) // 2
             threshold = float(np.nextafter(seen[middle], -np.inf))
-            precision, evaluations = _precision(records, scorer, k, mode, threshold, first)
+            precision, evaluations = _precision(records, scorer, k, mode, threshold, first, retrieved)
             if precision >= target * full:
                 if evaluations < best.evaluations:
-                    best = Operating(k, mode, max(0.0, threshold), first, precision, full, evaluations)
+                    best = Operating(k, mode, retrieved, max(0.0, threshold), first, precision, full, evaluations)
                 high = middle - 1
             else:
                 low = middle + 1
     return best
 
 
+def _dispersions(records: list[_Record], scorer: ScorerName, first: int, retrieved: bool) -> npt.NDArray[np.float64]:
+    """The dispersions that whole pools show from layer `first` on, ascending: the thresholds worth trying."""
+    seen = []
+    for record in records:
+        recorded = record.scores[scorer][first - 1 :]
+        ids = np.arange(recorded.shape[1])
+        pool = Pool(len(ids), retrieved=retrieved)
+        seen += [dispersion(pool.see(ids, values)) for values in recorded]
+    return np.sort(seen)
+
+
 def _precision(
-    records: list[_Record], scorer: ScorerName, k: int, mode: Mode, threshold: float, first: int
+    records: list[_Record],
+    scorer: ScorerName,
+    k: int,
+    mode: Mode,
+    threshold: float,
+    first: int,
+    retrieved: bool,
 ) -> tuple[float, float]:
     """Mean Precision@K and share of evaluations on the record. With fewer than K relevant, their number divides, as in
     the paper."""
     precisions, shares = [], []
     for record in records:
         scores = record.scores[scorer]
-        chosen, evaluations = replay(scores, k, mode, threshold, first)
+        chosen, evaluations = replay(scores, k, mode, threshold, first, retrieved=retrieved)
         relevant = record.relevant
         if relevant is None:
-            relevant = frozenset(replay(scores, k, mode, math.inf, first)[0].tolist())
+            relevant = frozenset(replay(scores, k, mode, math.inf, first, retrieved=retrieved)[0].tolist())
         if relevant:
             precisions.append(len(relevant.intersection(chosen.tolist())) / min(k, len(relevant)))
         shares.append(evaluations / scores.size)
@@ -215,9 +249,9 @@ class _Recorder:
         return sampled
 
     def record(self, reranker: Reranker, lens: Lens, relevant: frozenset[int] | None) -> _Record:
-        """Scores of every layer by both scorers; the last layer's are the head's in both."""
-        head = np.stack([sigmoid(logits(self.spec, reranker.engine.head, vectors)) for vectors in self.vectors])
-        probed = [sigmoid(lens.logits(layer, self.vectors[layer - 1])) for layer in range(1, self.spec.layers)]
+        """Logits of every layer by both scorers; the last layer's are the head's in both."""
+        head = np.stack([logits(self.spec, reranker.engine.head, vectors) for vectors in self.vectors])
+        probed = [lens.logits(layer, self.vectors[layer - 1]) for layer in range(1, self.spec.layers)]
         return _Record({"head": head, "lens": np.stack([*probed, head[-1]])}, relevant)
 
 

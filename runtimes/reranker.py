@@ -18,18 +18,27 @@ from edge.models.tokenizer import TokenBatch
 from edge.pruning import Mode, ProgressivePruning
 from edge.runtimes.engine import Tuning
 from edge.runtimes.opening import open_engine
-from edge.runtimes.scoring import LayerReport, PruningObserver, Scorer
+from edge.runtimes.scoring import LayerReport, Pool, PruningObserver, Scorer
 from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One result: the text's position in the input, its relevance in 0 ... 1 (higher is better), and the text."""
+    """One result.
+
+    Attributes:
+        index: the text's position in the input.
+        score: what the order follows, in 0 ... 1, higher is better: the model's probability of relevance, or its blend
+            with the retrieval order.
+        text: the text.
+        relevance: the model's own probability, whatever order the text came in.
+    """
 
     index: int
     score: float
     text: str
+    relevance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +118,23 @@ class Reranker:
         docs: Sequence[str],
         top_k: int | None = None,
         *,
+        retrieved: bool = False,
         mode: Mode | None = None,
         threshold: str | float | None = None,
     ) -> list[Ranked]:
         """The `top_k` most relevant of `docs` (all if None), best first.
+
+        Args:
+            retrieved: `docs` come in the order a retriever gave them, best first. That order is evidence of its own,
+                and is blended with the model's judgement (`models.blending`).
+            mode, threshold: instead of the ones this object was made with.
 
         Raises:
             InputError: the query is empty, there are no documents, `top_k` is not positive, or a text is not valid
                 Unicode.
             BudgetExceeded: the request does not fit the limit; the error names the smallest that works.
         """
-        return self.explain(query, docs, top_k, mode=mode, threshold=threshold).results
+        return self.explain(query, docs, top_k, retrieved=retrieved, mode=mode, threshold=threshold).results
 
     def explain(
         self,
@@ -127,6 +142,7 @@ class Reranker:
         docs: Sequence[str],
         top_k: int | None = None,
         *,
+        retrieved: bool = False,
         mode: Mode | None = None,
         threshold: str | float | None = None,
         every_layer: bool = False,
@@ -141,11 +157,15 @@ class Reranker:
             raise InputError(f"the number of results must be at least 1, not {k}")
         batch = self.tokenize(query, docs)
         mode = mode or self.mode
-        limit, first_layer = self._operating(k, mode, threshold)
+        limit, first_layer = self._operating(k, mode, threshold, retrieved)
         pruning = ProgressivePruning(k, mode=mode, threshold=limit, first_layer=first_layer, candidates=len(docs))
-        observer = PruningObserver(self.model.spec, self._scorer, pruning, len(docs), every_layer)
+        pool = Pool(len(docs), retrieved=retrieved)
+        observer = PruningObserver(self.model.spec, self._scorer, pruning, pool, len(docs), every_layer)
         stats = self.engine.run(batch, observer)
-        results = [Ranked(int(i), float(observer.scores[i]), docs[i]) for i in observer.ranking()[:k]]
+        relevance = pool.relevance()
+        results = [
+            Ranked(int(i), float(observer.scores[i]), docs[i], float(relevance[i])) for i in observer.ranking()[:k]
+        ]
         return Ranking(results, limit, first_layer, observer.reports, stats)
 
     def tokenize(self, query: str, docs: Sequence[str]) -> TokenBatch:
@@ -173,9 +193,9 @@ class Reranker:
     ) -> None:
         self.close()
 
-    def _operating(self, k: int, mode: Mode, threshold: str | float | None) -> tuple[float, int]:
+    def _operating(self, k: int, mode: Mode, threshold: str | float | None, retrieved: bool) -> tuple[float, int]:
         value = self._threshold if threshold is None else parse_threshold(threshold)
-        point = self.calibration.find(k, mode) if self.calibration is not None else None
+        point = self.calibration.find(k, mode, retrieved) if self.calibration is not None else None
         if value is not None:
             return value, point.first_layer if point is not None else 1
         return (point.threshold, point.first_layer) if point is not None else (math.inf, 1)

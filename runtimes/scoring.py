@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.chunking import Chunk
+from edge.models.blending import prior_logits
 from edge.models.calibration import Lens
 from edge.models.spec import ModelSpec
 from edge.pruning import Decision, ProgressivePruning
@@ -17,7 +18,7 @@ from edge.runtimes.heads import logits, pool, sigmoid
 
 
 class Scorer:
-    """Relevance probabilities from pooled vectors: the model's own head, or a lens on the layers before the last."""
+    """Relevance logits from pooled vectors: the model's own head, or a lens on the layers before the last."""
 
     def __init__(self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], lens: Lens | None = None) -> None:
         self._spec = spec
@@ -25,14 +26,37 @@ class Scorer:
         self._lens = lens
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Probabilities [n] of vectors [n, hidden] after `layer` layers.
+        """Logits [n] of vectors [n, hidden] after `layer` layers.
 
         Raises:
             ModelError: a score is not finite.
         """
         if self._lens is not None and layer < self._spec.layers:
-            return sigmoid(self._lens.logits(layer, vectors))
-        return sigmoid(logits(self._spec, self._head, vectors))
+            return self._lens.logits(layer, vectors)
+        return logits(self._spec, self._head, vectors)
+
+
+class Pool:
+    """The candidates' logits so far and, if they came in retrieval order, what that order adds to them.
+
+    The blend (see `models.blending`) needs the spread of the whole pool's logits; a candidate that left early counts
+    with its last one. Without pruning the order is exactly the blended one.
+    """
+
+    def __init__(self, candidates: int, *, retrieved: bool) -> None:
+        self._logits = np.full(candidates, np.nan)
+        self._prior = prior_logits(candidates) if retrieved else None
+
+    def see(self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Takes the logits [n] of some candidates and returns their scores [n] in 0 ... 1, by which they compare."""
+        self._logits[ids] = values
+        if self._prior is None:
+            return sigmoid(values)
+        return sigmoid(values + np.nanstd(self._logits) * self._prior[ids])
+
+    def relevance(self) -> npt.NDArray[np.float64]:
+        """The model's own last probability of every candidate [candidates], nan for those never scored."""
+        return sigmoid(self._logits)
 
 
 @dataclass(slots=True)
@@ -57,6 +81,7 @@ class PruningObserver:
     """Scores candidates after each layer that matters, lets `pruning` decide, and keeps the ranking.
 
     Attributes:
+        pool: the candidates' logits, blended with their retrieval order if they came in one.
         scores: last known score of each candidate [n].
         reports: one for each layer whose scores were looked at.
         groups: candidates in the order of their groups' ranks: winners that left early, ... , the last ones standing.
@@ -66,6 +91,7 @@ class PruningObserver:
     spec: ModelSpec
     scorer: Scorer
     pruning: ProgressivePruning
+    pool: Pool
     candidates: int
     every_layer: bool = False
     scores: npt.NDArray[np.float64] = field(init=False)
@@ -87,7 +113,7 @@ class PruningObserver:
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not self.wants(layer):
             return active
-        scores = self.scorer(layer, self._vectors[active])
+        scores = self.pool.see(active, self.scorer(layer, self._vectors[active]))
         self.scores[active] = scores
         decision = self.pruning.decide(layer, active, scores)
         self.reports.append(LayerReport(layer, active, scores, decision))

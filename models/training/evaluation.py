@@ -18,12 +18,11 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from .blend import Floats64, blended, ndcg, retrieval_scores
+from ..blending import WEIGHT, Floats64, blended, retrieval_scores
+from .measures import ndcg
 from .mining import Floats
 from .model import LayeredReranker, batches, padded, pair_tokenizer
 from .testpools import TestQuery, cached
-
-DEFAULT_WEIGHT = 0.6  # chosen on locomo-dev and manual pages, both left out of training
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder of judged sets in BEIR layout")
     parser.add_argument("--sets", nargs="*", help="names of sets (default: every folder with a test split)")
     parser.add_argument("--queries", type=int, default=200, help="test queries per set")
-    parser.add_argument("--weight", type=float, default=DEFAULT_WEIGHT, help="the reranker's share of the blend")
+    parser.add_argument("--weight", type=float, default=WEIGHT, help="the reranker's share of the blend")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache", type=Path, help="folder that keeps the pools between runs")

@@ -1,13 +1,13 @@
-"""The blended order and the measure it is judged by."""
+"""The blended order."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edge.models.training.blend import blended, ndcg, retrieval_scores
+from edge.models.blending import blended, prior_logits
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:
@@ -45,15 +45,11 @@ def test_a_weight_outside_its_range_is_refused() -> None:
         blended(np.zeros(3), 1.5)
 
 
-def test_ndcg_counts_what_retrieval_missed() -> None:
-    grades = np.array([0.0, 1.0, 0.0])
-    alone = float(ndcg(retrieval_scores(3), grades, np.array([1.0])))
-    assert alone == pytest.approx(1 / math.log2(3))
-    missed = float(ndcg(retrieval_scores(3), grades, np.array([1.0, 1.0])))
-    assert missed == pytest.approx((1 / math.log2(3)) / (1 + 1 / math.log2(3)))
-
-
-def test_ndcg_stops_at_ten() -> None:
-    grades = np.zeros(12)
-    grades[10] = 1.0
-    assert float(ndcg(retrieval_scores(12), grades, np.array([1.0]))) == 0.0
+@given(st.lists(st.floats(-20, 20), min_size=2, max_size=30), st.floats(0.05, 1.0))
+def test_prior_logits_order_a_pool_as_the_blend_does(values: list[float], weight: float) -> None:
+    logits = np.array(values)
+    if logits.std() <= 1e-6:
+        logits = np.arange(len(values), dtype=float)
+    mixed = blended(logits, weight)
+    shifted = logits + logits.std() * prior_logits(len(logits), weight)
+    assert np.allclose(weight * (shifted - shifted.mean()) / logits.std(), mixed - mixed.mean(), atol=1e-7)

@@ -1,0 +1,20 @@
+"""The measure that orders are judged by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..blending import Floats64
+
+
+def ndcg(scores: Floats64, grades: Floats64, ideal: Floats64, k: int = 10) -> Floats64:
+    """nDCG@k per query. ``ideal`` holds every judged grade of the query, so what retrieval missed counts.
+
+    Gains are the grades themselves, discounts log2(rank + 1), as in BEIR. Ties keep the retrieval order.
+    """
+    order = np.argsort(-scores, axis=-1, kind="stable")[..., :k]
+    gains = np.take_along_axis(grades, order, axis=-1)
+    discount = 1.0 / np.log2(np.arange(2, gains.shape[-1] + 2))
+    best = -np.sort(-ideal, axis=-1)[..., :k]
+    limit = (best / np.log2(np.arange(2, best.shape[-1] + 2))).sum(-1)
+    return np.asarray((gains * discount).sum(-1) / np.maximum(limit, 1e-9))
