@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from edge.apps.options import configure, engine_options, print_stats, read_documents, report_options
+from edge.apps.options import configure, engine_options, print_stats, read_documents, report_options, text_options
 from edge.errors import StorageError
 from edge.resident import ResidentWatch
 from edge.runtimes.embedder import Embedder
@@ -17,13 +17,10 @@ from edge.trace import Trace
 
 
 @click.command()
-@click.option(
-    "--docs", default="-", show_default=True, help="Texts: a file with one per line or JSON Lines; - is stdin."
-)
 @click.option("--model", help="Embedder: a known name or the path of a packed model.")
 @click.option("--query", is_flag=True, help="The texts are questions (models trained with an instruction get it).")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a .npy array [n, dim] instead.")
-@click.option("--max-tokens", type=int, help="Longest text in tokens; longer ones are cut.")
+@text_options
 @engine_options
 @report_options
 def embed(

@@ -37,6 +37,18 @@ def engine_options(command: Command) -> Command:
     return command
 
 
+def text_options(command: Command) -> Command:
+    """`--docs`, `--max-tokens`: what verbs over texts from a file or stdin take."""
+    for option in (
+        click.option("--max-tokens", type=int, help="Longest sequence in tokens; longer texts are cut."),
+        click.option(
+            "--docs", default="-", show_default=True, help="Texts: a file with one per line or JSON Lines; - is stdin."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def report_options(command: Command) -> Command:
     """`--json`, `--stats`, `--trace`."""
     for option in (

@@ -16,6 +16,7 @@ from edge.apps.options import (
     print_stats,
     read_documents,
     report_options,
+    text_options,
 )
 from edge.resident import ResidentWatch
 from edge.runtimes.reranker import Ranking, Reranker
@@ -24,9 +25,6 @@ from edge.trace import Trace
 
 @click.command()
 @click.argument("query")
-@click.option(
-    "--docs", default="-", show_default=True, help="Texts: a file with one per line or JSON Lines; - is stdin."
-)
 @click.option("-k", "--top-k", type=int, help="How many results (all if not given).")
 @click.option("--model", help="Reranker: a known name or the path of a packed model.")
 @click.option("--threshold", help="Dispersion at which pruning starts: auto, inf, or a number.")
@@ -34,8 +32,8 @@ from edge.trace import Trace
     "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
 )
 @click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
-@click.option("--max-tokens", type=int, help="Longest query + document in tokens; longer documents are cut.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
+@text_options
 @engine_options
 @report_options
 def rerank(

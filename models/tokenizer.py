@@ -21,12 +21,11 @@ from edge.errors import CorruptBlock, InputError, ModelError, StorageError
 from edge.models.clipping import Clip
 from edge.models.partial import VOCABULARY, PartialTokenizer
 from edge.models.spec import Architecture, ModelSpec
+from edge.models.tokens import Ids, TokenBatch
 from edge.resident import anonymous_resident, trim_heap
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-Ids = npt.NDArray[np.int32]
 
 _BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 260, "xlm-roberta": 900, "qwen3": 330}
 """Memory of a loaded tokenizer by token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
@@ -36,40 +35,6 @@ _PARTIAL_NBYTES = 16 << 20
 
 _GROUP_CHARS = 128 << 10
 """Texts are handed to the tokenizer in groups of this many characters: an encoding takes some 150 bytes per token."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """The tokens of a request's sequences, one after another.
-
-    Attributes:
-        prefix: ids that every sequence starts with [p]: template, instruction and query of a decoder, whose states can
-            be shared; empty for encoders, where every token sees the document.
-        tokens: each sequence's own ids, after the prefix [total].
-        lengths: own ids of each sequence [n].
-        types: token types of `tokens` [total], None for models that have one type or none.
-        query_cut: the query was longer than its share and lost its end.
-    """
-
-    prefix: Ids
-    tokens: Ids
-    lengths: Ids
-    types: npt.NDArray[np.uint8] | None
-    query_cut: bool
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def starts(self) -> npt.NDArray[np.int64]:
-        """Where each sequence starts in `tokens` [n + 1]; the last entry is their end."""
-        return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes these arrays hold."""
-        types = 0 if self.types is None else self.types.nbytes
-        return self.prefix.nbytes + self.tokens.nbytes + self.lengths.nbytes + types
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from edge.lanes import Lane
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
 from edge.models.spec import ModelSpec
-from edge.models.tokenizer import PairTokenizer, TokenBatch
+from edge.models.tokenizer import PairTokenizer
+from edge.models.tokens import TokenBatch
 from edge.resident import ResidentWatch, measured_growth, trim_heap
 from edge.runtimes.base import HiddenDtype, load_runtime
 from edge.runtimes.input import Feed, InputEmbedding

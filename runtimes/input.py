@@ -11,7 +11,7 @@ from edge.budget import MemoryBudget
 from edge.chunking import Chunk
 from edge.models.layout import EMBED
 from edge.models.packed import PackedModel
-from edge.models.tokenizer import TokenBatch
+from edge.models.tokens import TokenBatch
 from edge.rows import RowCache
 from edge.trace import Trace
 

@@ -14,7 +14,7 @@ from edge.errors import InputError
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER, resolve
-from edge.models.tokenizer import TokenBatch
+from edge.models.tokens import TokenBatch
 from edge.pruning import Mode, ProgressivePruning
 from edge.runtimes.engine import Tuning
 from edge.runtimes.opening import open_engine

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge.arrangement import Arrangement
-from edge.models.tokenizer import TokenBatch
+from edge.models.tokens import TokenBatch
 from edge.window import SlidingWindow
 
 

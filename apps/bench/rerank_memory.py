@@ -38,6 +38,9 @@ _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
 @click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=2, show_default=True, help="Alternating repetitions (A B A B ...).")
+@click.option(
+    "--repeats", default=2, show_default=True, help="Runs per process (transformers: 1); the last counts."
+)
 @click.option("--systems", default="streamed,resident,onnxruntime,transformers", show_default=True)
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -51,6 +54,7 @@ def rerank_memory(
     precision: str,
     threads: int,
     rounds: int,
+    repeats: int,
     systems: str,
     work_dir: Path | None,
     as_json: bool,
@@ -75,15 +79,15 @@ def rerank_memory(
         ids = _token_ids(model.tokenizer_path, [head.no_token, head.yes_token]) if head.kind == "yes-no" else []
     common: dict[str, Any] = {
         "pack": str(pack), "checkpoint": str(checkpoint), "query": _QUERY, "docs": docs, "top_k": top_k,
-        "max_tokens": tokens, "threads": threads, "repeats": 1, "batch": 4,
+        "max_tokens": tokens, "threads": threads, "repeats": repeats, "batch": 4,
         "no": ids[0] if ids else None, "yes": ids[1] if ids else None,
     }  # fmt: skip
     tasks: dict[str, dict[str, Any]] = {
         "streamed": {"system": "edge", "memory": parse_size(memory), "cold": True},
-        "resident": {"system": "edge", "memory": parse_size(resident_memory), "cold": False, "repeats": 2},
-        "onnxruntime": {"system": "onnxruntime", "repeats": 2},
-        "transformers": {"system": "transformers"},
-        "offload": {"system": "offload"},
+        "resident": {"system": "edge", "memory": parse_size(resident_memory), "cold": False},
+        "onnxruntime": {"system": "onnxruntime"},
+        "transformers": {"system": "transformers", "repeats": 1},
+        "offload": {"system": "offload", "repeats": 1},
     }
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -110,7 +114,8 @@ def rerank_memory(
 
 
 def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds; of repeated runs in one process the last counts, the first having warmed it up."""
+    """Medians over the rounds. Of repeated runs in one process the last counts, the first having warmed up the process
+    (never the page cache, where that is cold)."""
     seconds = [report["seconds"][-1] for report in reports]
     return {
         "seconds": statistics.median(seconds),
@@ -130,14 +135,16 @@ def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
         f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs"
     )
     first = rows.get("streamed") or next(iter(rows.values()))
-    click.echo("peak: anonymous resident memory of the process; with files: mapped weights and code included, too")
-    click.echo(f"{'':14}{'seconds':>9}{'ratio':>8}{'peak':>10}{'with files':>12}{'ratio':>8}{'same top K':>12}")
+    click.echo("peak: anonymous resident memory of the whole process; ratios are medians over the rounds")
+    click.echo(f"{'':14}{'seconds':>9}{'ratio':>8}{'peak':>10}{'ratio':>8}{'same top K':>12}")
     for name, row in rows.items():
+        ratio = statistics.median(
+            own / other for own, other in zip(row["all_seconds"], first["all_seconds"], strict=False)
+        )
         agreed = len(set(row["scores"]) & set(first["scores"])) / max(1, len(first["scores"]))
         click.echo(
-            f"{name:14}{row['seconds']:9.2f}{row['seconds'] / first['seconds']:8.2f}"
-            f"{format_size(row['peak_resident']):>10}{format_size(row['peak_with_files']):>12}"
-            f"{row['peak_with_files'] / max(1, first['peak_with_files']):8.2f}{agreed:12.0%}"
+            f"{name:14}{row['seconds']:9.2f}{ratio:8.2f}{format_size(row['peak_resident']):>10}"
+            f"{row['peak_resident'] / first['peak_resident']:8.2f}{agreed:12.0%}"
         )
     stats = first["stats"]
     if stats:

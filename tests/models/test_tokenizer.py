@@ -26,7 +26,8 @@ from edge.models.clipping import Clip
 from edge.models.heads import detect_head
 from edge.models.qwen3 import reranker_head
 from edge.models.spec import HeadSpec, ModelSpec
-from edge.models.tokenizer import PairTokenizer, TokenBatch
+from edge.models.tokenizer import PairTokenizer
+from edge.models.tokens import TokenBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RERANKERS = ["bert-reranker", "xlm-roberta-reranker", "qwen3-reranker"]

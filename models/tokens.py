@@ -1,0 +1,44 @@
+"""A request's token sequences as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """The tokens of a request's sequences, one after another.
+
+    Attributes:
+        prefix: ids that every sequence starts with [p]: template, instruction and query of a decoder, whose states can
+            be shared; empty for encoders, where every token sees the document.
+        tokens: each sequence's own ids, after the prefix [total].
+        lengths: own ids of each sequence [n].
+        types: token types of `tokens` [total], None for models that have one type or none.
+        query_cut: the query was longer than its share and lost its end.
+    """
+
+    prefix: Ids
+    tokens: Ids
+    lengths: Ids
+    types: npt.NDArray[np.uint8] | None
+    query_cut: bool
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where each sequence starts in `tokens` [n + 1]; the last entry is their end."""
+        return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes these arrays hold."""
+        types = 0 if self.types is None else self.types.nbytes
+        return self.prefix.nbytes + self.tokens.nbytes + self.lengths.nbytes + types
