@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from edge.apps.evolution import check_picture, plot_scores
 from edge.apps.options import (
     Document,
     configure,
@@ -32,6 +33,9 @@ from edge.trace import Trace
     "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
 )
 @click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw each candidate's score by layer here."
+)
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
 @text_options
 @engine_options
@@ -45,6 +49,7 @@ def rerank(
     mode: str | None,
     retrieved: bool,
     max_tokens: int | None,
+    plot: Path | None,
     explain: bool,
     memory: str | None,
     runtime: str | None,
@@ -55,16 +60,22 @@ def rerank(
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model, threshold=threshold, mode=mode)
+    if plot is not None:
+        check_picture(plot)
     with ResidentWatch() as watch:
         documents = read_documents(docs)
         recorder = Trace(events=trace is not None)
         with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
             texts = [d.text for d in documents]
-            ranking = reranker.explain(query, texts, top_k, retrieved=retrieved, every_layer=explain)
+            ranking = reranker.explain(
+                query, texts, top_k, retrieved=retrieved, every_layer=explain or plot is not None
+            )
         watch.sample()
         figures = replace(ranking.stats, peak_resident=watch.high_water).to_json()
     if trace is not None:
         recorder.write(trace)
+    if plot is not None:
+        plot_scores(ranking, texts, plot)
     if as_json:
         click.echo(json.dumps(_document(ranking, documents, figures, explain), ensure_ascii=False))
         return

@@ -117,9 +117,25 @@ def test_every_flag_reaches_its_consumer(edge: Edge, home: Path) -> None:
     edge.json("rerank", QUERY, "--docs", "docs.txt", "--trace", str(trace))
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     assert {"layer 0", "layer 1", "layer 2"} <= {event["name"] for event in events}
+    blended = edge.json("rerank", QUERY, "--docs", "docs.txt", "--retrieved")["results"]
+    assert [r["score"] for r in blended] != [r["score"] for r in base["results"]]
     assert edge.json("rerank", QUERY, "--docs", "docs.txt", "--runtime", "numpy", "--threads", "1")["results"]
     assert "no runtime 'nope'" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--runtime", "nope")
     assert "nowhere" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "nowhere")
+
+
+def test_a_plot_is_drawn(edge: Edge, home: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert (
+        edge("rerank", QUERY, "--docs", "docs.txt", "-k", "1", "--threshold", "0", "--plot", "way.svg").returncode == 0
+    )
+    picture = (home / "way.svg").read_text(encoding="utf-8")
+    assert picture.startswith("<?xml")
+    assert picture.count("<path") > 4
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_at_once(edge: Edge) -> None:
+    assert ".svg" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--plot", "way.jpeg2000")
 
 
 def test_explain_and_stats_are_for_people(edge: Edge) -> None:
