@@ -10,9 +10,14 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
+    "Answer": "edge.apps.assistant.answer",
+    "Assistant": "edge.apps.assistant.assistant",
+    "Collection": "edge.apps.collection.collection",
     "Config": "edge.config",
     "EdgeError": "edge.errors",
     "Embedder": "edge.runtimes.embedder",
+    "Hit": "edge.apps.collection.hits",
+    "Memory": "edge.apps.memory.memory",
     "MemoryBudget": "edge.budget",
     "Ranked": "edge.runtimes.reranker",
     "Reranker": "edge.runtimes.reranker",

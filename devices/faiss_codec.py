@@ -1,0 +1,202 @@
+"""Codecs, k-means and list scanners from faiss, which is imported when the first of them is used.
+
+No codec codes residuals: a row's code does not depend on its list's centroid, so that lists can be split while others
+write to them, and parts can be merged without coding again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CapabilityError, ConfigError, StorageError
+from edge.ivf.base import Bytes, CodecSpec, Ids, Scanner, Vectors
+
+NAMES = ("flat", "sq8", "pq")
+
+_PQ_WIDTH = 4
+"""Components of a vector that product quantization codes in one byte."""
+
+_PQ_ITERATIONS = 10
+
+_DECODE_ROWS = 2048
+"""Rows of the sample that k-means holds as float32 at a time."""
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise CapabilityError("the index needs faiss: pip install faiss-cpu") from error
+    return faiss
+
+
+class FaissCodecs:
+    """The library the index trains its centroids and codecs with."""
+
+    def __init__(self, *, threads: int = 0) -> None:
+        """
+        Args:
+            threads: of training; 0 takes what faiss takes by itself, all cores.
+        """
+        self._threads = threads
+
+    def open(self, spec: CodecSpec) -> FaissCodec:
+        """The codec a spec describes.
+
+        Raises:
+            CapabilityError: faiss is not installed.
+            StorageError: the training state is not one of this codec's.
+        """
+        return FaissCodec(spec)
+
+    def train(self, name: str, sample: Vectors, *, seed: int) -> CodecSpec:
+        """Fits a codec on `sample` [n, dim].
+
+        Raises:
+            ConfigError: there is no codec of that name, or it cannot code vectors of this width.
+            CapabilityError: faiss is not installed.
+        """
+        dim = sample.shape[1]
+        if name == "flat":
+            return CodecSpec("flat", dim, 4 * dim)
+        faiss = self._faiss()
+        if name == "sq8":
+            index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        elif name == "pq":
+            if dim % _PQ_WIDTH:
+                raise ConfigError(
+                    f"codec pq needs vectors whose width is a multiple of {_PQ_WIDTH}, not {dim}: use sq8"
+                )
+            index = faiss.IndexPQ(dim, dim // _PQ_WIDTH, 8, faiss.METRIC_INNER_PRODUCT)
+            index.pq.cp.seed = seed
+            index.pq.cp.min_points_per_centroid = 1
+            index.pq.cp.niter = _PQ_ITERATIONS
+        else:
+            raise ConfigError(f"there is no codec {name!r}; there are {', '.join(NAMES)} and auto")
+        index.train(np.ascontiguousarray(sample))
+        return CodecSpec(name, dim, index.sa_code_size(), faiss.serialize_index(index).tobytes())
+
+    def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
+        """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist.
+
+        Raises:
+            CapabilityError: faiss is not installed.
+        """
+        faiss = self._faiss()
+        dim = sample.shape[1]
+        clustering = faiss.Clustering(dim, nlist)
+        clustering.niter = iterations
+        clustering.seed = seed
+        clustering.spherical = True
+        clustering.min_points_per_centroid = 1
+        clustering.max_points_per_centroid = len(sample)
+        clustering.decode_block_size = _DECODE_ROWS
+        halves = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16)
+        codes = np.ascontiguousarray(sample).view(np.uint8)
+        clustering.train_encoded(codes, halves, faiss.IndexFlatIP(dim))
+        return np.array(faiss.vector_to_array(clustering.centroids).reshape(nlist, dim))
+
+    def _faiss(self) -> Any:
+        faiss = _faiss()
+        if self._threads:
+            faiss.omp_set_num_threads(self._threads)
+        return faiss
+
+
+class FaissCodec:
+    """Flat, SQ8 or PQ. Thread-safe, except for its scanners."""
+
+    def __init__(self, spec: CodecSpec) -> None:
+        self.spec = spec
+        self._lock = threading.Lock()
+        self._index: Any = None
+        self._lists: Any = None
+
+    def encode(self, vectors: Vectors) -> Bytes:
+        """Codes of `vectors` [n, dim]: uint8 [n, code_size]."""
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        if self.spec.exact:
+            return vectors.view(np.uint8)
+        codes: Bytes = self._open().sa_encode(vectors)
+        return codes
+
+    def decode(self, codes: Bytes) -> Vectors:
+        """What `codes` [n, code_size] stand for: float32 [n, dim]."""
+        codes = np.ascontiguousarray(codes)
+        if self.spec.exact:
+            return codes.view(np.float32)
+        vectors: Vectors = self._open().sa_decode(codes)
+        return vectors
+
+    def scanner(self) -> Scanner:
+        """A scanner of one's own."""
+        faiss = _faiss()
+        with self._lock:
+            if self._lists is None:
+                self._lists = _lists(faiss, self.spec, self._opened(faiss))
+        return FaissScanner(faiss, self._lists)
+
+    def _open(self) -> Any:
+        with self._lock:
+            return self._opened(_faiss())
+
+    def _opened(self, faiss: Any) -> Any:
+        if self._index is None and not self.spec.exact:
+            try:
+                self._index = faiss.deserialize_index(np.frombuffer(self.spec.state, np.uint8))
+            except RuntimeError as error:
+                raise StorageError(f"the training state of codec {self.spec.name} cannot be read: {error}") from error
+        return self._index
+
+
+class FaissScanner:
+    """Scans codes in our own buffers with faiss's kernels. Belongs to one thread."""
+
+    def __init__(self, faiss: Any, lists: Any) -> None:
+        self._pointer = faiss.swig_ptr
+        self._lists = lists  # the scanner refers to it
+        # Never let SWIG own it (`thisown = True`): releasing an owned one breaks faiss's table of types.
+        self._scanner = lists.get_InvertedListScanner(False, None, None)
+        self._destroy = faiss.InvertedListScanner.__swig_destroy__
+        self._query: Vectors | None = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_destroy"):
+            self._destroy(self._scanner)
+
+    def set_query(self, query: Vectors) -> None:
+        """Starts a query, [dim]."""
+        self._query = np.ascontiguousarray(query, np.float32)  # the scanner refers to it
+        self._scanner.set_query(self._pointer(self._query))
+        self._scanner.set_list(0, 0.0)
+
+    def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
+        """Merges rows of one list into the best so far; see `edge.ivf.base.Scanner`."""
+        if len(labels):
+            pointer = self._pointer
+            self._scanner.scan_codes(
+                len(labels), pointer(codes), pointer(labels), pointer(scores), pointer(found), len(found)
+            )
+
+
+def _lists(faiss: Any, spec: CodecSpec, index: Any) -> Any:
+    """An IVF index without rows, of which only the scanner is used."""
+    quantizer = faiss.IndexFlatIP(spec.dim)
+    quantizer.add(np.zeros((1, spec.dim), np.float32))
+    metric = faiss.METRIC_INNER_PRODUCT
+    if spec.name == "flat":
+        lists = faiss.IndexIVFFlat(quantizer, spec.dim, 1, metric)
+    elif spec.name == "sq8":
+        lists = faiss.IndexIVFScalarQuantizer(quantizer, spec.dim, 1, index.sq.qtype, metric, False)
+        lists.sq = index.sq
+    else:
+        lists = faiss.IndexIVFPQ(quantizer, spec.dim, 1, index.pq.M, index.pq.nbits, metric)
+        lists.by_residual = False
+        lists.pq = index.pq
+        lists.precompute_table()
+    lists.is_trained = True
+    return lists

@@ -1,0 +1,168 @@
+"""What prefill costs on this machine: seconds T(cached, computed), measured once per model and interpolated."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge.errors import CorruptBlock, InputError, StorageError
+
+if TYPE_CHECKING:
+    from edge.knowledge import KVBackend
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Seconds of computing some tokens after some that are cached (RAGCache, section 5.1, the profiler's table).
+
+    Attributes:
+        fingerprint: the backend it was measured with.
+        cached: grid of tokens in context, ascending.
+        computed: grid of tokens to compute, ascending, from 1 upwards.
+        seconds: one row per value of `cached`, one column per value of `computed`.
+    """
+
+    fingerprint: str
+    cached: tuple[int, ...]
+    computed: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        rows = {len(self.computed)} | {len(row) for row in self.seconds}
+        values = [value for row in self.seconds for value in row]
+        if (
+            len(self.seconds) != len(self.cached)
+            or len(rows) != 1
+            or not values
+            or list(self.cached) != sorted(set(self.cached))
+            or list(self.computed) != sorted(set(self.computed))
+            or self.cached[0] < 0
+            or self.computed[0] < 1
+            or not all(math.isfinite(value) and value >= 0 for value in values)
+        ):
+            raise InputError(
+                f"a cost table needs ascending grids and a non-negative time for each of its points, "
+                f"not {len(self.seconds)} rows for {len(self.cached)} cached by {len(self.computed)} computed lengths"
+            )
+
+    def estimate(self, cached: int, computed: int) -> float:
+        """Seconds to compute `computed` tokens after `cached`: bilinear inside the grid, and outside it the plane of
+        the nearest cell goes on; never negative, and 0 for nothing to compute."""
+        if computed <= 0:
+            return 0.0
+        row, across = _cell(self.cached, cached)
+        column, along = _cell(self.computed, computed)
+        low, high = self.seconds[row], self.seconds[min(row + 1, len(self.cached) - 1)]
+        near = _between(low, column, along)
+        far = _between(high, column, along)
+        return max(0.0, near + across * (far - near))
+
+    @classmethod
+    def measure(
+        cls,
+        backend: KVBackend,
+        tokens: Sequence[int],
+        *,
+        cached: Sequence[int] = (0, 512, 2048),
+        computed: Sequence[int] = (16, 128, 512),
+        repeats: int = 3,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> CostTable:
+        """Measures on an idle machine; what is in context is lost. Takes about `repeats` prefills of the largest grid
+        values.
+
+        Args:
+            tokens: text to compute, at least as many tokens as the largest pair of grid values that fits the context.
+            cached, computed: the grid; values that do not fit context or text are left out.
+            repeats: the median of so many runs counts.
+
+        Raises:
+            InputError: the context or the text is too short for a single point of the grid.
+        """
+        room = min(backend.capacity, len(tokens))
+        lengths = [length for length in sorted(set(computed)) if 0 < length <= room]
+        prefixes = [length for length in sorted(set(cached)) if lengths and 0 <= length <= room - lengths[-1]]
+        if not prefixes:
+            raise InputError(
+                f"{room:,} tokens are too few to measure prefill on; at least {min(computed):,} are needed"
+            )
+        rows = []
+        backend.truncate(0)
+        backend.prefill(tokens[: lengths[0]])  # the first run also brings the weights in
+        backend.truncate(0)
+        for prefix in prefixes:
+            backend.prefill(tokens[backend.length : prefix])
+            rows.append(tuple(_median(backend, tokens[prefix : prefix + n], repeats, clock) for n in lengths))
+        backend.truncate(0)
+        return cls(backend.fingerprint, tuple(prefixes), tuple(lengths), tuple(rows))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the table as JSON, in place of what was there.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        text = json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise StorageError(f"the cost table cannot be written to {path}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostTable | None:
+        """The table that was saved there; None when there is none. Compare its `fingerprint` before use.
+
+        Raises:
+            CorruptBlock: the file is no cost table; measure again.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            rows = tuple(tuple(float(value) for value in row) for row in data["seconds"])
+            return cls(str(data["fingerprint"]), _grid(data["cached"]), _grid(data["computed"]), rows)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, InputError) as error:
+            raise CorruptBlock(f"{path} is no cost table ({error}); remove it and it is measured again") from error
+
+
+def _grid(values: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _median(backend: KVBackend, tokens: Sequence[int], repeats: int, clock: Callable[[], float]) -> float:
+    prefix = backend.length
+    times = []
+    for _ in range(repeats):
+        started = clock()
+        backend.prefill(tokens)
+        times.append(clock() - started)
+        backend.truncate(prefix)
+    return statistics.median(times)
+
+
+def _cell(grid: tuple[int, ...], value: int) -> tuple[int, float]:
+    """The cell that `value` lies in or next to, and how far across it: 0 at its start, 1 at its end."""
+    if len(grid) == 1:
+        return 0, 0.0
+    index = next((i for i in range(len(grid) - 2, 0, -1) if value >= grid[i]), 0)
+    return index, (value - grid[index]) / (grid[index + 1] - grid[index])
+
+
+def _between(row: tuple[float, ...], column: int, along: float) -> float:
+    return row[column] + along * (row[min(column + 1, len(row) - 1)] - row[column])

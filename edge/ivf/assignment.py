@@ -1,0 +1,54 @@
+"""Which list a vector belongs to, and writing vectors list by list."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.ivf.base import Codec, Ids, Vectors
+from edge.ivf.segment_writer import SegmentWriter
+
+Lists = npt.NDArray[np.int32]
+
+_ROWS = 1024
+"""Vectors multiplied with the centroids, and coded, at a time: enough for the cores, little for the memory."""
+
+
+def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
+    """The list of each of `vectors` [n, dim]: the one whose centroid [nlist, dim] has the largest inner product with
+    it; and that product, [n]. Holds `assign_nbytes(nlist)`."""
+    lists = np.zeros(len(vectors), np.int32)
+    scores = np.zeros(len(vectors), np.float32)
+    if len(centroids) > 1:
+        for start in range(0, len(vectors), _ROWS):
+            products = vectors[start : start + _ROWS] @ centroids.T
+            best = products.argmax(axis=1)
+            lists[start : start + _ROWS] = best
+            scores[start : start + _ROWS] = np.take_along_axis(products, best[:, None], axis=1)[:, 0]
+    return lists, scores
+
+
+def assign_nbytes(nlist: int) -> int:
+    """Bytes of the products that `assign` holds."""
+    return _ROWS * nlist * 4
+
+
+def misfit(vectors: Vectors, scores: Vectors) -> float:
+    """Sum over `vectors` [n, dim] of 1 - cosine to the own centroid, given the products `scores` [n] with it. Centroids
+    have unit length."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    return float(len(vectors) - np.sum(scores / np.maximum(norms, np.finfo(np.float32).tiny)))
+
+
+def append_by_list(writer: SegmentWriter, codec: Codec, lists: Lists, ids: Ids, vectors: Vectors) -> None:
+    """Writes rows sorted by list: `lists` [n], `ids` [n], `vectors` [n, dim] (of any strides), none of them in a list
+    before the writer's last."""
+    order = np.argsort(lists, kind="stable")
+    for start in range(0, len(order), _ROWS):
+        rows = order[start : start + _ROWS]
+        block = np.ascontiguousarray(vectors[rows])
+        codes = codec.encode(block)
+        own = lists[rows]
+        cuts = (np.flatnonzero(np.diff(own)) + 1).tolist()
+        for low, high in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            writer.append(int(own[low]), ids[rows[low:high]], codes[low:high], block[low:high])

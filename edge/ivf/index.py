@@ -1,0 +1,241 @@
+"""`VectorIndex`: a tiered IVF index inside somebody else's SQLite database, and a folder of segments beside it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from edge.budget import MemoryBudget
+from edge.errors import InputError
+from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
+from edge.ivf.maintenance import Maintainer
+from edge.ivf.manifest import MIGRATIONS, Manifest
+from edge.ivf.plugins import load
+from edge.ivf.search import Searcher
+from edge.ivf.segments import OpenSegments
+from edge.ivf.snapshots import Snapshots
+from edge.ivf.tiers import ListDevice
+from edge.ivf.work import Progress, Write
+from edge.ivf.writer import Writer
+from edge.lookahead import Lookahead
+from edge.trace import Trace
+
+__all__ = ["IndexOptions", "VectorIndex"]
+
+
+class VectorIndex:
+    """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer.
+
+    The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions; a change is seen when the
+    caller has committed it, and a kill at any moment leaves what was committed last. Several processes may open the
+    same index.
+
+    >>> with database.write() as db:
+    ...     index.add(db, np.array([1, 2]), vectors)
+    >>> index.maintain(database.write)
+    >>> with database.read() as db:
+    ...     found = index.search(db, queries, 10)
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        dim: int,
+        *,
+        budget: MemoryBudget,
+        trace: Trace | None = None,
+        device: ListDevice | None = None,
+        fast: ListDevice | None = None,
+        codecs: Codecs | None = None,
+        options: IndexOptions | None = None,
+        threads: int = 0,
+    ) -> None:
+        """Opens nothing yet: files are opened by what needs them.
+
+        Args:
+            directory: folder of the segments; made when the first is written.
+            dim: width of the vectors.
+            device: where lists are scanned; the host if not given. It stays the caller's.
+            fast: a second device, filled by `lookahead`.
+            codecs: the library that trains and codes; faiss if not given.
+            threads: of training; 0 takes all cores this process may use.
+
+        Raises:
+            InputError: `dim` is below 1.
+            CapabilityError: the default device or codecs are not installed.
+        """
+        if dim < 1:
+            raise InputError(f"vectors have at least one component, not {dim}")
+        self.dim = dim
+        self.options = options or IndexOptions()
+        self._trace = trace or Trace()
+        self._own_device: Any = None
+        if device is None:
+            device = self._own_device = load("edge.devices", "cpu")(budget, trace=self._trace)
+        codecs = codecs or load("edge.codecs", "faiss")(threads=threads)
+        assert codecs is not None
+        assert device is not None
+        segments = OpenSegments(directory, budget)
+        self._snapshots = Snapshots(segments, codecs, dim, budget)
+        self._writer = Writer(self._snapshots, segments, self.options, budget)
+        self._maintainer = Maintainer(self._snapshots, segments, codecs, self.options, budget, self._trace)
+        self._searcher = Searcher(device, fast=fast, trace=self._trace)
+
+    @staticmethod
+    def migrations() -> list[str]:
+        """SQL of its tables, step by step; the owner of the database appends it to its own."""
+        return list(MIGRATIONS)
+
+    def add(self, db: sqlite3.Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
+        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced. Few rows go into a table of `db` and
+        touch no file; many become a segment at once.
+
+        Raises:
+            InputError: ids are negative, twice the same, or not as many as vectors; a vector has the wrong width or is
+                not finite; `db` is not inside a transaction.
+            ConfigError: the index holds vectors of another width.
+            BudgetExceeded, StorageError: a segment cannot be written; the caller rolls back.
+        """
+        self._writer.add(db, ids, vectors)
+
+    def delete(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> int:
+        """Removes vectors; returns how many of `ids` [n] there were.
+
+        Raises:
+            InputError: ids are negative or twice the same; `db` is not inside a transaction.
+        """
+        return self._writer.delete(db, ids)
+
+    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> Vectors:
+        """The stored vectors [n, dim] of `ids` [n], in that order.
+
+        Raises:
+            InputError: an id is not in the index.
+            CorruptBlock, StorageError: a segment cannot be read.
+        """
+        return self._writer.vectors(db, ids)
+
+    def maintain(
+        self,
+        write: Write,
+        *,
+        full: bool = False,
+        stop: threading.Event | None = None,
+        progress: Progress | None = None,
+    ) -> MaintenanceReport:
+        """Keeps the index in order: moves pending rows to segments, trains when it has outgrown its lists or drifted
+        from them, splits large lists, merges segments, leaves out what was deleted, measures recall, removes files.
+        In short transactions of its own; safe to kill at any point, beside readers and a writer.
+
+        Args:
+            write: opens a write transaction (`Database.write`).
+            full: everything, down to one segment without deleted rows.
+            stop: ends it as soon as possible when set; what is done stays.
+            progress: called with a stage's name, rows done and rows in all.
+
+        Raises:
+            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; what was done before stays, and nothing
+                is lost.
+        """
+        return self._maintainer.run(write, full=full, stop=stop, progress=progress)
+
+    def snapshot(self, db: sqlite3.Connection) -> Snapshot:
+        """The state `db` sees. Cheap while nothing has changed.
+
+        Raises: as `search`.
+        """
+        return self._snapshots.current(db)
+
+    def search(
+        self,
+        db: sqlite3.Connection,
+        queries: Vectors,
+        k: int,
+        *,
+        nprobe: int | None = None,
+        recall: float | None = None,
+        allowed: Ids | None = None,
+        window: Lookahead | None = None,
+    ) -> Found:
+        """The `k` vectors with the largest inner products for each of `queries` [q, dim].
+
+        Args:
+            nprobe: lists to probe; if not given, as many as reached `recall` (or the options' target) when that was
+                measured on this collection's own vectors.
+            allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
+            window: a lookahead whose time is over now.
+
+        Raises:
+            InputError: shapes do not fit, or k, nprobe or recall are out of range.
+            ConfigError: the index holds vectors of another width.
+            BudgetExceeded: the limit is too small even for one query.
+            CorruptBlock, StorageError: a segment cannot be read.
+        """
+        snapshot = self._snapshots.current(db)
+        if nprobe is None:
+            nprobe = choose_nprobe(snapshot, self.options.recall_target if recall is None else recall)
+        return self._searcher.search(snapshot, queries, k, nprobe=nprobe, allowed=allowed, window=window)
+
+    def lookahead(
+        self, db: sqlite3.Connection, queries: Vectors, *, nbytes: int | None = None, seconds: float | None = None
+    ) -> Lookahead:
+        """Starts fetching what queries near `queries` [q, dim] will need; see `Searcher.lookahead`. Raises as `search`
+        does."""
+        return self._searcher.lookahead(self._snapshots.current(db), queries, nbytes=nbytes, seconds=seconds)
+
+    def status(self, db: sqlite3.Connection) -> IndexStatus:
+        """The state of the index in numbers.
+
+        Raises:
+            ConfigError: the index holds vectors of another width.
+        """
+        manifest = Manifest(db)
+        state = manifest.state()
+        training = self._snapshots.training(manifest)
+        segments, nbytes = manifest.segment_totals()
+        return IndexStatus(
+            generation=state.generation,
+            rows=state.rows,
+            pending=manifest.pending_count(),
+            deleted=sum(rows for _, rows in manifest.deleted_stamps().values()),
+            lists=len(training.centroids),
+            codec=training.codec.spec.name,
+            segments=segments,
+            nbytes=nbytes,
+            recall=state.recall,
+        )
+
+    def close(self) -> None:
+        """Gives all memory back and closes the files, except what snapshots still hold."""
+        self._searcher.close()
+        self._snapshots.forget()
+        if self._own_device is not None:
+            self._own_device.close()
+
+    def __enter__(self) -> VectorIndex:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
+    """The fewest lists that reached `recall` when that was measured, or the highest recall that was; all lists where
+    nothing was measured.
+
+    Raises:
+        InputError: `recall` is not between 0 and 1.
+    """
+    if not 0 < recall <= 1:
+        raise InputError(f"recall is above 0 and at most 1, not {recall}")
+    if not snapshot.recall:
+        return snapshot.nlist
+    wanted = min(recall, snapshot.recall[-1][1])
+    return next(nprobe for nprobe, reached in snapshot.recall if reached >= wanted)

@@ -1,0 +1,107 @@
+"""`Maintainer`: keeps an index in order, step by step, beside readers and writers.
+
+Each step reads what it needs in one short transaction, writes files without one, and names them in another. Killed in
+between it leaves files that nothing names, and the next maintenance removes them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from edge.budget import MemoryBudget
+from edge.ivf.base import Codecs, IndexOptions, MaintenanceReport
+from edge.ivf.cleaning import clean
+from edge.ivf.flushing import flush
+from edge.ivf.guard import Guard
+from edge.ivf.manifest import Manifest
+from edge.ivf.merging import merge
+from edge.ivf.remeasuring import remeasure
+from edge.ivf.retraining import retrain
+from edge.ivf.segments import OpenSegments
+from edge.ivf.snapshots import Snapshots
+from edge.ivf.splitting import split
+from edge.ivf.training import due
+from edge.ivf.work import Progress, Stopped, Work, Write
+from edge.resident import trim_heap
+from edge.trace import Trace
+
+_LOCK = "maintenance.lock"
+
+
+class Maintainer:
+    """Maintains one index; one thread of one process at a time."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        segments: OpenSegments,
+        codecs: Codecs,
+        options: IndexOptions,
+        budget: MemoryBudget,
+        trace: Trace,
+    ) -> None:
+        self._snapshots = snapshots
+        self._segments = segments
+        self._codecs = codecs
+        self._options = options
+        self._budget = budget
+        self._trace = trace
+
+    def run(
+        self, write: Write, *, full: bool, stop: threading.Event | None, progress: Progress | None
+    ) -> MaintenanceReport:
+        """Does what is due; everything, down to one segment without deleted rows, if `full`. Returns at once, with
+        `busy`, while another thread or process maintains this index.
+
+        Raises:
+            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; what was done before stays.
+        """
+        started = time.perf_counter()
+        work = Work(
+            self._snapshots,
+            self._segments,
+            self._codecs,
+            self._options,
+            self._budget,
+            self._trace,
+            write,
+            full=full,
+            stop=stop,
+            progress=progress,
+        )
+        with Guard(self._segments.folder / _LOCK) as guard:
+            busy = not guard.held
+            if not busy:
+                try:
+                    self._steps(work)
+                except Stopped:
+                    clean(work)
+        return MaintenanceReport(
+            flushed=work.flushed,
+            merged=work.merged,
+            reclaimed=work.reclaimed,
+            split=work.split,
+            trained=work.trained,
+            removed_files=work.removed_files,
+            busy=busy,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _steps(self, work: Work) -> None:
+        clean(work)
+        with work.write() as db:
+            everything = work.full or due(Manifest(db).state(), work.options)
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("flush", lambda: flush(work, least=1 if everything else work.options.pending_limit)),
+            ("train", lambda: retrain(work)),
+            ("split", lambda: split(work)),
+            ("merge", lambda: merge(work)),
+            ("measure", lambda: remeasure(work)),
+        ]
+        for name, step in steps:
+            with self._trace.span(name, "index"):
+                step()
+            trim_heap()
+        clean(work)

@@ -1,0 +1,284 @@
+"""`Manifest`: the index's tables in the SQLite database of the collection; a transaction there is the only commit.
+
+Nothing here is read twice without need: segments never change, and what does change (pending rows, deleted rows) has a
+random stamp, so that a reader sees from a small index what it has already. Stamps and not counters, because a counter
+comes to the same value again after a transaction was rolled back.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edge.errors import InputError
+from edge.ivf.base import CodecSpec, Ids, Vectors
+from edge.ivf.segments import PAGE, PART, SegmentEntry
+
+CHUNK_ROWS = 32_768
+"""Rows of a segment whose deletion marks are one blob of bits: a deletion rewrites so much, 4 KiB, at least."""
+
+_TABLES = f"""
+CREATE TABLE ivf_state(
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    generation INTEGER NOT NULL,        -- grows with every change
+    stamp INTEGER NOT NULL,             -- another random number after every change
+    dim INTEGER NOT NULL,               -- 0: no vector yet
+    rows INTEGER NOT NULL,              -- vectors that count, pending ones included
+    training INTEGER NOT NULL,          -- stamp of codec and centroids; 0: one list, scanned exactly
+    trained_rows INTEGER NOT NULL,
+    trained_misfit REAL NOT NULL,       -- mean of 1 - cosine to the own centroid, at the training
+    newer_rows INTEGER NOT NULL,        -- rows assigned since, and the sum of their misfits
+    newer_misfit REAL NOT NULL,
+    recall TEXT NOT NULL,               -- JSON: [[nprobe, recall@10], ...]
+    measured_rows INTEGER NOT NULL,     -- rows and lists when that was measured
+    measured_lists INTEGER NOT NULL
+);
+INSERT INTO ivf_state VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, '[]', 0, 0);
+CREATE TABLE ivf_codec(one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL, code_size INTEGER NOT NULL,
+    state BLOB NOT NULL);
+CREATE TABLE ivf_lists(list INTEGER PRIMARY KEY, centroid BLOB NOT NULL);
+CREATE TABLE ivf_segments(number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, rows INTEGER NOT NULL,
+    nbytes INTEGER NOT NULL, parts BLOB NOT NULL, pages BLOB NOT NULL);
+CREATE TABLE ivf_deleted(segment TEXT NOT NULL, chunk INTEGER NOT NULL,  -- rows {CHUNK_ROWS} * chunk and on
+    stamp INTEGER NOT NULL, rows INTEGER NOT NULL, bits BLOB NOT NULL, PRIMARY KEY (segment, chunk));
+CREATE INDEX ivf_deleted_stamp ON ivf_deleted(segment, chunk, stamp, rows);
+CREATE TABLE ivf_pending(id INTEGER PRIMARY KEY, stamp INTEGER NOT NULL, vector BLOB NOT NULL);
+CREATE INDEX ivf_pending_stamp ON ivf_pending(stamp);
+CREATE TABLE ivf_retired(name TEXT PRIMARY KEY, at REAL NOT NULL);
+"""
+
+MIGRATIONS = (_TABLES,)
+"""The history of the schema, oldest first; only ever appended to."""
+
+_MANY = 500
+"""Values bound to one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The one row of `ivf_state`."""
+
+    generation: int
+    stamp: int
+    dim: int
+    rows: int
+    training: int
+    trained_rows: int
+    trained_misfit: float
+    newer_rows: int
+    newer_misfit: float
+    recall: tuple[tuple[int, float], ...]
+    measured_rows: int
+    measured_lists: int
+
+
+class Manifest:
+    """The tables as one connection sees them. Writing needs a write transaction, which the caller commits."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    def stamp(self) -> tuple[int, int]:
+        """Generation and stamp of what this connection sees."""
+        generation, stamp = self.db.execute("SELECT generation, stamp FROM ivf_state").fetchone()
+        return int(generation), int(stamp)
+
+    def state(self) -> State:
+        """All numbers of the state."""
+        row: tuple[Any, ...] = self.db.execute(
+            "SELECT generation, stamp, dim, rows, training, trained_rows, trained_misfit, newer_rows, newer_misfit,"
+            " recall, measured_rows, measured_lists FROM ivf_state"
+        ).fetchone()
+        recall = tuple((int(n), float(r)) for n, r in json.loads(row[9]))
+        return State(*(*row[:9], recall, *row[10:]))
+
+    def touch(self, *, recall: Iterable[tuple[int, float]] | None = None, **values: object) -> int:
+        """Begins a new generation with these columns of the state changed; returns its stamp."""
+        if not self.db.in_transaction:
+            raise InputError("the index is changed inside a write transaction: begin one, and commit it afterwards")
+        stamp = secrets.randbits(62)
+        if recall is not None:
+            values["recall"] = json.dumps(list(recall))
+        columns = "".join(f", {name} = ?" for name in values)
+        self.db.execute(
+            f"UPDATE ivf_state SET generation = generation + 1, stamp = ?{columns}", (stamp, *values.values())
+        )
+        return stamp
+
+    def count_rows(self, change: int) -> None:
+        """Corrects the number of rows that count."""
+        self.db.execute("UPDATE ivf_state SET rows = rows + ?", (change,))
+
+    def count_misfit(self, rows: int, total: float) -> None:
+        """Adds rows that were assigned to centroids trained before they came, and the sum of their misfits."""
+        self.db.execute(
+            "UPDATE ivf_state SET newer_rows = newer_rows + ?, newer_misfit = newer_misfit + ?", (rows, total)
+        )
+
+    # Training
+
+    def codec(self) -> CodecSpec:
+        """How the rows of the segments are coded, after the first training."""
+        name, code_size, state = self.db.execute("SELECT name, code_size, state FROM ivf_codec").fetchone()
+        return CodecSpec(name, self.state().dim, code_size, state)
+
+    def list_count(self) -> int:
+        """Lists there are; one before the first training."""
+        return max(1, int(self.db.execute("SELECT count(*) FROM ivf_lists").fetchone()[0]))
+
+    def centroids(self, dim: int) -> Vectors:
+        """[nlist, dim]; one of zeros before the first training."""
+        out = np.zeros((self.list_count(), dim), np.float32)
+        for number, blob in self.db.execute("SELECT list, centroid FROM ivf_lists"):
+            out[number] = np.frombuffer(blob, np.float32)
+        return out
+
+    def set_training(self, spec: CodecSpec, centroids: Vectors) -> None:
+        """Replaces codec and centroids; the segments must be replaced in the same transaction."""
+        self.db.execute("INSERT OR REPLACE INTO ivf_codec VALUES (1, ?, ?, ?)", (spec.name, spec.code_size, spec.state))
+        self.db.execute("DELETE FROM ivf_lists")
+        self.set_centroids(dict(enumerate(centroids)))
+
+    def set_centroids(self, centroids: dict[int, Vectors]) -> None:
+        """Replaces or adds single centroids [dim], by list."""
+        rows = ((number, centroid.tobytes()) for number, centroid in centroids.items())
+        self.db.executemany("INSERT OR REPLACE INTO ivf_lists VALUES (?, ?)", rows)
+
+    # Segments
+
+    def segment_names(self) -> list[str]:
+        """Files of the committed state, oldest first."""
+        return [name for (name,) in self.db.execute("SELECT name FROM ivf_segments ORDER BY number")]
+
+    def segment(self, name: str) -> SegmentEntry:
+        """What the manifest keeps of one segment."""
+        rows, nbytes, parts, pages = self.db.execute(
+            "SELECT rows, nbytes, parts, pages FROM ivf_segments WHERE name = ?", (name,)
+        ).fetchone()
+        return SegmentEntry(name, rows, nbytes, np.frombuffer(parts, PART), np.frombuffer(pages, PAGE))
+
+    def segment_totals(self) -> tuple[int, int]:
+        """Number of segments, and their bytes."""
+        count, nbytes = self.db.execute("SELECT count(*), coalesce(sum(nbytes), 0) FROM ivf_segments").fetchone()
+        return int(count), int(nbytes)
+
+    def add_segment(self, entry: SegmentEntry) -> None:
+        """Names a file that is on disk."""
+        self.db.execute(
+            "INSERT INTO ivf_segments(name, rows, nbytes, parts, pages) VALUES (?, ?, ?, ?, ?)",
+            (entry.name, entry.rows, entry.nbytes, entry.parts.tobytes(), entry.pages.tobytes()),
+        )
+
+    def retire_segments(self, names: Iterable[str], at: float) -> None:
+        """Takes files out of the state; they stay on disk for those who still read them."""
+        for name in names:
+            self.db.execute("DELETE FROM ivf_segments WHERE name = ?", (name,))
+            self.db.execute("DELETE FROM ivf_deleted WHERE segment = ?", (name,))
+            self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
+
+    def retired(self) -> list[tuple[str, float]]:
+        """Files out of use, with the time (seconds since 1970) they were retired."""
+        return list(self.db.execute("SELECT name, at FROM ivf_retired"))
+
+    def forget_retired(self, names: Iterable[str]) -> None:
+        """The files are gone."""
+        self.db.executemany("DELETE FROM ivf_retired WHERE name = ?", ((name,) for name in names))
+
+    # Deleted rows
+
+    def deleted_stamps(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(segment, chunk) -> (stamp, rows deleted there)."""
+        rows = self.db.execute("SELECT segment, chunk, stamp, rows FROM ivf_deleted")
+        return {(segment, chunk): (stamp, count) for segment, chunk, stamp, count in rows}
+
+    def deleted_rows(self, segment: str, chunk: int) -> Ids:
+        """Deleted rows of one chunk of a segment, ascending."""
+        found = self.db.execute(
+            "SELECT bits FROM ivf_deleted WHERE segment = ? AND chunk = ?", (segment, chunk)
+        ).fetchone()
+        if found is None:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(np.unpackbits(np.frombuffer(found[0], np.uint8))) + chunk * CHUNK_ROWS
+
+    def all_deleted_rows(self, segment: str) -> Ids:
+        """Deleted rows of a segment, ascending."""
+        chunks = self.db.execute("SELECT chunk FROM ivf_deleted WHERE segment = ? ORDER BY chunk", (segment,))
+        return np.concatenate([np.empty(0, np.int64), *(self.deleted_rows(segment, c) for (c,) in chunks.fetchall())])
+
+    def delete_rows(self, segment: str, rows: Ids, stamp: int) -> Ids:
+        """Marks `rows` [n] (ascending) of a segment; returns those that were not marked yet."""
+        fresh = []
+        for chunk in np.unique(rows // CHUNK_ROWS).tolist():
+            low, high = np.searchsorted(rows, (chunk * CHUNK_ROWS, (chunk + 1) * CHUNK_ROWS))
+            before = self.deleted_rows(segment, chunk)
+            new = np.setdiff1d(rows[low:high], before, assume_unique=True)
+            if len(new) == 0:
+                continue
+            marks = np.zeros(CHUNK_ROWS, np.bool_)
+            marks[np.concatenate((before, new)) - chunk * CHUNK_ROWS] = True
+            self.db.execute(
+                "INSERT OR REPLACE INTO ivf_deleted VALUES (?, ?, ?, ?, ?)",
+                (segment, chunk, stamp, len(before) + len(new), np.packbits(marks).tobytes()),
+            )
+            fresh.append(new)
+        return np.concatenate(fresh) if fresh else np.empty(0, np.int64)
+
+    # Pending rows
+
+    def pending_count(self) -> int:
+        return int(self.db.execute("SELECT count(*) FROM ivf_pending").fetchone()[0])
+
+    def pending_stamps(self) -> tuple[Ids, Ids]:
+        """Ids [n] and stamps [n] of the pending rows, in the order of stamps."""
+        rows = self.db.execute("SELECT id, stamp FROM ivf_pending ORDER BY stamp, id").fetchall()
+        table = np.array(rows, np.int64).reshape(-1, 2)
+        return table[:, 0].copy(), table[:, 1].copy()
+
+    def pending_vectors(self, ids: Ids, dim: int) -> Vectors:
+        """Vectors [n, dim] of pending rows `ids` [n], which are there."""
+        out = np.empty((len(ids), dim), np.float32)
+        place = {number: at for at, number in enumerate(ids.tolist())}
+        for some in _cut(list(place)):
+            query = f"SELECT id, vector FROM ivf_pending WHERE id IN ({_marks(some)})"
+            for number, blob in self.db.execute(query, some):
+                out[place[number]] = np.frombuffer(blob, np.float32)
+        return out
+
+    def add_pending(self, ids: Ids, vectors: Vectors, stamp: int) -> None:
+        """Adds rows whose ids are not pending."""
+        rows = ((number, stamp, vector.tobytes()) for number, vector in zip(ids.tolist(), vectors, strict=True))
+        self.db.executemany("INSERT INTO ivf_pending VALUES (?, ?, ?)", rows)
+
+    def delete_pending(self, ids: Ids) -> int:
+        """Removes those of `ids` that are pending; returns how many were."""
+        count = 0
+        for some in _cut(ids.tolist()):
+            count += self.db.execute(f"DELETE FROM ivf_pending WHERE id IN ({_marks(some)})", some).rowcount
+        return count
+
+    def which_pending(self, ids: Ids) -> Ids:
+        """Those of `ids` that are pending, ascending."""
+        found: list[int] = []
+        for some in _cut(ids.tolist()):
+            found += [n for (n,) in self.db.execute(f"SELECT id FROM ivf_pending WHERE id IN ({_marks(some)})", some)]
+        return np.sort(np.array(found, np.int64))
+
+
+def flat(dim: int) -> CodecSpec:
+    """Float32 vectors as they are."""
+    return CodecSpec("flat", dim, 4 * dim)
+
+
+def _cut(values: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(values), _MANY):
+        yield values[start : start + _MANY]
+
+
+def _marks(values: Sequence[int]) -> str:
+    return ", ".join("?" * len(values))

@@ -1,0 +1,83 @@
+"""Merging small segments, and leaving out what is deleted.
+
+A segment is merged with all smaller ones once those together have half of its rows. An index that grows to a million
+rows by flushes of 2,048 then has five segments at most, and has copied a row eight times on average; merging at a
+quarter would make that nine times and four segments, merging at the whole four times and eight segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from edge.ivf.manifest import Manifest
+from edge.ivf.rewriting import Source, live_rows, put_in_place, retire
+from edge.ivf.segment_writer import SegmentWriter
+from edge.ivf.work import Work
+
+_RATIO = 0.5
+_DELETED_SHARE = 0.2
+"""A segment of which more is deleted is written again."""
+
+_SLICE_NBYTES = 8 << 20
+"""What reading one part of a source holds (at most 4 MiB, and a copy without the deleted rows)."""
+
+
+def merge(work: Work) -> None:
+    """Merges the segments whose turn it is; all of them into one, without deleted rows, if `work.full`.
+
+    Raises:
+        BudgetExceeded, CorruptBlock, StorageError: a segment cannot be read or written; nothing has changed.
+    """
+    with work.write() as db:
+        manifest = Manifest(db)
+        sources = list(work.sources(manifest).values())
+        training = work.snapshots.training(manifest)
+    chosen = _everything(sources) if work.full else _due(sources)
+    if not chosen:
+        return
+    total = live_rows(chosen)
+    spec = training.codec.spec
+    with (
+        work.budget.reserve("index merge", _SLICE_NBYTES),
+        SegmentWriter(work.folder, spec, work.budget) as writer,
+    ):
+        done = 0
+        numbers = [source.segment.parts["list"] for source in chosen]
+        for number in np.unique(np.concatenate(numbers)).tolist():
+            work.check("merge", done, total)
+            for source, lists in zip(chosen, numbers, strict=True):
+                low, high = np.searchsorted(lists, (number, number + 1))
+                for block in source.stream(range(int(low), int(high))):
+                    writer.append(number, block.ids, block.codes, block.vectors)
+                    done += len(block.ids)
+        copy = work.copied(chosen, writer, spec) if total else None
+        with work.write() as db:
+            manifest = Manifest(db)
+            stamp = manifest.touch()
+            if copy is not None:
+                put_in_place(manifest, copy, stamp)
+            else:
+                retire(manifest, chosen)
+    reclaimed = sum(len(source.deleted) for source in chosen)
+    work.merged += total
+    work.reclaimed += reclaimed
+    work.trace.count("index.merged", total)
+    work.trace.count("index.reclaimed", reclaimed)
+
+
+def _everything(sources: list[Source]) -> list[Source]:
+    return sources if len(sources) > 1 or any(len(source.deleted) for source in sources) else []
+
+
+def _due(sources: Iterable[Source]) -> list[Source]:
+    by_size = sorted(sources, key=lambda source: source.live)
+    chosen = 0
+    smaller = 0
+    for position, source in enumerate(by_size):
+        if position and smaller >= _RATIO * source.live:
+            chosen = position + 1
+        smaller += source.live
+    worn = [s for s in by_size[chosen:] if len(s.deleted) > _DELETED_SHARE * s.segment.rows]
+    return by_size[:chosen] + worn

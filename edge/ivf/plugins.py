@@ -1,0 +1,23 @@
+"""Devices and codecs by name: installed packages offer them through entry points, this one's own included."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from edge.errors import CapabilityError
+
+
+def load(group: str, name: str) -> Any:
+    """What is registered under `name` in an entry-point group (`edge.devices`, `edge.codecs`).
+
+    Raises:
+        CapabilityError: nothing is; the message lists what there is.
+    """
+    found = {entry.name: entry for entry in entry_points(group=group)}
+    if name not in found:
+        raise CapabilityError(
+            f"nothing named {name!r} is installed for {group} (there is: {', '.join(sorted(found)) or 'nothing'}); "
+            f"install edge-rag again"
+        )
+    return found[name].load()

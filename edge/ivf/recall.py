@@ -1,0 +1,159 @@
+"""How many lists must be probed: recall@10 as a function of nprobe, measured on vectors of the collection itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import MemoryBudget
+from edge.ivf.base import RESCORE, Codec, Ids, Vectors
+from edge.ivf.rewriting import Source, live_rows
+from edge.ivf.sampling import sample
+
+Curve = tuple[tuple[int, float], ...]
+
+QUERIES = 256
+NEIGHBOURS = 10
+_BLOCK = 4096
+"""Rows compared with the queries at a time."""
+
+_GROUP = 32
+"""Queries whose best rows are found at a time."""
+
+_STEP = 1.15
+"""The curve has a point for every so many times more lists."""
+
+
+def measure(
+    sources: Sequence[Source],
+    codec: Codec,
+    centroids: Vectors,
+    *,
+    budget: MemoryBudget,
+    seed: int,
+    check: Callable[[int], None],
+) -> Curve:
+    """Random rows are the queries; their exact neighbours, themselves excluded, are found by reading every row once. A
+    neighbour counts as found with so many lists if its list is among them and, where candidates are re-scored, if its
+    code is among the query's best codes of the whole collection (with fewer lists it has fewer rivals).
+
+    Args:
+        sources: the segments, in lists of these `centroids` [nlist, dim].
+        check: called with the rows read so far.
+
+    Returns:
+        (nprobe, recall@10), ascending; more lists than in the last of them find nothing more.
+
+    Raises:
+        BudgetExceeded, CorruptBlock, StorageError.
+    """
+    count = min(QUERIES, live_rows(sources))
+    pool = RESCORE * NEIGHBOURS
+    dim = centroids.shape[1]
+    row_nbytes = 2 * (4 * dim + codec.spec.code_size + 12) + (0 if codec.spec.exact else 4 * dim)
+    nbytes = _BLOCK * (row_nbytes + 5 * count + 12 * _GROUP) + 5 * count * len(centroids) + (6 << 20)
+    with budget.reserve("index measurement", nbytes):
+        ids, queries = (np.concatenate(part) for part in zip(*sample(sources, count, seed), strict=True))
+        exact = _Best(len(queries), NEIGHBOURS)
+        coded = _Best(len(queries), pool)
+        read = 0
+        for own, lists, codes, vectors in _blocks(sources):
+            same = own[None, :] == ids[:, None]
+            exact.offer(queries, vectors, same, own, lists)
+            if not codec.spec.exact:
+                coded.offer(queries, codec.decode(codes), same, own, lists)
+            read += len(own)
+            check(read)
+        nearness = queries @ centroids.T
+        own = np.take_along_axis(nearness, np.maximum(exact.lists, 0), axis=1)
+        # Lists that are probed before the neighbour's, [queries, NEIGHBOURS].
+        before = np.stack([(nearness > column[:, None]).sum(axis=1) for column in own.T], axis=1)
+        kept = exact.ids >= 0
+        total = int(kept.sum())
+        if not codec.spec.exact:
+            kept &= (exact.ids[:, :, None] == coded.ids[:, None, :]).any(axis=2)
+        return _curve(before[kept], total, len(centroids))
+
+
+class _Best:
+    """The rows with the highest scores so far: `scores`, `ids`, `lists`, [queries, keep] each, in no order."""
+
+    def __init__(self, queries: int, keep: int) -> None:
+        self.scores = np.full((queries, keep), -np.inf, np.float32)
+        self.ids = np.full((queries, keep), -1, np.int64)
+        self.lists = np.full((queries, keep), -1, np.int32)
+
+    def offer(
+        self,
+        queries: Vectors,
+        vectors: Vectors,
+        same: npt.NDArray[np.bool_],
+        ids: Ids,
+        lists: npt.NDArray[np.int32],
+    ) -> None:
+        """Takes what is better of rows `ids` [n] in `lists` [n] with `vectors` [n, dim].
+
+        Args:
+            same: [queries, n]; a row that is the query itself does not count.
+        """
+        scores = queries @ vectors.T
+        scores[same] = -np.inf
+        for start in range(0, len(queries), _GROUP):
+            self._merge(slice(start, start + _GROUP), scores[start : start + _GROUP], ids, lists)
+
+    def _merge(self, own: slice, scores: Vectors, ids: Ids, lists: npt.NDArray[np.int32]) -> None:
+        keep = self.scores.shape[1]
+        chosen = np.broadcast_to(np.arange(len(ids)), scores.shape)
+        if len(ids) > keep:
+            chosen = np.argpartition(scores, len(ids) - keep, axis=1)[:, -keep:]
+        all_scores = np.concatenate((self.scores[own], np.take_along_axis(scores, chosen, axis=1)), axis=1)
+        all_ids = np.concatenate((self.ids[own], ids[chosen]), axis=1)
+        all_lists = np.concatenate((self.lists[own], lists[chosen]), axis=1)
+        best = np.argpartition(all_scores, all_scores.shape[1] - keep, axis=1)[:, -keep:]
+        self.scores[own], self.ids[own], self.lists[own] = (
+            np.take_along_axis(values, best, axis=1) for values in (all_scores, all_ids, all_lists)
+        )
+        self.ids[own][np.isneginf(self.scores[own])] = -1
+
+
+_Rows = tuple[Ids, npt.NDArray[np.int32], npt.NDArray[np.uint8], Vectors]
+
+
+def _blocks(sources: Sequence[Source]) -> Iterator[_Rows]:
+    """All rows in blocks of about `_BLOCK`: ids, lists, codes, vectors."""
+    held: list[_Rows] = []
+    rows = 0
+    for source in sources:
+        for block in source.stream():
+            for start in range(0, len(block.ids), _BLOCK):
+                cut = slice(start, start + _BLOCK)
+                own = block.ids[cut]
+                if rows + len(own) > _BLOCK:
+                    yield _joined(held)
+                    held, rows = [], 0
+                lists = np.full(len(own), block.list, np.int32)
+                held.append((own, lists, block.codes[cut], block.vectors[cut]))
+                rows += len(own)
+    if held:
+        yield _joined(held)
+
+
+def _joined(blocks: list[_Rows]) -> _Rows:
+    ids, lists, codes, vectors = zip(*blocks, strict=True)
+    return np.concatenate(ids), np.concatenate(lists), np.concatenate(codes), np.concatenate(vectors)
+
+
+def _curve(before: npt.NDArray[np.int64], total: int, nlist: int) -> Curve:
+    """The curve from the number of lists probed before that of each neighbour that can be found, up to the first point
+    that more lists do not better."""
+    points = []
+    nprobe = 1
+    while total:
+        found = int((before < nprobe).sum())
+        points.append((nprobe, found / total))
+        if found == len(before):
+            break
+        nprobe = min(nlist, max(nprobe + 1, int(nprobe * _STEP)))
+    return tuple(points)

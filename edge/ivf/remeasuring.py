@@ -1,0 +1,56 @@
+"""Measuring recall again when the collection has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge.ivf.base import Codec, Vectors
+from edge.ivf.manifest import Manifest
+from edge.ivf.recall import Curve, measure
+from edge.ivf.rewriting import Source, live_rows
+from edge.ivf.work import Work
+
+_ROWS_CHANGE = 1.5
+_LISTS_CHANGE = 1.05
+"""Measured again when there are so many times more vectors or lists, or fewer."""
+
+
+def measured(work: Work, sources: Sequence[Source], codec: Codec, centroids: Vectors) -> Curve:
+    """The recall curve of `sources`; empty where there is one list.
+
+    Raises:
+        BudgetExceeded, CorruptBlock, StorageError: it cannot be measured.
+    """
+    total = live_rows(sources)
+    if len(centroids) == 1 or total == 0:
+        return ()
+    return measure(
+        sources,
+        codec,
+        centroids,
+        budget=work.budget,
+        seed=work.options.seed + 1,
+        check=lambda done: work.check("measure", done, total),
+    )
+
+
+def remeasure(work: Work) -> None:
+    """Measures the recall curve if it is out of date: many vectors came or went, or lists were split."""
+    with work.write() as db:
+        manifest = Manifest(db)
+        state = manifest.state()
+        if state.training == 0 or (
+            _near(state.rows, state.measured_rows, _ROWS_CHANGE)
+            and _near(manifest.list_count(), state.measured_lists, _LISTS_CHANGE)
+        ):
+            return
+        training = work.snapshots.training(manifest)
+        sources = list(work.sources(manifest).values())
+    curve = measured(work, sources, training.codec, training.centroids)
+    with work.write() as db:
+        rows, lists = live_rows(sources), len(training.centroids)
+        Manifest(db).touch(recall=curve, measured_rows=rows, measured_lists=lists)
+
+
+def _near(now: int, then: int, change: float) -> bool:
+    return now <= then * change and then <= now * change

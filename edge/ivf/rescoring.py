@@ -1,0 +1,117 @@
+"""Exact scores: of vectors in memory, and of candidates whose float32 rows are on disk."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.blocks import BlockFile, RowTable
+from edge.errors import CorruptBlock
+from edge.ivf.base import Bytes, Ids, Vectors
+from edge.ivf.plan import Plan
+from edge.lanes import Lane, Ticket
+
+_PRIORITY = -1.0
+"""A query that is almost done goes before lists that are still to be scanned."""
+
+
+def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
+    """Inner products [n] of rows [n, dim] with one query [dim].
+
+    Row by row: what a matrix product gives for a row depends, in the last bit, on how many rows there are.
+    """
+    scores: Vectors = np.einsum("ij,j->i", vectors, query)
+    return scores
+
+
+def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
+    """The `k` largest, largest first, the smaller id first among equals."""
+    if len(scores) > k:
+        floor = np.partition(scores, len(scores) - k)[len(scores) - k]
+        enough = scores >= floor
+        scores, ids = scores[enough], ids[enough]
+    order = np.lexsort((ids, -scores))[:k]
+    return scores[order], ids[order]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Candidates of one query whose vectors are being read: `rows` [n, dim * 4] as they arrive, their `labels` [n]."""
+
+    query: int
+    labels: Ids
+    rows: Bytes
+    ticket: Ticket
+
+
+class Rescorer:
+    """Reads candidates' vectors in one pass over ascending file positions, and scores them. One thread uses it."""
+
+    def __init__(self, plan: Plan, lane: Lane, dim: int) -> None:
+        self._plan = plan
+        self._lane = lane
+        self._dim = dim
+        self._sources: list[BlockFile] = []
+        tables: list[RowTable] = []
+        places: dict[int, int] = {}
+        source_of = []
+        for part in plan.parts:
+            assert part.vectors is not None
+            tables.append(part.vectors)
+            place = places.setdefault(id(part.source), len(places))
+            if place == len(self._sources):
+                self._sources.append(part.source)
+            source_of.append(place)
+        self._tables = tables
+        self._source_of = np.array(source_of, np.int64)
+        self._offsets = np.array([table.offset for table in tables], np.int64)
+
+    def begin(self, query: int, labels: Ids) -> Reading:
+        """Asks for the vectors of `labels` [n]."""
+        parts, rows = self._plan.locate(labels)
+        offsets = self._offsets[parts] + rows * (4 * self._dim)
+        order = np.lexsort((offsets, self._source_of[parts]))
+        parts, rows, offsets = parts[order], rows[order], offsets[order]
+        buffer = np.empty((len(labels), 4 * self._dim), np.uint8)
+
+        def read() -> int:
+            for source, low, high in self._by_source(parts):
+                source.announce((offset, 4 * self._dim) for offset in offsets[low:high].tolist())
+            cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
+            for low, high in pairwise(cuts):
+                part = int(parts[low])
+                source = self._sources[self._source_of[part]]
+                source.read_rows(self._tables[part], rows[low:high], buffer[low:high])
+            return buffer.nbytes
+
+        ticket = self._lane.submit("vectors", read, buffer.nbytes, priority=_PRIORITY)
+        return Reading(query, labels[order], buffer, ticket)
+
+    def finish(self, reading: Reading, query: Vectors) -> tuple[Vectors, Ids]:
+        """Scores and ids [n] of a reading's candidates.
+
+        Raises:
+            CorruptBlock, StorageError: a vector cannot be read, or is not what was written.
+        """
+        reading.ticket.wait()
+        checksums = self._plan.checksums(reading.labels)
+        for label, data, checksum in zip(reading.labels.tolist(), reading.rows, checksums.tolist(), strict=True):
+            if zlib.crc32(data.data) != checksum:
+                parts, rows = self._plan.locate(np.array([label]))
+                part = self._plan.parts[int(parts[0])]
+                raise CorruptBlock(
+                    f"{part.source.path}: vector {int(rows[0])} of block {part.codes} is corrupt: wrong checksum"
+                )
+        return exact_scores(reading.rows.view(np.float32), query), self._plan.ids(reading.labels)
+
+    def _by_source(self, parts: npt.NDArray[np.int64]) -> Iterator[tuple[BlockFile, int, int]]:
+        sources = self._source_of[parts]
+        cuts = [0, *(np.flatnonzero(np.diff(sources)) + 1).tolist(), len(sources)]
+        for low, high in pairwise(cuts):
+            if high > low:
+                yield self._sources[int(sources[low])], low, high

@@ -1,0 +1,44 @@
+"""Random rows of a collection, read singly: for training, and as queries whose neighbours are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edge.ivf.base import Ids, Vectors
+from edge.ivf.rewriting import Source, live_rows
+
+_ROWS = 512
+"""Rows read at a time."""
+
+
+def draw(sources: Sequence[Source], count: int, random: np.random.Generator) -> Iterator[tuple[Source, Ids]]:
+    """Draws `count` of the rows that count (all, if there are fewer), every row with the same chance: rows of each
+    source, ascending."""
+    left = live_rows(sources)
+    count = min(count, left)
+    for source in sources:
+        share = int(random.hypergeometric(source.live, left - source.live, count)) if count else 0
+        left -= source.live
+        count -= share
+        if share == 0:
+            continue
+        # Numbers among the live rows, moved past the deleted ones before each of them.
+        chosen = np.sort(random.choice(source.live, share, replace=False, shuffle=False))
+        if len(source.deleted):
+            gaps = source.deleted - np.arange(len(source.deleted))
+            chosen += np.searchsorted(gaps, chosen, side="right")
+        yield source, chosen
+
+
+def sample(sources: Sequence[Source], count: int, seed: int) -> Iterator[tuple[Ids, Vectors]]:
+    """Reads `count` random rows, block by block: ids [n] and vectors [n, dim], in file order.
+
+    Raises:
+        CorruptBlock, StorageError: a row cannot be read.
+    """
+    for source, rows in draw(sources, count, np.random.default_rng(seed)):
+        for start in range(0, len(rows), _ROWS):
+            own = rows[start : start + _ROWS]
+            yield source.segment.ids(own), source.segment.vectors(own)

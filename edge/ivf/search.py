@@ -1,0 +1,272 @@
+"""`Searcher`: searches snapshots of one index over its tiers.
+
+Whatever is resident, the same rows are scored and the same ones win: rows of equal score are told apart by their ids,
+and where a heap cannot have kept all equals the query is scanned again with a larger one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import BudgetExceeded, InputError
+from edge.eviction import LRU, Policy
+from edge.ivf.base import Found, Ids, Snapshot, Vectors
+from edge.ivf.batch import Batch
+from edge.ivf.grouping import group
+from edge.ivf.plan import member
+from edge.ivf.rescoring import exact_scores
+from edge.ivf.results import Done, Results
+from edge.ivf.router import probe
+from edge.ivf.tiers import ListDevice, Reader, Tier
+from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
+from edge.trace import Trace
+
+_GROUP = 16
+"""Queries that are scanned together: lists they share are read once, and each of them holds heaps and tables."""
+
+_SMOOTHING = 0.2
+
+
+class Searcher:
+    """Searches the lists of one index. Thread-safe: each search works on a snapshot of its own.
+
+    Attributes:
+        host: the tier that reads cold lists.
+        fast: a second device's tier, filled by lookahead only; None without such a device.
+    """
+
+    def __init__(
+        self,
+        device: ListDevice,
+        *,
+        fast: ListDevice | None = None,
+        policy: Callable[[], Policy] = LRU,
+        capacity: int | None = None,
+        share: float = 0.5,
+        trace: Trace | None = None,
+    ) -> None:
+        """
+        Args:
+            device: scans whatever no other device holds; cold lists come over its link.
+            policy: made for each tier; see `edge.residency`.
+            capacity: bytes of lists the host keeps at most; None for what the ledger has free.
+            share: of the fast tier that stays filled with what earlier searches used (TeleRAG's cache fraction).
+        """
+        self.trace = trace or Trace()
+        self.host = Tier(device, policy=policy(), capacity=capacity, trace=self.trace)
+        self.fast = None if fast is None else Tier(fast, policy=policy(), share=share, trace=self.trace, name="fast")
+        self._budget = device.memory
+        self.misses = MissCurve()
+        self._slow_seconds = 0.0
+
+    def search(
+        self,
+        snapshot: Snapshot,
+        queries: Vectors,
+        k: int,
+        *,
+        nprobe: int,
+        allowed: Ids | None = None,
+        window: Lookahead | None = None,
+        done: Done | None = None,
+    ) -> Found:
+        """The k rows with the largest inner products among those of each query's `nprobe` best lists.
+
+        Args:
+            queries: [q, dim].
+            allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
+            window: a lookahead whose time is over now.
+            done: told of each query as soon as it is complete, in the caller's thread.
+
+        Raises:
+            InputError: queries have the wrong shape or are not finite, or k or nprobe is below 1.
+            BudgetExceeded: not even one query fits the limit.
+            CorruptBlock, StorageError: a list cannot be read.
+        """
+        queries = _checked(queries, snapshot.dim)
+        if k < 1 or nprobe < 1:
+            raise InputError(f"k and nprobe must be at least 1, not {k} and {nprobe}")
+        if window is not None:
+            window.finish()
+        results = Results(len(queries), k, done)
+        waiting = deque(group(queries, _GROUP))
+        while waiting:
+            numbers = waiting.popleft()
+            search = _Search(self, snapshot, queries[numbers], numbers, nprobe, allowed, results)
+            try:
+                batch = search.first()
+            except BudgetExceeded:
+                if len(numbers) == 1:
+                    raise
+                half = len(numbers) // 2
+                waiting.extendleft((numbers[half:], numbers[:half]))
+                continue
+            if window is not None:
+                window.search_needs([part.key for part in batch.plan.parts])
+            search.run(batch)
+        self._budget.relieve()
+        return results.found()
+
+    def lookahead(
+        self, snapshot: Snapshot, queries: Vectors, *, nbytes: int | None = None, seconds: float | None = None
+    ) -> Lookahead:
+        """Starts fetching the lists that queries like `queries` [q, dim] would probe, nearest first.
+
+        Args:
+            nbytes: at most so many bytes, split equally over the queries; half of the tier's room if not given.
+            seconds: until the search is expected. Bytes are then also bounded by what the link moves in that time, or
+                past it where that pays (see `edge.lookahead.bytes_to_fetch`).
+
+        Raises:
+            InputError: queries have the wrong shape.
+        """
+        queries = _checked(queries, snapshot.dim)
+        tier = self.fast or self.host
+        room = tier.residency.room
+        limit = min(room, room // 2 if nbytes is None else nbytes)
+        overrun = 0.0
+        bandwidth = tier.device.link.bandwidth
+        if seconds is not None and bandwidth:
+            # Without a fast tier, a list that was not fetched comes over the same link: waiting wins nothing.
+            slow = self._slow_seconds if self.fast is not None else 0.0
+            wanted = bytes_to_fetch(bandwidth, seconds, self.misses.points(), slow)
+            limit = min(limit, math.ceil(wanted))
+            overrun = max(0.0, wanted / bandwidth - seconds)
+        return Lookahead(
+            tier.residency,
+            tier.device.link,
+            [_order(snapshot, query) for query in queries],
+            nbytes=limit,
+            seconds=seconds,
+            overrun=overrun,
+            misses=self.misses,
+        )
+
+    def pin(self, snapshot: Snapshot, lists: npt.NDArray[np.int64]) -> None:
+        """Makes exactly `lists` [n] the pinned tier, as far as there is room: those that are not resident are read.
+        Only the ledger may take them back.
+
+        Raises:
+            CorruptBlock, StorageError: a list cannot be read.
+        """
+        parts = [part for number in lists.tolist() for part in snapshot.lists[number]]
+        reader = Reader(self.host, parts, range(len(parts)))
+        try:
+            for _, _, release in reader:
+                release()
+        finally:
+            reader.close()
+        self.host.residency.pin(part.key for part in parts)
+
+    def close(self) -> None:
+        """Gives all memory back."""
+        for tier in (self.fast, self.host):
+            if tier is not None:
+                tier.close()
+
+    def learn(self, batch: Batch) -> None:
+        """Remembers how long the host takes for what no faster device holds."""
+        if batch.slow_seconds:
+            step = _SMOOTHING if self._slow_seconds else 1.0
+            self._slow_seconds += (batch.slow_seconds - self._slow_seconds) * step
+
+
+class _Search:
+    """A group of queries: their nearest lists and, under a filter, further ones until enough is found."""
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        snapshot: Snapshot,
+        queries: Vectors,
+        numbers: npt.NDArray[np.int64],
+        nprobe: int,
+        allowed: Ids | None,
+        results: Results,
+    ) -> None:
+        self._searcher = searcher
+        self._snapshot = snapshot
+        self._queries = queries
+        self._numbers = numbers
+        self._nprobe = min(nprobe, snapshot.nlist)
+        self._allowed = allowed
+        self._results = results
+        self._order = probe(queries, snapshot.centroids, self._nprobe if allowed is None else snapshot.nlist)
+
+    def first(self) -> Batch:
+        """The scan of the nearest lists.
+
+        Raises:
+            BudgetExceeded: the group is too large for the limit.
+        """
+        return self._batch(np.arange(len(self._queries)), 0, self._nprobe)
+
+    def run(self, batch: Batch) -> None:
+        """Runs the first scan, and those that must follow."""
+        active = np.arange(len(self._queries))
+        pending = _live_pending(self._snapshot, self._allowed)
+        for query, number in zip(self._queries, self._numbers.tolist(), strict=True):
+            self._results.add(
+                number,
+                exact_scores(self._snapshot.pending_vectors[pending], query),
+                self._snapshot.pending_ids[pending],
+            )
+        high = self._nprobe
+        while True:
+            self._run(batch, active, last=self._allowed is None or high >= self._snapshot.nlist)
+            active = active[[not self._results.complete(number) for number in self._numbers[active].tolist()]]
+            if self._allowed is None or high >= self._snapshot.nlist or not len(active):
+                self._results.nprobe = max(self._results.nprobe, high)
+                return
+            low, high = high, min(self._snapshot.nlist, 2 * high)
+            batch = self._batch(active, low, high)
+
+    def _batch(self, active: npt.NDArray[np.int64], low: int, high: int) -> Batch:
+        return Batch(
+            self._snapshot,
+            self._queries[active],
+            self._order[active, low:high],
+            self._results.k,
+            host=self._searcher.host,
+            fast=self._searcher.fast,
+            allowed=self._allowed,
+            evict=low == 0,  # a filter's search for the rest of k may walk through the whole index
+        )
+
+    def _run(self, batch: Batch, active: npt.NDArray[np.int64], *, last: bool) -> None:
+        def emit(query: int, scores: Vectors, ids: Ids) -> None:
+            number = int(self._numbers[active[query]])
+            self._results.add(number, scores, ids)
+            if last or self._results.complete(number):
+                self._results.finish(number)
+
+        with batch:
+            batch.run(emit)
+        self._searcher.learn(batch)
+        self._results.lists_read += batch.parts_read
+        self._results.bytes_read += batch.bytes_read
+        self._results.hits += batch.hits
+
+
+def _checked(queries: Vectors, dim: int) -> Vectors:
+    queries = np.ascontiguousarray(queries, np.float32)
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise InputError(f"queries must be [q, {dim}], not {list(queries.shape)}")
+    if not np.isfinite(queries).all():
+        raise InputError("a query is not finite")
+    return queries
+
+
+def _live_pending(snapshot: Snapshot, allowed: Ids | None) -> npt.NDArray[np.bool_] | slice:
+    return slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
+
+
+def _order(snapshot: Snapshot, query: Vectors) -> Iterator[list[Predicted]]:
+    """The parts of all lists, those of the nearest list first."""
+    for number in probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist():
+        yield [Predicted(part.key, part.source, part.codes, part.nbytes) for part in snapshot.lists[number]]

@@ -1,0 +1,156 @@
+"""`Writer`: adds, replaces and deletes vectors in a transaction of the caller's; nothing is seen until it commits."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import MemoryBudget
+from edge.errors import InputError
+from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
+from edge.ivf.base import Ids, IndexOptions, Vectors
+from edge.ivf.manifest import Manifest
+from edge.ivf.plan import member
+from edge.ivf.segment_writer import SegmentWriter
+from edge.ivf.segments import OpenSegments, Segment
+from edge.ivf.snapshots import Snapshots
+
+
+class Writer:
+    """Changes one index. Thread-safe, since SQLite lets one write transaction run at a time."""
+
+    def __init__(
+        self, snapshots: Snapshots, segments: OpenSegments, options: IndexOptions, budget: MemoryBudget
+    ) -> None:
+        self._snapshots = snapshots
+        self._folder = segments.folder
+        self._options = options
+        self._budget = budget
+
+    def add(self, db: sqlite3.Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
+        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced.
+
+        Raises:
+            InputError: ids are negative, twice the same, or not as many as vectors; a vector has the wrong width or is
+                not finite; no transaction is open.
+            ConfigError: the index holds vectors of another width.
+            BudgetExceeded, StorageError: many rows are added and the segment for them cannot be written.
+        """
+        numbers = _checked_ids(ids)
+        rows = self._checked_vectors(vectors, len(numbers))
+        if len(numbers) == 0:
+            return
+        manifest = self._manifest(db)
+        stamp = manifest.touch(dim=self._snapshots.dim)
+        order = np.argsort(numbers, kind="stable")
+        replaced = self._remove(manifest, numbers[order], stamp)
+        manifest.count_rows(len(numbers) - replaced)
+        pending = manifest.pending_count()
+        if pending + len(numbers) <= 2 * self._options.pending_limit:
+            manifest.add_pending(numbers, rows, stamp)
+            return
+        waiting, _ = manifest.pending_stamps()
+        joined = len(waiting) + len(numbers) if len(waiting) else 0
+        with self._budget.reserve("index writer", joined * 4 * self._snapshots.dim):
+            if len(waiting):
+                numbers = np.concatenate((waiting, numbers))
+                rows = np.concatenate((manifest.pending_vectors(waiting, self._snapshots.dim), rows))
+            manifest.delete_pending(waiting)
+            self._write_segment(manifest, numbers, rows)
+
+    def delete(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> int:
+        """Removes vectors; returns how many of `ids` [n] there were.
+
+        Raises:
+            InputError: ids are negative or twice the same; no transaction is open.
+        """
+        numbers = np.sort(_checked_ids(ids))
+        manifest = self._manifest(db)
+        stamp = manifest.touch()
+        count = self._remove(manifest, numbers, stamp)
+        manifest.count_rows(-count)
+        return count
+
+    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> Vectors:
+        """The stored vectors [n, dim] of `ids` [n], in that order.
+
+        Raises:
+            InputError: an id is not in the index.
+            CorruptBlock, StorageError: a segment cannot be read.
+        """
+        wanted, inverse = np.unique(np.asarray(ids, np.int64), return_inverse=True)
+        out = np.empty((len(wanted), self._snapshots.dim), np.float32)
+        found = np.zeros(len(wanted), np.bool_)
+        manifest = self._manifest(db)
+        pending = manifest.which_pending(wanted)
+        at = np.searchsorted(wanted, pending)
+        out[at] = manifest.pending_vectors(pending, self._snapshots.dim)
+        found[at] = True
+        left = np.flatnonzero(~found)
+        for segment, own, rows in self._locate(manifest, wanted[left]):
+            order = np.argsort(rows)
+            out[left[own][order]] = segment.vectors(rows[order])
+            found[left[own]] = True
+        if not found.all():
+            raise InputError(f"there is no vector with id {int(wanted[~found][0])} in the index")
+        return out[inverse]
+
+    def _manifest(self, db: sqlite3.Connection) -> Manifest:
+        """The tables, if they are those of vectors of this width."""
+        manifest = Manifest(db)
+        self._snapshots.state(manifest)
+        return manifest
+
+    def _remove(self, manifest: Manifest, ids: Ids, stamp: int) -> int:
+        """Removes those of `ids` (ascending, unique) that exist; returns how many."""
+        count = manifest.delete_pending(ids)
+        for segment, _, rows in self._locate(manifest, ids):
+            count += len(manifest.delete_rows(segment.name, np.sort(rows), stamp))
+        return count
+
+    def _locate(self, manifest: Manifest, ids: Ids) -> Iterator[tuple[Segment, Ids, Ids]]:
+        """Where those of `ids` (ascending, unique) lie that are in segments: (segment, positions in `ids`, rows)."""
+        for segment in self._snapshots.segments(manifest).values():
+            rows = segment.lookup(ids)
+            at = np.flatnonzero(rows >= 0)
+            if len(at):
+                at = at[~member(manifest.all_deleted_rows(segment.name), rows[at])]
+            if len(at):
+                yield segment, at, rows[at]
+
+    def _write_segment(self, manifest: Manifest, ids: Ids, vectors: Vectors) -> None:
+        training = self._snapshots.training(manifest)
+        with (
+            self._budget.reserve("index writer", assign_nbytes(len(training.centroids))),
+            SegmentWriter(self._folder, training.codec.spec, self._budget) as writer,
+        ):
+            lists, scores = assign(vectors, training.centroids)
+            append_by_list(writer, training.codec, lists, ids, vectors)
+            manifest.add_segment(writer.finish())
+        if len(training.centroids) > 1:
+            manifest.count_misfit(len(ids), misfit(vectors, scores))
+
+    def _checked_vectors(self, vectors: npt.ArrayLike, count: int) -> Vectors:
+        rows = np.ascontiguousarray(vectors, np.float32)
+        if rows.shape != (count, self._snapshots.dim):
+            raise InputError(
+                f"{count} ids need vectors of shape ({count}, {self._snapshots.dim}), not {tuple(rows.shape)}"
+            )
+        if not np.isfinite(rows).all():
+            raise InputError("a vector has a component that is not a finite number")
+        return rows
+
+
+def _checked_ids(ids: npt.ArrayLike) -> Ids:
+    numbers = np.asarray(ids)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        raise InputError("ids are a one-dimensional array of integers")
+    numbers = numbers.astype(np.int64)
+    if numbers.size and numbers.min() < 0:
+        raise InputError(f"id {int(numbers.min())} is negative")
+    if len(np.unique(numbers)) != len(numbers):
+        raise InputError("an id is given twice in one call")
+    return numbers

@@ -1,0 +1,147 @@
+"""The knowledge tree's disk tier: which states are stored, and which are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from edge.errors import StorageError
+from edge.knowledge_backend import State
+from edge.knowledge_node import Node, PrefixTree
+from edge.knowledge_store import KnowledgeStore, StoredState
+from edge.knowledge_tier import Tier
+from edge.replacement import Replacement
+from edge.trace import Trace
+
+
+class DiskStates:
+    """States in a `KnowledgeStore`, ranked. A state that comes must be worth as much as those that would have to go for
+    it: disks are slow to write, and wear. Without a store nothing is ever kept here.
+
+    One thread at a time saves; the tree's lock guards the rest.
+    """
+
+    def __init__(
+        self,
+        store: KnowledgeStore | None,
+        policy: Replacement,
+        tree: PrefixTree,
+        locked: Callable[[], AbstractContextManager[None]],
+        trace: Trace,
+    ) -> None:
+        self.tier: Tier[StoredState] = Tier(store.limit if store else 0, policy)
+        self._store = store
+        self._tree = tree
+        self._locked = locked
+        self._trace = trace
+        self._changed: set[Node] = set()
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.tier
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a store."""
+        return self._store is not None
+
+    def used(self, node: Node) -> None:
+        """The node was asked for: ranks it anew."""
+        self.tier.touch(node)
+        self._changed.add(node)
+
+    def nbytes(self, node: Node) -> int:
+        """Bytes of a node's state."""
+        return self.tier[node].extent.nbytes
+
+    def read(self, node: Node, into: memoryview) -> None:
+        """Reads a node's state.
+
+        Raises:
+            CorruptBlock, StorageError: it cannot be used; remove it.
+        """
+        assert self._store is not None
+        with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
+            self._store.read(self.tier[node], into)
+
+    def save(self, node: Node, state: State) -> bool:
+        """Writes a locked node's state, if it deserves the space; returns whether it is on disk now."""
+        store = self._store
+        if store is None:
+            return False
+        path = node.path()
+        with self._locked():
+            for above in path:  # the states that this one needs must not be what goes for it
+                above.pins += 1
+        try:
+            size = store.file_nbytes(node, memoryview(state).nbytes)
+            priority = self.tier.policy.used(node.usage)
+            if not self._make_room(size, priority):
+                return False
+            with self._trace.span(f"store {node.id}", "knowledge", bytes=size):
+                stored = store.put(node, state, priority)
+            with self._locked():
+                self.tier.put(node, stored, stored.nbytes, priority)
+        except StorageError:
+            self._trace.count("knowledge.disk_errors")
+            return False
+        finally:
+            with self._locked():
+                self._tree.leave(path)
+        self._trace.count("knowledge.saved")
+        self._trace.count("knowledge.saved_nbytes", size)
+        return True
+
+    def remove(self, node: Node) -> None:
+        """Deletes a node's state."""
+        self._delete(node, self.tier.remove)
+
+    def resume(self) -> None:
+        """Builds the tree from what is stored, within the limit.
+
+        Raises:
+            BudgetExceeded: a node's index entry does not fit.
+            StorageError: the directory cannot be read.
+        """
+        if self._store is None:
+            return
+        for found in self._store.scan():
+            nodes = self._tree.enter(zip(found.ids, found.tokens, strict=True))
+            node = nodes[-1]
+            if node in self.tier:
+                self._store.remove(found.state)  # a copy under another name
+            else:
+                node.usage = found.usage
+                self.tier.put(node, found.state, found.state.nbytes, found.priority)
+            self._tree.leave(nodes)
+        self.tier.policy.resumed([self.tier.priority(node) for node in self.tier])
+        while self.tier.used > self.tier.limit and (victim := self.tier.victim()) is not None:
+            self._delete(victim, self.tier.evict)
+
+    def close(self) -> None:
+        """Writes down how often states were used since they were stored, for the next run to rank them by."""
+        for node in self._changed:
+            assert self._store is not None
+            try:
+                self._store.note(self.tier[node], node.usage, self.tier.priority(node))
+            except StorageError:
+                self._trace.count("knowledge.disk_errors")
+        self._changed.clear()
+        for node in list(self.tier):
+            self.tier.remove(node)
+
+    def _make_room(self, nbytes: int, priority: float) -> bool:
+        with self._locked():
+            while self.tier.used + nbytes > self.tier.limit:
+                victim = self.tier.victim() if nbytes <= self.tier.limit else None
+                if victim is None or self.tier.priority(victim) > priority:
+                    self.tier.policy.evicted(priority)  # it is the newcomer that goes
+                    return False
+                self._trace.count("knowledge.disk_evictions")
+                self._delete(victim, self.tier.evict)
+        return True
+
+    def _delete(self, node: Node, take: Callable[[Node], StoredState]) -> None:
+        assert self._store is not None
+        self._store.remove(take(node))
+        self._changed.discard(node)
+        self._tree.prune(node)

@@ -1,0 +1,83 @@
+"""Devices: found by name, held to their caps, and refusing what they cannot do."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import numpy as np
+import pytest
+
+from edge.budget import MemoryBudget
+from edge.devices.base import GROUP, Device, open_device
+from edge.devices.cpu import CpuDevice
+from edge.devices.limited import LimitedDevice
+from edge.errors import BudgetExceeded, CapabilityError
+from edge.lanes import Lane
+
+
+def budget(limit: int = 1 << 30) -> MemoryBudget:
+    return MemoryBudget(limit, baseline=0)
+
+
+def test_devices_are_found_by_name() -> None:
+    assert {"cpu", "limited"} <= {point.name for point in entry_points(group=GROUP)}
+    for name, kind in (("cpu", CpuDevice), ("limited", LimitedDevice)):
+        device = open_device(name, budget())
+        assert isinstance(device, kind)
+        assert device.name.endswith("cpu")
+        device.close()
+    with pytest.raises(CapabilityError, match=r"abacus.*cpu"):
+        open_device("abacus", budget())
+
+
+def test_a_device_is_a_device() -> None:
+    """The contract holds for types, too: mypy reads this."""
+    ledger = budget()
+    devices: list[Device] = [CpuDevice(ledger), LimitedDevice(ledger, cap=1000)]
+    for device in devices:
+        assert device.allocate(100).shape == (100,)
+        with pytest.raises(CapabilityError, match=r"layers"):
+            device.layer_kernel(None)
+        with pytest.raises(CapabilityError, match="telepathy"):
+            device.profile("telepathy", 1)
+        estimate = device.profile("scan", 2)
+        assert estimate.latency > 0
+        assert estimate.throughput == pytest.approx(2 / estimate.latency)
+        assert not estimate.modelled
+        device.close()
+    assert ledger.used == 0
+
+
+def test_a_limited_devices_cap_is_held_where_its_bytes_are() -> None:
+    ledger = budget(10_000)
+    device = LimitedDevice(ledger, cap=6_000)
+    assert (ledger.used, device.memory.limit, device.memory.used) == (6_000, 6_000, 0)
+    with pytest.raises(BudgetExceeded):
+        device.memory.reserve("lists", 6_001)
+    with pytest.raises(BudgetExceeded):
+        LimitedDevice(ledger, cap=6_000)
+    device.close()
+    assert ledger.used == 0
+
+
+def test_a_limited_link_is_as_slow_as_it_says() -> None:
+    device = LimitedDevice(budget(), cap=1000, bandwidth=1e6)
+    ticket = device.link.submit("x", lambda: 10_000, 10_000)
+    ticket.wait()
+    assert ticket.seconds >= 0.01 * 0.999
+    device.close()
+
+
+def test_a_link_that_is_shared_is_left_open() -> None:
+    with Lane() as lane:
+        CpuDevice(budget(), link=lane).close()
+        lane.submit("still open", lambda: 0, 0).wait()
+
+
+def test_a_buffer_is_the_devices_own() -> None:
+    device = CpuDevice(budget())
+    first, second = device.allocate(1 << 20), device.allocate(1 << 20)
+    first[:] = 1
+    second[:] = 2
+    assert np.all(first == 1)
+    device.close()

@@ -1,0 +1,319 @@
+"""A prediction changes when bytes arrive, never what is found, and never exceeds its bytes or the budget."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from naive.lists import gridded
+from naive.searching import Rig
+
+from edge.errors import CorruptBlock, InputError
+from edge.ivf.router import probe
+from edge.lookahead import MissCurve, bytes_to_fetch
+
+pytestmark = pytest.mark.usefixtures("small_process")
+
+DIM = 16
+
+
+def list_bytes(rig: Rig) -> list[int]:
+    return [sum(part.nbytes for part in parts) for parts in rig.lists.snapshot.lists]
+
+
+def resident(rig: Rig, *, fast: bool = False) -> set[int]:
+    """Lists of which every part is in the tier."""
+    tier = rig.searcher.fast if fast else rig.searcher.host
+    keys = set(tier.residency.keys())
+    lists = rig.lists.snapshot.lists
+    return {number for number, parts in enumerate(lists) if parts and all(part.key in keys for part in parts)}
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    codec=st.sampled_from(["flat", "sq8"]),
+    fast=st.sampled_from([0, 10_000, 60_000]),
+    capacity=st.sampled_from([None, 30_000]),
+    nbytes=st.sampled_from([0, 1_000, 15_000, 10**9]),
+    patience=st.sampled_from(["wait", "go", "cancel"]),
+    batch=st.integers(1, 5),
+    seed=st.integers(0, 3),
+)
+def test_results_are_those_of_a_search_without_it(
+    codec: str, fast: int, capacity: int | None, nbytes: int, patience: str, batch: int, seed: int
+) -> None:
+    vectors, queries = gridded(900, DIM, seed), gridded(batch, DIM, seed + 50)
+    near = queries + gridded(batch, DIM, seed + 60) / 4
+    with TemporaryDirectory() as folder:
+        rig = Rig(Path(folder), vectors, codec, nlist=12, deleted=0.1, pending=9, fast=fast, capacity=capacity)
+        try:
+            tier = rig.searcher.fast or rig.searcher.host
+            for _ in range(2):
+                with rig.searcher.lookahead(rig.lists.snapshot, near, nbytes=nbytes) as window:
+                    if patience == "wait":
+                        window.wait()
+                    if patience == "cancel":
+                        window.cancel()
+                    found = rig.search(queries, 7, 4, window=window)
+                    rig.check(queries, found, 7, 4)
+                    assert window.fetched <= window.asked <= nbytes
+                    assert tier.device.memory.used <= tier.device.memory.limit
+                    if capacity is not None:
+                        assert rig.searcher.host.residency.nbytes <= capacity
+                    found = rig.search(queries, 7, 4, window=window)
+                    rig.check(queries, found, 7, 4)
+        finally:
+            rig.close()
+
+
+def test_the_nearest_lists_that_fit_are_fetched_and_a_list_that_does_not_is_skipped(
+    rigs: list[Rig], tmp_path: Path
+) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15))
+    query = gridded(1, DIM, seed=4)
+    sizes = list_bytes(rig)
+    order = probe(query, rig.lists.snapshot.centroids, 15)[0].tolist()
+    limit = sizes[order[0]] + sizes[order[1]] + min(sizes) + 1
+    expected, left = set(), limit
+    for number in order:
+        if sizes[number] <= left:
+            expected.add(number)
+            left -= sizes[number]
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=limit) as window:
+        window.wait()
+        assert window.fetched == window.asked == limit - left
+        assert resident(rig) == expected
+
+
+def test_what_was_fetched_is_found_without_reading(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15))
+    query = gridded(1, DIM, seed=4)
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9) as window:
+        window.wait()
+        found = rig.search(query, 5, 6, window=window)
+    assert (found.lists_read, found.bytes_read) == (0, 0)
+    rig.check(query, found, 5, 6)
+
+
+def test_a_later_round_fetches_only_what_is_new(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15))
+    query = gridded(1, DIM, seed=4)
+    sizes = list_bytes(rig)
+    order = probe(query, rig.lists.snapshot.centroids, 15)[0].tolist()
+    first = sum(sizes[number] for number in order[:4])
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=first) as window:
+        window.wait()
+        assert window.asked == first
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=sizes[order[4]]) as window:
+        window.wait()
+        assert window.asked == sizes[order[4]], "the budget of a round is for what is new"
+    assert set(order[:5]) <= resident(rig)
+
+
+def test_a_batch_shares_its_bytes_equally(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1))
+    queries = gridded(3, DIM, seed=11)
+    sizes = list_bytes(rig)
+    orders = probe(queries, rig.lists.snapshot.centroids, 30).tolist()
+    share = 3 * max(sizes)
+    with rig.searcher.lookahead(rig.lists.snapshot, queries, nbytes=3 * share) as window:
+        window.wait()
+        held = resident(rig)
+    assert window.asked <= 3 * share
+    for order in orders:
+        assert set(order[:3]) <= held, "each prediction has its likeliest lists, whatever the others wanted"
+
+
+def test_a_window_that_is_over_asks_for_nothing_more(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1))
+    gate = threading.Event()
+    blocked = rig.device.link.submit("busy", lambda: int(gate.wait(30)), 0, priority=-5)
+    query = gridded(1, DIM, seed=4)
+    window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9, seconds=0.05)
+    window.wait()
+    assert not window.active
+    assert window.fetched == 0
+    window.cancel()
+    window.cancel()
+    gate.set()
+    blocked.wait()
+    assert rig.searcher.host.residency.nbytes == 0, "nothing that never came stays charged"
+    found = rig.search(query, 5, 6)
+    rig.check(query, found, 5, 6)
+
+
+def test_a_search_takes_over_what_it_needs_and_withdraws_the_rest(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1))
+    gate = threading.Event()
+    rig.device.link.submit("busy", lambda: int(gate.wait(30)), 0, priority=-5)
+    query = gridded(1, DIM, seed=4)
+    window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9)
+    while window.asked == 0:
+        time.sleep(0.001)
+    threading.Timer(0.05, gate.set).start()
+    found = rig.search(query, 5, 2, window=window)
+    rig.check(query, found, 5, 2)
+    window.cancel()
+    probed = set(probe(query, rig.lists.snapshot.centroids, 2)[0].tolist())
+    assert resident(rig) == probed
+
+
+def test_a_prediction_that_cannot_be_read_shows_only_when_it_is_needed(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15, files=1))
+    path = rig.lists.files[0].path
+    victim = 3
+    part = rig.lists.snapshot.lists[victim][0]
+    data = bytearray(path.read_bytes())
+    data[part.source.extents[part.codes].offset + 5] ^= 1
+    path.write_bytes(data)
+    centroids = rig.lists.snapshot.centroids
+    orders = probe(centroids, centroids, 2)
+    clean = next(i for i in range(15) if victim not in orders[i])
+    with rig.searcher.lookahead(rig.lists.snapshot, centroids[[clean]], nbytes=10**9) as window:
+        window.wait()
+        found = rig.search(centroids[[clean]], 5, 2, window=window)
+        rig.check(centroids[[clean]], found, 5, 2)
+        with pytest.raises(CorruptBlock, match=r"codes\.3"):
+            rig.search(centroids[[victim]], 5, 1, window=window)
+
+
+def test_the_fast_tier_keeps_its_share_of_what_is_hot(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1, fast=120_000))
+    for seed in range(5):
+        query = gridded(1, DIM, seed=seed)
+        with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=100_000) as window:
+            window.wait()
+            found = rig.search(query, 5, 8, window=window)
+            rig.check(query, found, 5, 8)
+        rig.search(query, 5, 8)
+        assert rig.fast.memory.used <= 60_000
+
+
+def test_the_limited_device_is_searched_beside_the_host(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), "sq8", nlist=30, files=1, fast=40_000))
+    query = gridded(1, DIM, seed=4)
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=30_000) as window:
+        window.wait()
+        fetched = resident(rig, fast=True)
+        found = rig.search(query, 5, 12, window=window)
+        rig.check(query, found, 5, 12)
+    probed = probe(query, rig.lists.snapshot.centroids, 12)[0].tolist()
+    assert 0 < len(fetched & set(probed)) < 12
+    read = {block for file in rig.lists.files for block in file.reads}
+    assert set(probed) <= read
+    assert resident(rig) == set(probed) - fetched, "the host read only what the device does not hold"
+    assert found.hits == len(fetched & set(probed))
+
+
+def test_an_error_on_the_fast_tier_is_raised(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1, fast=200_000))
+    query = gridded(1, DIM, seed=4)
+    window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=100_000)
+    window.wait()
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("the device fell off")
+
+    working, rig.fast.search = rig.fast.search, broken
+    with pytest.raises(RuntimeError, match="fell off"):
+        rig.search(query, 5, 12, window=window)
+    window.cancel()
+    rig.fast.search = working
+    found = rig.search(query, 5, 12)
+    rig.check(query, found, 5, 12)
+
+
+def test_it_never_takes_memory_that_others_hold_and_gives_way_to_them(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1, memory=400_000))
+    query = gridded(1, DIM, seed=4)
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9) as window:
+        window.wait()
+        held = rig.budget.used
+        with rig.budget.reserve("other", 400_000 - held // 2):
+            assert rig.budget.used <= 400_000
+        found = rig.search(query, 5, 6, window=window)
+        rig.check(query, found, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "seconds", "misses", "slow", "expected"),
+    [
+        (0, 1.0, [], 1.0, 0),
+        (100, 2.0, [], 5.0, 200),
+        (100, 1.0, [(0, 1.0), (50, 0.5), (150, 0.0)], 0.9, 100),  # the rest saves 0.45 s and costs 0.5 s
+        (100, 1.0, [(0, 1.0), (50, 0.5), (150, 0.0)], 1.1, 150),
+        (100, 1.0, [(0, 1.0), (150, 0.9), (200, 0.1), (900, 0.0)], 2.0, 200),
+    ],
+)
+def test_the_bytes_to_fetch_minimise_fetch_and_search(
+    bandwidth: float, seconds: float, misses: list[tuple[float, float]], slow: float, expected: float
+) -> None:
+    assert bytes_to_fetch(bandwidth, seconds, misses, slow) == expected
+
+
+@settings(max_examples=60)
+@given(
+    bandwidth=st.floats(1, 1000), seconds=st.floats(0, 5), slow=st.floats(0, 20),
+    steps=st.lists(st.tuples(st.floats(0, 3000), st.floats(0, 1)), max_size=8),
+)  # fmt: skip
+def test_no_other_number_of_bytes_is_better(
+    bandwidth: float, seconds: float, slow: float, steps: list[tuple[float, float]]
+) -> None:
+    rates = sorted((rate for _, rate in steps), reverse=True)
+    misses = [(0.0, 1.0), *zip(sorted(b for b, _ in steps), rates, strict=True)]
+
+    def total(nbytes: float) -> float:
+        missed = [rate for at, rate in misses if at <= nbytes][-1]
+        return max(seconds, nbytes / bandwidth) + missed * slow
+
+    chosen = bytes_to_fetch(bandwidth, seconds, misses, slow)
+    assert chosen >= bandwidth * seconds * (1 - 1e-12)
+    for nbytes in np.linspace(0, 4000, 201).tolist() + [at for at, _ in misses]:
+        assert total(chosen) <= total(nbytes) + 1e-9
+
+
+def test_a_window_has_no_negative_length() -> None:
+    with pytest.raises(InputError):
+        bytes_to_fetch(1.0, -1.0, [], 0.0)
+
+
+def test_the_miss_curve_is_what_was_needed() -> None:
+    curve = MissCurve()
+    assert curve.points() == []
+    curve.observe([100.0, 300.0])
+    curve.observe([100.0, math.inf])
+    assert curve.points() == [(0.0, 1.0), (100.0, 0.75), (100.0, 0.5), (300.0, 0.25)]
+
+
+def test_searches_teach_the_curve_how_far_predictions_reach(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15, files=1))
+    query = gridded(1, DIM, seed=4)
+    sizes = list_bytes(rig)
+    order = probe(query, rig.lists.snapshot.centroids, 15)[0].tolist()
+    limit = sum(sizes[number] for number in order[:2])
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=limit) as window:
+        window.wait()
+        rig.search(query, 5, 4, window=window)
+    points = rig.searcher.misses.points()
+    assert points[0] == (0.0, 1.0)
+    assert points[-1][0] == limit
+    assert points[-1][1] == 0.5
+
+
+def test_time_bounds_the_bytes_once_the_link_is_known(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15, files=1, fast=10**6, bandwidth=1e5))
+    query = gridded(1, DIM, seed=4)
+    first = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=20_000)
+    first.wait()
+    first.cancel()
+    assert 0 < rig.fast.link.bandwidth <= 1.01e5
+    window = rig.searcher.lookahead(rig.lists.snapshot, query, seconds=0.1)
+    assert window.nbytes <= 1.02e4
+    window.cancel()

@@ -1,0 +1,117 @@
+"""What the writer refuses, where rows go, and what adding costs the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from naive.index import IndexRig, mixture
+
+from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded, ConfigError, InputError
+from edge.ivf.index import VectorIndex
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[IndexRig]:
+    rig = IndexRig(tmp_path)
+    yield rig
+    rig.close()
+
+
+def test_what_is_refused(rig: IndexRig) -> None:
+    one = mixture(1, rig.dim)
+    wrong = [
+        ([-1], one, "id -1 is negative"),
+        ([4, 4], mixture(2, rig.dim), "twice"),
+        ([1, 2], one, r"2 ids need vectors of shape \(2, 8\), not \(1, 8\)"),
+        ([1], mixture(1, 9), r"shape \(1, 8\), not \(1, 9\)"),
+        ([1], one * np.nan, "not a finite number"),
+        ([1.5], one, "integers"),
+        ([[1]], one, "one-dimensional"),
+    ]
+    for ids, vectors, message in wrong:
+        with pytest.raises(InputError, match=message), rig.database.write() as db:
+            rig.index.add(db, ids, vectors)
+    with pytest.raises(InputError, match="twice"), rig.database.write() as db:
+        rig.index.delete(db, [3, 3])
+    with pytest.raises(InputError, match="transaction"):
+        rig.index.add(rig.database.connect(), [1], one)
+    with pytest.raises(InputError, match="id 12 "), rig.database.read() as db:
+        rig.index.vectors(db, [12])
+    with pytest.raises(InputError, match="at least one"):
+        VectorIndex(rig.folder, 0, budget=rig.budget)
+    rig.check()
+    assert rig.snapshot().generation == 0, "nothing has happened"
+
+
+def test_an_index_of_another_width_is_refused(rig: IndexRig) -> None:
+    rig.add([1], mixture(1, rig.dim))
+    other = VectorIndex(rig.folder / "segments", 9, budget=rig.budget, device=rig.device)
+    for use in (
+        lambda db: other.search(db, mixture(1, 9), 1),
+        lambda db: other.add(db, [1], mixture(1, 9)),
+        lambda db: other.status(db),
+    ):
+        with pytest.raises(ConfigError, match="width 8, not 9"), rig.database.write() as db:
+            use(db)
+    other.close()
+
+
+def test_nothing_to_add_or_delete(rig: IndexRig) -> None:
+    rig.add([], np.empty((0, rig.dim), np.float32))
+    rig.delete([])
+    rig.check()
+    rig.delete([1, 2, 3])
+    rig.maintain(full=True)
+    rig.check()
+
+
+def test_few_rows_touch_no_file(rig: IndexRig) -> None:
+    for number in range(20):  # twice the limit of pending rows
+        rig.add([number], mixture(1, rig.dim, seed=number))
+        rig.check()
+    assert rig.files() == []
+    assert len(rig.snapshot().pending_ids) == 20
+    rig.add([20], mixture(1, rig.dim, seed=20))
+    rig.check()
+    assert len(rig.files()) == 1, "more would make searches and openings slow"
+    assert len(rig.snapshot().pending_ids) == 0
+
+
+def test_vectors_come_back_in_the_order_asked_for(rig: IndexRig) -> None:
+    vectors = mixture(150, rig.dim)
+    rig.add(range(150), vectors)
+    rig.maintain()
+    again = mixture(5, rig.dim, seed=2)
+    rig.add(range(40, 45), again)
+    vectors[40:45] = again
+    asked = [44, 3, 149, 3, 40, 0]
+    with rig.database.read() as db:
+        np.testing.assert_array_equal(rig.index.vectors(db, asked), vectors[asked])
+        assert rig.index.vectors(db, []).shape == (0, rig.dim)
+        with pytest.raises(InputError, match="no vector with id 777"):
+            rig.index.vectors(db, [3, 777])
+    rig.delete([3, 44])
+    for gone in (3, 44):
+        with pytest.raises(InputError, match=f"no vector with id {gone}"), rig.database.read() as db:
+            rig.index.vectors(db, [gone])
+
+
+def test_a_segment_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    rig = IndexRig(tmp_path, limit=8 << 20)  # a writer takes 12 MB
+    rig.add(range(5), mixture(5, rig.dim))
+    with pytest.raises(BudgetExceeded, match="index writer"):
+        rig.add(range(100, 400), mixture(300, rig.dim))
+    rig.check()
+    with pytest.raises(BudgetExceeded, match="index writer"):
+        rig.maintain(full=True)
+    rig.check()
+    assert rig.files() == []
+    rig.budget = MemoryBudget(1 << 30, baseline=0)
+    rig.reopen()
+    rig.maintain(full=True)
+    rig.check()
+    rig.close()

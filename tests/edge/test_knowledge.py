@@ -1,0 +1,365 @@
+"""The knowledge tree: the answer never depends on what is cached, and what is cached is what deserves it."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from naive.knowledge import Rig, segment
+from naive.kv import CELL, uncached
+
+from edge.costs import CostTable
+from edge.errors import InputError, ModelError
+from edge.knowledge import Match, Segment
+from edge.knowledge_store import KnowledgeStore
+
+SYSTEM = segment("system", 10)
+A, B, C, D = (segment(name, 20) for name in "abcd")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What a kill leaves behind is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def test_a_request_finds_what_earlier_ones_left() -> None:
+    rig = Rig()
+    assert rig.ask([SYSTEM, A, B]) == ["nowhere"] * 3
+    assert rig.ask([SYSTEM, A, B]) == ["context"] * 3
+    assert rig.ask([SYSTEM, A, C]) == ["context", "context", "nowhere"]
+    assert rig.ask([SYSTEM, B, A]) == ["context", "nowhere", "nowhere"], "another order is another state"
+    assert rig.ask([SYSTEM, A, B]) == ["context", "host", "host"]
+    assert rig.backend.prefilled == 10 + 5 * 20 + 5 * 2
+    assert rig.count("context_hits") == 3 + 2 + 1 + 1
+    assert rig.count("host_hits") == 2
+    assert rig.count("misses") == 3 + 1 + 2
+    assert rig.count("cached_tokens") == 50 + 30 + 10 + 50
+    assert rig.count("computed_tokens") == 50 + 20 + 40
+
+
+def test_a_state_is_as_large_as_its_own_tokens() -> None:
+    rig = Rig()
+    rig.ask([SYSTEM, A, B, C])
+    sizes = sorted(memoryview(rig.tree._states.host[node]).nbytes for node in rig.tree._states.host)
+    assert sizes == [CELL * 10, CELL * 20, CELL * 20, CELL * 20]
+
+
+def test_the_tokens_decide_and_not_the_name() -> None:
+    rig = Rig()
+    rig.ask([SYSTEM, A])
+    renamed = Segment("moved/a.txt", A.tokens)
+    changed = Segment(A.id, (*A.tokens[:-1], A.tokens[-1] + 1))
+    assert rig.ask([SYSTEM, renamed]) == ["context", "context"]
+    assert rig.ask([SYSTEM, changed]) == ["context", "nowhere"]
+    assert rig.ask([SYSTEM, A]) == ["context", "host"], "the other version is still there"
+
+
+def test_different_system_prompts_have_trees_of_their_own() -> None:
+    rig = Rig()
+    other = segment("other", 10)
+    rig.ask([SYSTEM, A])
+    assert rig.ask([other, A]) == ["nowhere", "nowhere"]
+    assert rig.ask([SYSTEM, A]) == ["host", "host"]
+
+
+def test_a_state_is_copied_once(tmp_path: Path) -> None:
+    """First eviction copies to the slower tier; the next ones free."""
+    rig = Rig(host=CELL * 50, disk=10**6, folder=tmp_path)
+    for _ in range(4):
+        rig.ask([SYSTEM, A, B])
+        rig.ask([SYSTEM, C, D])
+    assert rig.count("saved") == 4, "a, b, c and d have each been to the disk once"
+    assert rig.count("host_evictions") > 8
+    assert rig.count("misses") == 5
+
+
+def test_states_survive_a_restart(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A, B])
+    rig.ask([SYSTEM, A, C])
+    rig.tree.close()
+    rig = Rig(disk=10**6, folder=tmp_path)
+    assert rig.ask([SYSTEM, A, C]) == ["disk"] * 3
+    assert rig.ask([SYSTEM, A, B]) == ["context", "context", "disk"]
+    assert rig.ask([SYSTEM, A, C]) == ["context", "context", "host"], "what came from the disk stays in memory"
+    assert rig.count("disk_hits") == 4
+
+
+def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.tree.close(save=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_popularity_survives_a_restart(tmp_path: Path) -> None:
+    """Every run answers one question, as a command does; what most of them asked for stays."""
+    room = 3 * (CELL * 20 + 600)
+    for number in range(12):
+        rig = Rig(disk=room, folder=tmp_path)
+        rig.ask([A] if number % 2 else [segment(f"once{number}", 20)])
+        rig.check()
+        rig.tree.close()
+    rig = Rig(disk=room, folder=tmp_path)
+    assert rig.tree.match([A]).disk == 20
+    assert max(node.usage.frequency for node in rig.nodes()) == 6
+
+
+def test_popularity_survives_eviction() -> None:
+    rig = Rig(host=CELL * 20)
+    for document in (A, A, A, B):
+        rig.ask([document])
+    assert {node.id for node in rig.nodes()} == {"b"}
+    rig.ask([A])
+    assert {node.id: node.usage.frequency for node in rig.nodes()} == {"a": 4}
+
+
+def test_a_states_cost_is_that_of_the_requests_that_computed_it() -> None:
+    """RAGCache, algorithm 1: the request's time by the table, spread over all it had to compute, the question too."""
+    costs = CostTable("fake", (0, 100), (1, 100), ((1.0, 90.0), (2.0, 130.0)))
+    rig = Rig(host=CELL * 30, costs=costs)
+    rig.ask([SYSTEM, A], question=[1, 2, 3])
+    rig.ask([SYSTEM, B], question=[1, 2, 3])
+    expected = {"system": costs.estimate(0, 33) / 33, "b": costs.estimate(10, 23) / 23}
+    assert {node.id: node.usage.cost for node in rig.nodes()} == pytest.approx(expected)
+    rig.ask([SYSTEM, B], question=[1, 2, 3])
+    assert {node.id: node.usage.cost for node in rig.nodes()} == pytest.approx(expected), "found, not computed"
+
+
+def test_leaves_go_first_and_pinned_paths_stay() -> None:
+    rig = Rig(host=CELL * 50)
+    rig.ask([SYSTEM, A, B])
+    with rig.tree.pinned([SYSTEM, A]):
+        rig.ask([SYSTEM, C, D])
+        host, _ = rig.held()
+        assert {"system", "system/a"} <= host
+    rig.ask([SYSTEM, D, C])
+    rig.check()
+    assert "system" in rig.held()[0]
+    assert "system/a" not in rig.held()[0]
+
+
+def test_memory_is_given_back_when_others_need_it(tmp_path: Path) -> None:
+    rig = Rig(limit=20_000, host=2_000, disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A, B, C])
+    held = rig.tree.status().host_nbytes
+    assert held == CELL * 70
+    lease = rig.budget.reserve("other", rig.budget.free + CELL * 25)
+    rig.check()
+    assert rig.tree.status().host_nbytes <= held - CELL * 25
+    assert rig.count("dropped") == 2
+    rig.ask([SYSTEM, A, B, C])
+    lease.release()
+    rig.ask([SYSTEM, A, B, C])
+    rig.check()
+
+
+def test_what_is_remembered_of_the_past_gives_way_last() -> None:
+    rig = Rig(limit=30_000, host=CELL * 40)
+    for number in range(8):
+        rig.ask([segment(f"once{number}", 20)])
+    past = rig.tree._states._tree._past
+    assert len(past) == 6
+    with rig.budget.reserve("other", rig.budget.free + CELL * 20):
+        assert len(past) == 7, "a state went, and is remembered"
+    with rig.budget.reserve("other", rig.budget.free + 1_000):
+        assert rig.tree.status().host_nbytes == 0
+        assert len(past) < 7
+        rig.check()
+
+
+def test_with_no_memory_for_states_they_go_to_the_disk(tmp_path: Path) -> None:
+    rig = Rig(host=0, disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.ask([SYSTEM, B])
+    assert rig.ask([SYSTEM, A]) == ["context", "disk"]
+    assert rig.tree.status().host_nbytes == 0
+
+
+def test_the_tree_asks_nobody_to_give_way_for_its_states() -> None:
+    rig = Rig(limit=10_000)
+    asked: list[int] = []
+    rig.budget.add_shrinker("window", asked.append, loss=0.0)
+    lease = rig.budget.reserve("window", 4_000)
+    for document in (A, B, C, D):
+        rig.ask([SYSTEM, document])
+        rig.check()
+    assert not asked
+    lease.release()
+
+
+def test_a_refused_or_damaged_state_is_computed_again(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A, B])
+    states = rig.tree._states
+    node = next(node for node in states.host if node.id == "a")
+    states.host._entries[node].payload = b"not a state"
+    states.host.used = sum(memoryview(states.host[n]).nbytes for n in states.host)
+    states._give(CELL * 20 - 11)
+    states.host._entries[node].nbytes = 11
+    rig.ask([SYSTEM])
+    assert rig.ask([SYSTEM, A, B]) == ["context", "nowhere", "host"], "what stands below it is still good"
+    assert rig.count("corrupt") == 1
+    rig.check()
+
+
+def test_a_failure_before_the_first_token_is_tried_once_more() -> None:
+    rig = Rig()
+    rig.backend.failures = [1]
+    assert rig.ask([SYSTEM, A]) == ["nowhere", "nowhere"]
+    assert rig.count("retries") == 1
+    rig.backend.failures = [0, 1]
+    with pytest.raises(ModelError):
+        rig.ask([SYSTEM, B])
+    rig.backend.failures = []
+    rig.check()
+    assert not rig.tree.busy
+    assert rig.ask([SYSTEM, A])[1] == "host"
+
+
+def test_what_somebody_else_put_in_context_is_noticed() -> None:
+    rig = Rig()
+    rig.ask([SYSTEM, A])
+    rig.backend.truncate(0)
+    assert rig.ask([SYSTEM, A]) == ["host", "host"]
+
+
+def test_a_cancelled_request_leaves_what_is_complete() -> None:
+    rig = Rig(batch=5)
+    asked: list[int] = []
+
+    def cancelled(position: int) -> bool:
+        asked.append(position)
+        return len(asked) > 7
+
+    with rig.tree.prepare([SYSTEM, A, B], cancelled=cancelled) as prepared:
+        assert not prepared.complete
+        assert prepared.computed == [10, 15], "in the fourth batch of the second segment it was stopped"
+        assert rig.backend.length == 10
+    assert asked == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert rig.count("wasted_tokens") == 15
+    assert rig.ask([SYSTEM, A]) == ["context", "nowhere"]
+
+
+def test_a_guess_counts_as_no_request_and_does_not_wait() -> None:
+    rig = Rig()
+    with rig.tree.prepare([SYSTEM, A], speculative=True) as guess:
+        assert guess.complete
+        assert rig.tree.busy
+        with rig.tree.prepare([SYSTEM, B], speculative=True) as second:
+            assert not second.complete
+    assert rig.count("guessed_tokens") == 30
+    assert rig.count("kept") == 0, "what may be wrong is not copied"
+    assert rig.ask([SYSTEM, A]) == ["context", "context"]
+    assert rig.count("speculated") == 2
+    assert rig.count("context_hits") == 0
+    assert {node.usage.frequency for node in rig.nodes()} == {1}
+
+
+def test_match_tells_where_a_path_is_and_changes_nothing(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.tree.close()
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, B])
+    before = rig.trace.snapshot(), rig.tree.status(), len(rig.nodes())
+    assert rig.tree.match([SYSTEM, A, C]) == Match(context=10, host=0, disk=20, missing=20)
+    assert rig.tree.match([SYSTEM, A, C]).cached == 30
+    assert rig.tree.match([C, A]).missing == 40
+    assert (rig.trace.snapshot(), rig.tree.status(), len(rig.nodes())) == before
+    rig.ask([SYSTEM])
+    assert rig.tree.match([SYSTEM, B]).host == 20
+    rig.check()
+
+
+def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
+    rig = Rig(capacity=40)
+    with pytest.raises(InputError, match="41 tokens but the context holds 40"):
+        rig.tree.prepare([SYSTEM, A], suffix=11)
+    with pytest.raises(InputError, match="'empty' has no tokens"):
+        rig.tree.prepare([SYSTEM, Segment("empty", ())])
+    assert not rig.tree.busy
+    rig.check()
+
+
+def test_a_store_or_costs_of_another_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="other"):
+        Rig(costs=CostTable("other", (0,), (1,), ((1.0,),)))
+    rig = Rig()
+    with pytest.raises(ValueError, match="KnowledgeStore of 'other'"):
+        type(rig.tree)(rig.backend, rig.budget, host_limit=0, store=KnowledgeStore(tmp_path, "other", 10))
+
+
+def test_a_full_disk_costs_states_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(host=CELL * 50, disk=10**6, folder=tmp_path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    rig.ask([SYSTEM, A, B])
+    rig.ask([SYSTEM, C, D])
+    assert rig.count("disk_errors") == 2
+    assert rig.count("dropped") == 2
+    assert list(tmp_path.iterdir()) == []
+    rig.check()
+    monkeypatch.undo()
+    rig.ask([SYSTEM, A, B])
+    assert rig.count("saved") == 2
+
+
+def test_the_answer_of_a_plain_context_is_the_oracle() -> None:
+    assert uncached([1, 2, 3]) != uncached([1, 3, 2])
+
+
+def test_requests_pressure_and_questions_from_many_threads(tmp_path: Path) -> None:
+    """The ledger asks the tree for memory from one thread while others serve, look and wait: nothing locks up."""
+    rig = Rig(limit=40_000, host=CELL * 90, disk=6_000, folder=tmp_path)
+    documents = [segment(f"d{i}", 10 + i) for i in range(6)]
+    failed: list[BaseException] = []
+    serving = threading.Event()
+    serving.set()
+
+    def guarded(work: Callable[[random.Random], None], seed: int, rounds: int) -> threading.Thread:
+        def run() -> None:
+            generator = random.Random(seed)
+            try:
+                for _ in range(rounds):
+                    if serving.is_set():
+                        work(generator)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def ask(generator: random.Random) -> None:
+        rig.ask([SYSTEM, *generator.sample(documents, 2)])
+
+    def press(generator: random.Random) -> None:
+        rig.budget.reserve("other", generator.randrange(1, 3000)).release()
+
+    def look(generator: random.Random) -> None:
+        path = [SYSTEM, *generator.sample(documents, 2)]
+        with rig.tree.pinned(path):
+            assert rig.tree.match(path).cached <= 10 + 2 * 15
+            rig.tree.status()
+
+    threads = [guarded(ask, seed, 60) for seed in range(3)]
+    others = [guarded(press, 7, 10**6), guarded(look, 8, 10**6)]
+    for thread in threads:
+        thread.join(60)
+    serving.clear()
+    for thread in others:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in (*threads, *others))
+    assert not failed
+    rig.check()

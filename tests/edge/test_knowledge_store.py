@@ -1,0 +1,242 @@
+"""States on disk: whole or gone, whatever happened to the process or to the bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from naive.knowledge import Rig, segment
+
+from edge.errors import CorruptBlock, StorageError
+from edge.knowledge_node import Node
+from edge.knowledge_store import KnowledgeStore
+from edge.replacement import Usage
+from edge.trace import Trace
+
+SYSTEM = segment("system", 5)
+A, B, C = (segment(name, 8) for name in "abc")
+STATE = bytes(range(256)) * 3
+
+WRITER = """
+import pathlib, random, runpy, sys
+folder, conftest = sys.argv[1:]
+runpy.run_path(conftest)
+from naive.knowledge import Rig, segment
+system, pool = segment("system", 5), [segment(f"d{i}", 8 + 4 * i) for i in range(6)]
+rig = Rig(host=700, disk=6000, folder=pathlib.Path(folder))
+print("ready", flush=True)
+while True:
+    rig.ask([system, *random.sample(pool, 2)])
+"""
+
+
+def node_of(*path: tuple[str, bytes]) -> Node:
+    node = Node(None, "", b"")
+    for id, tokens in path:
+        node = Node(node, id, tokens)
+    return node
+
+
+def stored(folder: Path, fingerprint: str = "m") -> tuple[KnowledgeStore, Node]:
+    store = KnowledgeStore(folder, fingerprint, 10**6, trace=Trace())
+    node = node_of(("system", bytes(20)), ("naïve ☂.txt", b"\1\0\0\0" * 7))
+    node.usage = Usage(7, 2, 0.5)
+    return store, node
+
+
+def test_what_was_put_is_found_and_read(tmp_path: Path) -> None:
+    store, node = stored(tmp_path)
+    put = store.put(node, memoryview(STATE), 3.25)
+    assert put.nbytes == put.path.stat().st_size == store.file_nbytes(node, len(STATE))
+    (found,) = KnowledgeStore(tmp_path, "m", 10**6).scan()
+    assert found.state == put
+    assert found.ids == ("system", "naïve ☂.txt")
+    assert found.tokens == (bytes(20), b"\1\0\0\0" * 7)
+    assert found.usage == node.usage
+    assert found.priority == 3.25
+    buffer = bytearray(len(STATE) + 3)
+    store.read(put, memoryview(buffer))
+    assert buffer == STATE + bytes(3)
+
+
+def test_the_past_is_rewritten_in_place(tmp_path: Path) -> None:
+    store, node = stored(tmp_path)
+    put = store.put(node, STATE, 1.0)
+    store.note(put, Usage(9, 3, 0.75), 8.5)
+    (found,) = store.scan()
+    assert (found.usage, found.priority) == (Usage(9, 3, 0.75), 8.5)
+    store.read(put, memoryview(bytearray(len(STATE))))
+    store.remove(put)
+    with pytest.raises(StorageError, match="cannot be updated"):
+        store.note(put, Usage(), 0.0)
+
+
+def test_another_models_states_are_removed(tmp_path: Path) -> None:
+    store, node = stored(tmp_path)
+    store.put(node, STATE, 1.0)
+    trace = Trace()
+    assert list(KnowledgeStore(tmp_path, "m2", 10**6, trace=trace).scan()) == []
+    assert list(tmp_path.iterdir()) == []
+    assert trace.counters["knowledge.foreign"] == 1
+
+
+def test_only_drafts_of_the_dead_are_removed(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    alive, dead, mine = (tmp_path / f".aa.{pid}" for pid in (child.pid, ended.pid, os.getpid()))
+    others = [tmp_path / "notes.txt", tmp_path / ".hidden.x", tmp_path / "12.34"]
+    for path in (alive, dead, mine, *others):
+        path.write_bytes(b"x")
+    list(KnowledgeStore(tmp_path, "m", 10).scan())
+    child.communicate()
+    assert sorted(tmp_path.iterdir()) == sorted([alive, *others]), "files of others are not ours to remove"
+
+
+def test_every_bit_that_flips_is_noticed_or_harmless(tmp_path: Path) -> None:
+    """Each byte of a stored file in turn: the answer is right, and only the record of its use may be forgotten."""
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([A, B])
+    rig.tree.close()
+    whole = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(whole) == 2
+    generator = random.Random(1)
+    survived = 0
+    for path, data in whole.items():
+        for place in range(len(data)):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << generator.randrange(8)
+            for other, bytes_of in whole.items():
+                other.write_bytes(bytes_of)
+            path.write_bytes(flipped)
+            rig = Rig(disk=10**6, folder=tmp_path)
+            places = rig.ask([A, B])
+            assert places.count("nowhere") + rig.count("disk_hits") == 2
+            if places == ["disk", "disk"]:
+                survived += 1
+            else:
+                assert places.count("nowhere") == 1
+                assert rig.count("corrupt") == 1
+                assert not path.exists()
+            rig.tree.close(save=False)
+    assert survived == 2 * 36, "four numbers and their checksum"
+
+
+@pytest.mark.parametrize("length", range(0, 400, 13))
+def test_a_file_cut_off_anywhere_is_a_miss(tmp_path: Path, length: int) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([A])
+    rig.tree.close()
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    assert len(data) > 300
+    path.write_bytes(data[:length] if length < len(data) else data + b"more")
+    rig = Rig(disk=10**6, folder=tmp_path)
+    assert rig.ask([A]) == ["nowhere"]
+    assert rig.count("corrupt") == 1
+    rig.tree.close()
+    assert Rig(disk=10**6, folder=tmp_path).ask([A]) == ["disk"], "and is stored anew"
+
+
+def test_damage_after_the_scan_is_noticed_when_read(tmp_path: Path) -> None:
+    store, node = stored(tmp_path)
+    put = store.put(node, STATE, 1.0)
+    data = bytearray(put.path.read_bytes())
+    data[-1] ^= 1
+    put.path.write_bytes(data)
+    buffer = memoryview(bytearray(len(STATE)))
+    with pytest.raises(CorruptBlock, match="corrupt"):
+        store.read(put, buffer)
+    put.path.write_bytes(data[:-1])
+    with pytest.raises(CorruptBlock, match="truncated"):
+        store.read(put, buffer)
+    put.path.unlink()
+    with pytest.raises(StorageError, match="cannot be opened"):
+        store.read(put, buffer)
+
+
+def test_what_another_process_removes_is_a_miss(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.tree.close()
+    first, second = Rig(disk=10**6, folder=tmp_path), Rig(disk=10**6, folder=tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert first.ask([SYSTEM, A]) == ["nowhere", "nowhere"]
+    first.tree.close()
+    assert second.ask([SYSTEM, A]) == ["disk", "disk"], "the same path has the same name"
+    second.tree.close()
+
+
+def test_the_same_state_under_two_names_is_held_once(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([A])
+    rig.tree.close()
+    (path,) = tmp_path.iterdir()
+    (tmp_path / "copy.kv").write_bytes(path.read_bytes())
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.check()
+    assert rig.ask([A]) == ["disk"]
+
+
+def test_a_smaller_limit_removes_the_least_valuable(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    for document in (A, B, B, B, C, C):
+        rig.ask([document])
+    rig.tree.close()
+    size = max(path.stat().st_size for path in tmp_path.iterdir())
+    rig = Rig(disk=2 * size, folder=tmp_path)
+    rig.check()
+    assert rig.held()[1] == {"b", "c"}
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, node = stored(tmp_path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        store.put(node, STATE, 1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot be created"):
+        KnowledgeStore(tmp_path / "file" / "states", "m", 10)
+    store = KnowledgeStore(tmp_path / "gone", "m", 10)
+    store.directory.rmdir()
+    with pytest.raises(StorageError, match="cannot be read"):
+        list(store.scan())
+
+
+def test_killed_while_storing_it_goes_on_with_what_is_whole(tmp_path: Path) -> None:
+    conftest = str(Path(__file__).parent.parent / "conftest.py")
+    generator = random.Random(3)
+    pool = [segment(f"d{i}", 8 + 4 * i) for i in range(6)]
+    hits = 0.0
+    for _ in range(3):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), conftest]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(generator.uniform(0.01, 0.25))
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        rig = Rig(host=700, disk=6000, folder=tmp_path)
+        rig.check()
+        assert rig.count("corrupt") == 0, "nothing unfinished ever has a name that counts"
+        for chosen in (generator.sample(pool, 2) for _ in range(6)):
+            rig.ask([SYSTEM, *chosen])
+            rig.check()
+        hits += rig.count("disk_hits")
+        rig.tree.close()
+    assert hits > 0

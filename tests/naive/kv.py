@@ -1,0 +1,88 @@
+"""A language model's context without a model: each token's state is a digest of all tokens up to it.
+
+What is "generated" depends on every state in context, so a state that was restored in the wrong place, after the wrong
+prefix or damaged changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from edge.errors import CorruptBlock, ModelError
+
+CELL = 12
+"""Bytes of one token's state."""
+
+
+class FakeContext:
+    """A `KVBackend`. It trusts states as a real one does: only their size is looked at.
+
+    Args:
+        batch: tokens between questions whether to go on.
+        fixed: bytes of a state that belong to no token.
+    """
+
+    def __init__(self, *, capacity: int = 10_000, batch: int = 4, fingerprint: str = "fake", fixed: int = 0) -> None:
+        self.fingerprint = fingerprint
+        self.capacity = capacity
+        self.bytes_per_token = CELL
+        self.batch = batch
+        self.fixed = fixed
+        self.cells: list[bytes] = []
+        self.prefilled = 0
+        self.clock = 0.0
+        self.failures: list[int] = []
+        """Prefills to come, counted from now, that fail halfway."""
+        self._chain: list[bytes] = [b""]
+
+    @property
+    def length(self) -> int:
+        return len(self.cells)
+
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
+        self.failures = [left - 1 for left in self.failures]
+        for done, token in enumerate(tokens):
+            if done % self.batch == 0 and cancelled is not None and cancelled():
+                return done
+            if -1 in self.failures and done >= len(tokens) // 2:
+                self.failures.remove(-1)
+                raise ModelError("the fake context was told to fail")
+            self._append(token)
+        return len(tokens)
+
+    def extract(self, start: int, end: int) -> bytes:
+        assert 0 <= start < end <= len(self.cells)
+        return bytes(self.fixed) + b"".join(self.cells[start:end])
+
+    def restore(self, state: bytes | bytearray | memoryview, start: int, end: int) -> None:
+        assert start == len(self.cells)
+        state = bytes(state)
+        if len(state) != self.fixed + (end - start) * CELL:
+            raise CorruptBlock(f"a state of {len(state)} bytes is not one of {end - start} tokens")
+        self.cells += [state[i : i + CELL] for i in range(self.fixed, len(state), CELL)]
+
+    def truncate(self, length: int) -> None:
+        assert length <= len(self.cells)
+        del self.cells[length:]
+
+    def output(self) -> bytes:
+        """What would be generated now."""
+        return blake2b(b"".join(self.cells)).digest()
+
+    def _append(self, token: int) -> None:
+        self.prefilled += 1
+        self.clock += 1.0 + len(self.cells) / 100
+        self.cells.append(cell(self.cells[-1] if self.cells else b"", token))
+
+
+def cell(before: bytes, token: int) -> bytes:
+    """The state of a token after a state that stands for everything before it."""
+    return blake2b(before + token.to_bytes(4, "little"), digest_size=CELL).digest()
+
+
+def uncached(tokens: Sequence[int]) -> bytes:
+    """What a context that never reuses anything would generate after these tokens."""
+    context = FakeContext()
+    context.prefill(tokens)
+    return context.output()
