@@ -1,0 +1,1 @@
+"""Generators: what writes text."""

@@ -1,0 +1,139 @@
+"""`ExtractiveGenerator`: answers with the best sentences of the documents, each with its citation. Needs no language
+model, and says nothing that is not there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from edge.errors import InputError
+from edge.runtimes.generation.base import (
+    Document,
+    Finish,
+    GenerationStats,
+    Message,
+    Piece,
+    Sampling,
+    check_messages,
+)
+from edge.runtimes.generation.sentences import sentences
+
+Score = Callable[[str, Sequence[str]], Sequence[float]]
+"""Scores sentences by how well they answer a question; higher is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    text: str
+    document: int
+    words: int
+
+
+class ExtractiveGenerator:
+    """A `Generator` without a model: the best sentences of the given documents, best first, as `sentence [number]`.
+
+    Deterministic: of equal scores the earlier document and the earlier sentence wins. Words are its tokens. Nothing is
+    written where no document has a sentence that scores `floor` or more.
+    """
+
+    name = "extractive"
+    follows_instructions = False
+
+    def __init__(self, score: Score, *, most: int = 3, floor: float = float("-inf"), context: int = 1_000_000) -> None:
+        """Takes what judges sentences, such as a reranker.
+
+        Args:
+            score: called once per answer, with the question and every sentence.
+            most: sentences of an answer, at most.
+            floor: sentences that score below are not shown.
+            context: words it reads at most; documents beyond are left out from the end.
+        """
+        if most < 1:
+            raise InputError(f"an answer has at least 1 sentence, not {most}")
+        self.context = context
+        self._score = score
+        self._most = most
+        self._floor = floor
+        self._stats: GenerationStats | None = None
+
+    @property
+    def stats(self) -> GenerationStats | None:
+        """What the last answer took; None before the first."""
+        return self._stats
+
+    def count(self, text: str) -> int:
+        """Words of a text."""
+        return len(text.split())
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        documents: Sequence[Document] = (),
+        cancel: threading.Event | None = None,
+    ) -> Iterator[Piece]:
+        """The best sentences for the last question, word by word; of `sampling`, `max_tokens` counts: only whole
+        sentences within it are taken (of the first, its beginning)."""
+        check_messages(messages)
+        question = next(message.content for message in reversed(messages) if message.role == "user")
+        return self._answer(question, sampling.max_tokens, documents, cancel or threading.Event())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(
+        self, question: str, most_words: int, documents: Sequence[Document], cancel: threading.Event
+    ) -> Iterator[Piece]:
+        called = time.perf_counter()
+        candidates, read, dropped = self._candidates(documents, self.count(question))
+        words = self._chosen(question, candidates, most_words)
+        first = time.perf_counter()
+        finish: Finish = "cancelled"
+        written = 0
+        try:
+            for word in words:
+                if cancel.is_set():
+                    return
+                written += 1
+                yield Piece(f" {word}" if written > 1 else word)
+            finish = "stop"
+        finally:
+            ended = time.perf_counter()
+            self._stats = GenerationStats(read, 0, written, first - called, ended - called, dropped, finish)
+
+    def _candidates(self, documents: Sequence[Document], read: int) -> tuple[list[_Candidate], int, int]:
+        """Every different sentence with the first document it stands in; words read, and documents left out."""
+        found: dict[str, _Candidate] = {}
+        for number, document in enumerate(documents, 1):
+            size = self.count(document.text)
+            if read + size > self.context:
+                return list(found.values()), read, len(documents) - number + 1
+            read += size
+            for text in sentences(document.text):
+                found.setdefault(text.casefold(), _Candidate(text, number, self.count(text)))
+        return list(found.values()), read, 0
+
+    def _chosen(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> list[str]:
+        if not candidates:
+            return []
+        scores = self._score(question, [candidate.text for candidate in candidates])
+        if len(scores) != len(candidates):
+            raise ValueError(f"{len(candidates)} sentences were given to score, and {len(scores)} scores came back")
+        # `sorted` is stable: of equal scores the earlier sentence comes first.
+        order = sorted(range(len(candidates)), key=lambda index: -scores[index])
+        words: list[str] = []
+        for index in order[: self._most]:
+            candidate = candidates[index]
+            if not scores[index] >= self._floor:
+                break
+            citation = f"[{candidate.document}]"
+            if len(words) + candidate.words + 1 <= most_words:
+                words += [*candidate.text.split(), citation]
+            elif not words:
+                words += [*candidate.text.split()[: max(1, most_words - 1)], citation]
+            else:
+                break
+        return words

@@ -1,0 +1,282 @@
+"""`GGUFFile`: what a GGUF file says about itself, read and checked without the library that runs it.
+
+llama.cpp ends the whole process when some things in a file are wrong, so they are found here first, and the sizes it
+will ask for are known before anything is loaded. Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from edge.errors import ModelError
+
+MAGIC = b"GGUF"
+
+TYPES: Mapping[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
+}  # fmt: skip
+"""Tensor types: name, values per block, bytes per block."""
+
+# Metadata types: fixed-size ones by struct format, then text and lists.
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9
+
+_LONGEST_LIST = 4096
+"""Lists up to this length are kept (values per layer); longer ones, the vocabulary's, only as their length."""
+
+_TOKENS = "tokenizer.ggml.tokens"
+_NO_TEXT = ("bert", "no_vocab", "none")
+"""Vocabularies of encoders, and none at all."""
+
+_MOST_AXES = 4
+_DEFAULT_ALIGNMENT = 32
+_HASH_STEP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    """A tensor's place: `offset` from the file's start and `nbytes`; `shape` with the contiguous axis first."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """Header of a GGUF file.
+
+    Attributes:
+        metadata: values by key; the vocabulary, and a list of more than 4,096 elements, only as its length.
+        tensors: in file order; all lie within the file.
+        nbytes: size of the file.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: tuple[GGUFTensor, ...]
+    nbytes: int
+
+    @classmethod
+    def open(cls, path: str | Path) -> GGUFFile:
+        """Reads and checks the header.
+
+        Raises:
+            ModelError: there is no such file, it is not GGUF, truncated, or says things that cannot be.
+        """
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                header = _Reader(file, path).read()
+        except FileNotFoundError:
+            raise ModelError(f"there is no file {path}; give the path of a GGUF model") from None
+        except IsADirectoryError:
+            raise ModelError(f"{path} is a folder; give the path of a GGUF file in it") from None
+        except OSError as error:
+            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        _check(header)
+        return header
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, such as `llama` or `qwen3`."""
+        return str(self.metadata["general.architecture"])
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """A value of this architecture: `value("context_length")` reads `llama.context_length`."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    @property
+    def trained_context(self) -> int:
+        """Tokens the model was trained to attend to."""
+        return int(self.value("context_length"))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of conversations; None where the file has none."""
+        template = self.metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) and template.strip() else None
+
+    def sha256(self) -> str:
+        """Hash of the whole file; about a second per gigabyte."""
+        digest = hashlib.sha256()
+        buffer = bytearray(_HASH_STEP)
+        view = memoryview(buffer)
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    digest.update(view[:count])
+        except OSError as error:
+            raise ModelError(f"{self.path} cannot be read: {error.strerror}") from error
+        return digest.hexdigest()
+
+
+def _check(file: GGUFFile) -> None:
+    """Refuses what llama.cpp would end the process for, rather than say so.
+
+    Raises:
+        ModelError: names what is wrong.
+    """
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        raise ModelError(f"{file.path} does not say its architecture; it is no language model")
+    if (parts := file.metadata.get("split.count", 0)) not in (0, 1):
+        raise ModelError(f"{file.path} is one of {parts} parts of a model: merge them with `llama-gguf-split --merge`")
+    vocabulary = file.metadata.get("tokenizer.ggml.model")
+    if vocabulary in _NO_TEXT:
+        raise ModelError(f"{file.path} has a vocabulary ({vocabulary}) that text cannot be written with")
+    for key, least, most in (("context_length", 16, 2**31 - 1), ("block_count", 1, 512)):
+        value = file.value(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ModelError(
+                f"{file.path} is damaged, or no language model: {architecture}.{key} is {value!r}, and it should be "
+                f"within {least} and {most:,}"
+            )
+    for key, value in file.metadata.items():
+        if key.endswith("_epsilon") and not (isinstance(value, float) and 0 <= value < math.inf):
+            raise ModelError(f"{file.path} is damaged: {key} is {value!r}")
+    for tensor in file.tensors:
+        if len(tensor.shape) == 1 and tensor.type != "F32":
+            raise ModelError(f"{file.path} is damaged: {tensor.name} has one axis and is {tensor.type}, not F32")
+
+
+class _Reader:
+    """One pass over the header."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self.file = file
+        self.path = path
+        self.size = os.fstat(file.fileno()).st_size
+
+    def read(self) -> GGUFFile:
+        magic = self.file.read(4)
+        if magic != MAGIC:
+            raise ModelError(f"{self.path} is not a GGUF file: it begins with {magic!r}, not {MAGIC!r}")
+        version = self._number("I")
+        if version not in (2, 3):
+            raise ModelError(f"{self.path} has GGUF version {version}; versions 2 and 3 (little-endian) can be read")
+        tensors, pairs = self._number("Q"), self._number("Q")
+        # Each takes at least its own lengths and types: a count beyond that is a broken header, not a large model.
+        for what, count, least in (("tensors", tensors, 24), ("metadata values", pairs, 13)):
+            if count * least > self.size:
+                raise ModelError(f"{self.path} is damaged: it claims {count:,} {what} in {self.size:,} bytes")
+        metadata = dict(self._pair() for _ in range(pairs))
+        if len(metadata) != pairs:
+            raise ModelError(f"{self.path} is damaged: a metadata key stands there twice")
+        extents = [self._tensor() for _ in range(tensors)]
+        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
+            raise ModelError(f"{self.path} is damaged: its alignment is {alignment!r}, which is no power of two")
+        start = -(-self.file.tell() // alignment) * alignment
+        return GGUFFile(self.path, metadata, self._place(extents, start, alignment), self.size)
+
+    def _place(
+        self, extents: list[tuple[str, tuple[int, ...], int, int]], start: int, alignment: int
+    ) -> tuple[GGUFTensor, ...]:
+        placed: dict[str, GGUFTensor] = {}
+        for name, shape, kind, offset in extents:
+            if kind not in TYPES:
+                raise ModelError(f"{self.path}: tensor {name} has the type {kind}, which is unknown here")
+            type_name, block, block_nbytes = TYPES[kind]
+            values = 1
+            for axis in shape:
+                values *= axis
+            if not shape or values == 0 or shape[0] % block or offset % alignment or name in placed:
+                raise ModelError(f"{self.path} is damaged: tensor {name!r} cannot be {list(shape)} of {type_name}")
+            nbytes = values // block * block_nbytes
+            end = start + offset + nbytes
+            if end > self.size:
+                raise ModelError(
+                    f"{self.path} is truncated: tensor {name} ends at byte {end:,} but the file has {self.size:,}; "
+                    f"download it again"
+                )
+            placed[name] = GGUFTensor(name, shape, type_name, start + offset, nbytes)
+        return tuple(placed.values())
+
+    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name = self._text()
+        axes = self._number("I")
+        if axes > _MOST_AXES:
+            raise ModelError(f"{self.path} is damaged: tensor {name!r} has {axes} axes")
+        shape = tuple(self._number("Q") for _ in range(axes))
+        return name, shape, self._number("I"), self._number("Q")
+
+    def _pair(self) -> tuple[str, Any]:
+        key = self._text()
+        return key, self._value(self._number("I"), key)
+
+    def _value(self, kind: int, key: str) -> Any:
+        if kind in _SCALARS:
+            return self._number(_SCALARS[kind])
+        if kind == _TEXT:
+            return self._text()
+        if kind != _LIST:
+            raise ModelError(f"{self.path} is damaged: metadata {key!r} has the unknown type {kind}")
+        kind, count = self._number("I"), self._number("Q")
+        least = struct.calcsize(f"<{_SCALARS[kind]}") if kind in _SCALARS else 8
+        if kind == _LIST or (kind not in _SCALARS and kind != _TEXT) or count * least > self.size:
+            raise ModelError(f"{self.path} is damaged: metadata {key!r} claims a list of {count:,} of type {kind}")
+        if key == _TOKENS and kind == _TEXT:
+            return self._count_tokens(count)
+        if count <= _LONGEST_LIST:
+            return tuple(self._value(kind, key) for _ in range(count))
+        if kind in _SCALARS:
+            self._skip(count * least)
+        else:
+            for _ in range(count):
+                self._skip(self._number("Q"))
+        return count
+
+    def _count_tokens(self, count: int) -> int:
+        """Passes over the vocabulary, whose tokens must differ."""
+        # llama.cpp reads them as far as their first zero byte.
+        tokens = (self._bytes(self._number("Q")).split(b"\0", 1)[0] for _ in range(count))
+        hashes = np.fromiter(map(hash, tokens), np.int64, count)
+        if len(np.unique(hashes)) != count:
+            raise ModelError(f"{self.path} is damaged: some of its {count:,} tokens are equal")
+        return count
+
+    def _text(self) -> str:
+        # Vocabularies hold pieces of characters; keys and the values we use are UTF-8.
+        return self._bytes(self._number("Q")).decode("utf-8", errors="replace")
+
+    def _number(self, code: str) -> Any:
+        form = "<" + code
+        return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
+
+    def _bytes(self, count: int) -> bytes:
+        data = self.file.read(count) if count <= self.size else b""
+        if len(data) < count:
+            raise self._short()
+        return data
+
+    def _skip(self, count: int) -> None:
+        if self.file.tell() + count > self.size:
+            raise self._short()
+        self.file.seek(count, os.SEEK_CUR)
+
+    def _short(self) -> ModelError:
+        return ModelError(f"{self.path} is truncated: its header goes on after its {self.size:,} bytes")

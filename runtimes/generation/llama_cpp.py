@@ -1,0 +1,275 @@
+"""`LlamaGenerator`: writes text with a GGUF model, run by llama.cpp inside the memory budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.budget import Lease, MemoryBudget
+from edge.errors import InputError
+from edge.knowledge import KnowledgeTree
+from edge.knowledge_backend import Segment
+from edge.runtimes.generation.base import (
+    Document,
+    Finish,
+    GenerationStats,
+    Message,
+    Piece,
+    Sampling,
+)
+from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_context import KVType, LlamaContext
+from edge.runtimes.generation.llama_library import llama_library
+from edge.runtimes.generation.llama_memory import Weights, reserve_memory
+from edge.runtimes.generation.llama_model import LlamaModel, Load
+from edge.runtimes.generation.llama_states import LlamaStates
+from edge.runtimes.generation.prompt import Prompt, PromptBuilder
+from edge.runtimes.generation.sampling import LlamaSampler
+from edge.runtimes.generation.stopping import Stopping
+from edge.runtimes.onnx import physical_cores
+from edge.trace import Trace
+
+
+class LlamaGenerator:
+    """A `Generator` on llama.cpp. One answer at a time; others wait.
+
+    Attributes:
+        memory: where its bytes are, and whether the weights are mapped.
+        states: KV states by position, for a knowledge tree; None where the model's states cannot be parted.
+        tree: set it to a `KnowledgeTree` over `states`, and states of documents are reused. Answers are the same with
+            and without: each segment of a prompt is computed in batches of its own in either case.
+    """
+
+    follows_instructions = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        budget: MemoryBudget,
+        *,
+        cache: Path,
+        context: int = 0,
+        kv_type: KVType = "f16",
+        weights: Weights = "auto",
+        threads: int = 0,
+        thinking: bool = False,
+        trace: Trace | None = None,
+    ) -> None:
+        """Loads a model.
+
+        Args:
+            cache: directory for what is computed once (hashes of model files).
+            context: tokens of prompt and answer; 0 takes what the model was trained for, at most 4,096, and less where
+                the budget does not hold that.
+            kv_type: how keys and values are held.
+            weights: read into memory, mapped from the file, or what the budget allows.
+            threads: 0 takes one per physical core this process may use.
+            thinking: lets a model that can reason before its answer do so.
+
+        Raises:
+            ModelError: the file is missing, damaged, no GGUF, or of an architecture that llama.cpp does not know.
+            BudgetExceeded: it does not fit; the error names the smallest limit that works.
+            CapabilityError: llama.cpp is not installed.
+            ConfigError: the context is larger than what the model was trained for.
+        """
+        file = GGUFFile.open(path)
+        self.name = file.path.name
+        self.tree: KnowledgeTree | None = None
+        self._trace = trace or Trace()
+        self._leases: list[Lease] = []
+        self._model: LlamaModel | None = None
+        self._context: LlamaContext | None = None
+        self._stats: GenerationStats | None = None
+        self._lock = threading.Lock()
+        self._answering: int | None = None
+        self._run: _Run | None = None
+        try:
+            with budget.charge("llama.cpp") as library_lease:
+                library = llama_library()
+            self._leases.append(library_lease)
+            self.memory, leases = reserve_memory(
+                library,
+                file,
+                budget,
+                context=context,
+                threads=threads or physical_cores(),
+                kv_type=kv_type,
+                weights=weights,
+            )
+            self._leases += leases
+            load: Load = "map" if self.memory.mapped else "read"
+            with self._trace.span(f"load {self.name}", "generation", load=load):
+                self._model = LlamaModel(library, file, load=load)
+                self._context = LlamaContext(self._model, self.memory.shape)
+            self.context = self._context.capacity
+            self._builder = PromptBuilder(self._model, self.context, thinking=thinking)
+            self.states = LlamaStates(self._context, hashes=cache) if self._model.reusable else None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def stats(self) -> GenerationStats | None:
+        """What the last answer took; None before the first."""
+        return self._stats
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self._open()[0].tokenize(text))
+
+    def path(
+        self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
+    ) -> tuple[Segment, ...]:
+        """The segments whose states an answer would reuse: the conversation up to the documents, and these. For
+        bringing them in context ahead of the question (`Speculation`)."""
+        self._open()
+        return self._builder.build(messages, documents, sampling.max_tokens).path
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        documents: Sequence[Document] = (),
+        cancel: threading.Event | None = None,
+    ) -> Iterator[Piece]:
+        """Answers, token by token; see `Generator.stream`.
+
+        A set `cancel` is seen before each batch of the prompt, and before each token.
+        """
+        self._open()
+        prompt = self._builder.build(messages, documents, sampling.max_tokens)
+        run = _Run(prompt, time.perf_counter())
+        answer = self._answer(run, sampling, cancel.is_set if cancel is not None else _never)
+        run.answer = weakref.ref(answer)
+        return answer
+
+    def close(self) -> None:
+        """Frees the model and gives all memory back. Ends an answer that this thread has begun to read, and waits for
+        one under way in another."""
+        self._end_own()
+        with self._alone(None):
+            if self._context is not None:
+                self._context.close()
+            if self._model is not None:
+                self._model.close()
+            self._context = self._model = None
+            for lease in self._leases:
+                lease.release()
+
+    def __enter__(self) -> LlamaGenerator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, run: _Run, sampling: Sampling, cancelled: Callable[[], bool]) -> Generator[Piece, None, None]:
+        with self._alone(run):
+            prompt = run.prompt
+            model, context = self._open()
+            longest = min(sampling.max_tokens, self.context - prompt.tokens)
+            stopping = Stopping(sampling.stop)
+            sampler = LlamaSampler(model.library.api, sampling)
+            try:
+                with self._in_context(run, cancelled):
+                    waiting: Sequence[int] = prompt.question
+                    while context.append(waiting, cancelled=cancelled, logits=True) == len(waiting):
+                        token, logprob = sampler.choose(context)
+                        run.first = run.first or time.perf_counter()
+                        if model.ends(token):
+                            run.finish = "stop"
+                            break
+                        run.new += 1
+                        yield from stopping.push(model.piece(token), token, logprob)
+                        if stopping.stopped or run.new == longest:
+                            run.finish = "stop" if stopping.stopped else "length"
+                            break
+                        waiting = (token,)
+                    yield from stopping.finish()
+            finally:
+                sampler.close()
+                self._stats = run.stats()
+                self._trace.count("generation.prompt_tokens", prompt.tokens)
+                self._trace.count("generation.new_tokens", run.new)
+                self._trace.event(
+                    "answer", "generation", run.called, self._stats.seconds, tokens=run.new, prompt=prompt.tokens
+                )
+
+    @contextmanager
+    def _in_context(self, run: _Run, cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Brings the prompt's path in context, by the tree if there is one; stays incomplete when cancelled."""
+        _, context = self._open()
+        path = run.prompt.path
+        if self.tree is not None:
+            suffix = len(run.prompt.question)
+            with self.tree.prepare(path, suffix=suffix, cancelled=lambda _: cancelled()) as prepared:
+                run.cached = prepared.cached_tokens
+                yield
+            return
+        context.truncate(0)
+        for segment in path:
+            with self._trace.span(f"prefill {segment.id}", "generation", tokens=len(segment.tokens)):
+                context.append(segment.tokens, cancelled=cancelled)
+        yield
+
+    @contextmanager
+    def _alone(self, run: _Run | None) -> Iterator[None]:
+        """One answer at a time. An answer that the same thread has begun and not read to its end would wait for
+        itself."""
+        if self._answering == threading.get_ident():
+            raise InputError("an answer of this generator is still being read here; read it to its end, or close it")
+        with self._lock:
+            self._answering, self._run = threading.get_ident(), run
+            try:
+                yield
+            finally:
+                self._answering = self._run = None
+
+    def _end_own(self) -> None:
+        if self._answering == threading.get_ident() and self._run is not None:
+            self._run.end()
+
+    def _open(self) -> tuple[LlamaModel, LlamaContext]:
+        if self._model is None or self._context is None:
+            raise InputError(f"the generator {self.name} has been closed")
+        return self._model, self._context
+
+
+@dataclass(slots=True)
+class _Run:
+    """One answer under way, or not yet begun."""
+
+    prompt: Prompt
+    called: float
+    answer: weakref.ref[Generator[Piece, None, None]] | None = None
+    first: float = 0.0
+    cached: int = 0
+    new: int = 0
+    finish: Finish = "cancelled"
+
+    def end(self) -> None:
+        """Ends the answer where it is."""
+        answer = self.answer() if self.answer is not None else None
+        if answer is not None:
+            answer.close()
+
+    def stats(self) -> GenerationStats:
+        ended = time.perf_counter()
+        return GenerationStats(
+            prompt_tokens=self.prompt.tokens,
+            cached_tokens=self.cached,
+            new_tokens=self.new,
+            ttft_s=(self.first or ended) - self.called,
+            seconds=ended - self.called,
+            dropped_documents=self.prompt.dropped,
+            finish=self.finish,
+        )
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,113 @@
+"""`LlamaLibrary`: llama.cpp's C functions through llama-cpp-python, its log kept from the terminal and read instead."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from edge.errors import CapabilityError
+
+_SIZES = (
+    re.compile(r"\s(model|compute|output) buffer size =\s*([0-9.]+) MiB"),
+    # A model of which nothing is loaded has no cache, either, but says how large it would be.
+    re.compile(r"^llama_(kv_cache|memory_recurrent)\w*: size =\s*([0-9.]+) MiB"),
+)
+TESTED = "0.3.36"
+"""The version of llama-cpp-python that all this was tested with; older ones lack some of it."""
+
+_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+_MOST_ERRORS = 16
+_PRINTED = 10**4
+"""Buffer sizes are printed with two digits after the point, in MiB: so much may be missing."""
+
+
+class Said:
+    """What llama.cpp logged while something was done."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self._sizes: dict[str, int] = {}
+
+    def add(self, level: int, text: str) -> None:
+        """Takes one message."""
+        if level == _ERROR_LEVEL and text.strip() and len(self.errors) < _MOST_ERRORS:
+            self.errors.append(text.strip())
+        for pattern in _SIZES:
+            if found := pattern.search(text):
+                self._sizes[found[1]] = self._sizes.get(found[1], 0) + int(float(found[2]) * 2**20) + _PRINTED
+
+    def nbytes(self, *kinds: str) -> int:
+        """Bytes of all buffers of these kinds: `model`, `compute`, `output`, `kv_cache`, `memory_recurrent`.
+
+        Raises:
+            CapabilityError: nothing was said of any of them.
+        """
+        sizes = [self._sizes[kind] for kind in kinds if kind in self._sizes]
+        if not sizes:
+            raise CapabilityError(
+                f"this llama.cpp does not say how large its buffers are ({', '.join(kinds)}), so memory cannot be "
+                f'accounted for: pip install "llama-cpp-python=={TESTED}"'
+            )
+        return sum(sizes)
+
+    @property
+    def reason(self) -> str:
+        """The first error, without the function that reported it: later ones only say that something failed."""
+        return re.sub(r"^\w+: ", "", self.errors[0]) if self.errors else "llama.cpp gives no reason"
+
+
+class LlamaLibrary:
+    """The library, loaded once per process: its log is one, too."""
+
+    def __init__(self) -> None:
+        try:
+            from llama_cpp import llama_cpp as api
+        except ImportError as error:
+            raise CapabilityError(
+                'generating with a GGUF model needs llama.cpp: pip install "edge-rag[llm]"'
+            ) from error
+        except (OSError, RuntimeError) as error:  # the package is there, its shared library is not, or not for this CPU
+            raise CapabilityError(f"llama.cpp cannot be loaded: {error}; install llama-cpp-python anew") from error
+        fields = {name for name, _ in api.llama_context_params._fields_}
+        if "n_outputs_max" not in fields:
+            raise CapabilityError(f'this llama-cpp-python is too old: pip install "llama-cpp-python>={TESTED}"')
+        # Any: the functions are made at import, by a package that is optional.
+        self.api: Any = api
+        self._said = Said()
+        self._lock = threading.Lock()
+        # The callback must live as long as the library does.
+        self._callback = api.llama_log_callback(self._log)
+        api.llama_log_set(self._callback, ctypes.c_void_p(0))
+        api.llama_backend_init()
+
+    @property
+    def version(self) -> str:
+        """Version of llama-cpp-python, which pins that of llama.cpp."""
+        import llama_cpp
+
+        return str(llama_cpp.__version__)
+
+    @contextmanager
+    def listening(self) -> Iterator[Said]:
+        """Collects what is logged inside; one thread at a time."""
+        with self._lock:
+            self._said = Said()
+            yield self._said
+
+    def _log(self, level: int, text: bytes, _: object) -> None:
+        self._said.add(level, text.decode("utf-8", errors="replace"))
+
+
+@cache
+def llama_library() -> LlamaLibrary:
+    """The library of this process, loaded at the first call.
+
+    Raises:
+        CapabilityError: llama-cpp-python is missing, too old or broken.
+    """
+    return LlamaLibrary()

@@ -1,0 +1,181 @@
+"""`LlamaMemory`: how a GGUF model is laid out in what the budget has free, decided before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edge.budget import Lease, MemoryBudget
+from edge.config import format_size
+from edge.errors import BudgetExceeded, ConfigError
+from edge.resident import measured_growth
+from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_context import ContextShape, KVType, LlamaContext
+from edge.runtimes.generation.llama_library import LlamaLibrary
+from edge.runtimes.generation.llama_model import LlamaModel
+
+Weights = Literal["auto", "read", "map"]
+"""Where weights lie: in memory under a lease, or in the file's pages, which the kernel keeps as it likes. `auto` reads
+them if they fit."""
+
+_DEFAULT_CONTEXT = 4096
+_LEAST_CONTEXT = 512
+_BATCHES = (512, 256, 128, 64, 32)
+
+_OVERHEAD = 8 << 20
+"""Bytes that llama.cpp takes beside its buffers: graphs, the scheduler, its threads' stacks."""
+
+_PER_TOKEN_OF_VOCABULARY = 24
+"""Bytes that choosing a token takes for each there is: llama.cpp's candidates and our copy of the logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaMemory:
+    """What a loaded model holds, in bytes.
+
+    Attributes:
+        weights: all tensors of the file.
+        mapped: True where weights are mapped from the file: their pages are the kernel's, and under no lease.
+        vocabulary: tokens and merges, in llama.cpp's own tables.
+        kv_cache: keys and values of the whole context.
+        buffers: what computing a batch and choosing a token take.
+        shape: the context it is for.
+    """
+
+    weights: int
+    mapped: bool
+    vocabulary: int
+    kv_cache: int
+    buffers: int
+    shape: ContextShape
+
+    @property
+    def leased(self) -> int:
+        """Bytes under lease."""
+        return self.vocabulary + self.kv_cache + self.buffers + (0 if self.mapped else self.weights)
+
+    @property
+    def placement(self) -> str:
+        """Where the weights are, in words."""
+        size = format_size(self.weights)
+        if self.mapped:
+            return f"weights: {size} mapped from the file; their pages are the kernel's and not part of the limit"
+        return f"weights: {size} in memory"
+
+
+def reserve_memory(
+    library: LlamaLibrary,
+    file: GGUFFile,
+    budget: MemoryBudget,
+    *,
+    context: int,
+    threads: int,
+    kv_type: KVType,
+    weights: Weights,
+) -> tuple[LlamaMemory, list[Lease]]:
+    """Takes the memory a model will need: the largest context first, then the largest batch, then its weights.
+
+    Sizes are llama.cpp's own, asked of a model of which only header and vocabulary are loaded.
+
+    Args:
+        context: tokens; 0 takes what the model was trained for, at most 4,096, and halves that until it fits.
+
+    Returns:
+        The layout, and the leases that hold it.
+
+    Raises:
+        BudgetExceeded: not even the smallest layout fits; the error names the limit that would do.
+        ConfigError: the context is larger than what the model was trained for.
+        ModelError: llama.cpp cannot use the file.
+    """
+    if context > file.trained_context:
+        raise ConfigError(
+            f"a context of {context:,} tokens is more than the {file.trained_context:,} that {file.path.name} was "
+            f"trained for"
+        )
+    if not library.api.llama_supports_mmap():
+        weights = "read"
+    with measured_growth() as vocabulary:
+        model = LlamaModel(library, file, load="none")
+    try:
+        model.check_generates()
+        refused: BudgetExceeded | None = None
+        for tokens in _contexts(context, file.trained_context):
+            for batch in _BATCHES:
+                shape = ContextShape(tokens, batch, kv_type, threads)
+                kv_cache, buffers = _measure(model, shape)
+                memory = LlamaMemory(file.weights_nbytes, True, vocabulary.nbytes, kv_cache, buffers, shape)
+                try:
+                    return _reserve(budget, memory, weights)
+                except BudgetExceeded as error:
+                    refused = error
+        assert refused is not None
+        raise _too_small(file, budget, memory, refused, weights)
+    finally:
+        model.close()
+
+
+def _contexts(asked: int, trained: int) -> Sequence[int]:
+    if asked:
+        return [asked]
+    tokens = [min(trained, _DEFAULT_CONTEXT)]
+    while tokens[-1] // 2 >= _LEAST_CONTEXT:
+        tokens.append(tokens[-1] // 2)
+    return tokens
+
+
+def _measure(model: LlamaModel, shape: ContextShape) -> tuple[int, int]:
+    """Bytes of the cache and of all buffers, without allocating them."""
+    context = LlamaContext(model, shape)
+    context.close()
+    kv_cache = context.said.nbytes("kv_cache", "memory_recurrent")
+    # Each thread's share of a batch is converted to what the weights are multiplied with, at most as wide as they are.
+    widest = max(tensor.shape[0] for tensor in model.file.tensors)
+    converted = shape.batch * widest * 4
+    buffers = context.said.nbytes("compute") + context.said.nbytes("output") + converted
+    return kv_cache, buffers + model.vocabulary * _PER_TOKEN_OF_VOCABULARY + _OVERHEAD
+
+
+def _reserve(budget: MemoryBudget, memory: LlamaMemory, weights: Weights) -> tuple[LlamaMemory, list[Lease]]:
+    leases: list[Lease] = []
+    try:
+        leases.append(budget.reserve("generator: vocabulary", memory.vocabulary))
+        leases.append(budget.reserve("generator: KV cache", memory.kv_cache))
+        leases.append(budget.reserve("generator: buffers", memory.buffers))
+        if weights != "map":
+            try:
+                leases.append(budget.reserve("generator: weights", memory.weights))
+            except BudgetExceeded:
+                if weights == "read":
+                    raise
+            else:
+                memory = LlamaMemory(
+                    memory.weights, False, memory.vocabulary, memory.kv_cache, memory.buffers, memory.shape
+                )
+    except BudgetExceeded:
+        for lease in leases:
+            lease.release()
+        raise
+    return memory, leases
+
+
+def _too_small(
+    file: GGUFFile, budget: MemoryBudget, memory: LlamaMemory, refused: BudgetExceeded, weights: Weights
+) -> BudgetExceeded:
+    """The refusal; `memory` is the smallest layout."""
+    asked = memory.leased + (memory.weights if weights == "read" else 0)
+    needed = budget.used + asked
+    held = ", ".join(f"{name} {format_size(size)}" for name, size in budget.holders().items())
+    return BudgetExceeded(
+        f"{file.path.name} needs {format_size(asked, up=True)} with a context of {memory.shape.tokens:,} tokens "
+        f"(KV cache {format_size(memory.kv_cache)}, vocabulary {format_size(memory.vocabulary)}, buffers "
+        f"{format_size(memory.buffers)}, weights "
+        f"{format_size(memory.weights) if weights == 'read' else 'mapped from the file'}) but "
+        f"{format_size(max(0, refused.free))} of the {format_size(budget.limit)} memory limit is free (held: {held}); "
+        f"a limit of {format_size(needed, up=True)} is the smallest that works",
+        owner=file.path.name,
+        asked=asked,
+        free=refused.free,
+        needed=needed,
+    )

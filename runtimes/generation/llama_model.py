@@ -1,0 +1,152 @@
+"""`LlamaModel`: weights and vocabulary of a GGUF file, loaded by llama.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import InputError, ModelError
+from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_library import LlamaLibrary, Said
+
+Load = Literal["read", "map", "none"]
+"""How weights come to memory: read into it, mapped from the file (their pages are then the kernel's), or not at all
+(a model of which only sizes and vocabulary are wanted)."""
+
+_LONGEST_PIECE = 256
+
+
+class LlamaModel:
+    """A loaded model. A context made of it must be closed before it."""
+
+    def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load) -> None:
+        """Loads.
+
+        Raises:
+            ModelError: llama.cpp cannot use the file; the message has its reason.
+        """
+        self.library = library
+        self.file = file
+        self._api: Any = library.api
+        params = self._api.llama_model_default_params()
+        # Also where llama.cpp is built for an accelerator: the limit is on host memory, where everything is accounted.
+        params.n_gpu_layers = 0
+        params.load_mode = self._api.LLAMA_LOAD_MODE_MMAP if load == "map" else self._api.LLAMA_LOAD_MODE_NONE
+        # Other layouts of weights are copies of them, larger by a share that is not known beforehand; nothing would
+        # stay mapped; and the one for Intel's matrix units ends the process with a segmentation fault (seen with
+        # version 0.3.36 and 8- and 4-bit weights).
+        params.use_extra_bufts = False
+        params.no_alloc = load == "none"
+        with library.listening() as said:
+            pointer = self._api.llama_model_load_from_file(os.fsencode(file.path), params)
+        if not pointer:
+            raise ModelError(f"{file.path} cannot be used ({file.architecture}): {said.reason}")
+        self.pointer: Any = pointer
+        self.said: Said = said
+        self._vocab = self._api.llama_model_get_vocab(pointer)
+        self.vocabulary = int(self._api.llama_vocab_n_tokens(self._vocab))
+        # Vocabularies of this kind put a space before every text, wherever in a prompt it stands.
+        self._spaced = self._api.llama_vocab_type(self._vocab) == self._api.LLAMA_VOCAB_TYPE_SPM
+        self._line = self._tokens("\n", control=False) if self._spaced else []
+
+    @property
+    def first_token(self) -> int | None:
+        """The token that every sequence begins with; None where sequences begin with their first word."""
+        return int(self._api.llama_vocab_bos(self._vocab)) if self._api.llama_vocab_get_add_bos(self._vocab) else None
+
+    @property
+    def bos(self) -> str:
+        """Text of the token that begins a sequence; empty where there is none."""
+        return self._text(self._api.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> str:
+        """Text of the token that ends a sequence; empty where there is none."""
+        return self._text(self._api.llama_vocab_eos(self._vocab))
+
+    @property
+    def reusable(self) -> bool:
+        """Whether states belong to single tokens, so that those of a document can be cut out. Those of recurrent
+        models do not: each holds all that came before. Of layers that attend to the nearest tokens only, llama.cpp
+        writes no more than these, so that what is put back lies elsewhere and sums differ in their last bits."""
+        api, pointer = self._api, self.pointer
+        windowed = api.llama_model_n_swa(pointer) > 0
+        return not (windowed or api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer))
+
+    def check_generates(self) -> None:
+        """Refuses models that do not write text.
+
+        Raises:
+            ModelError: it is an encoder, writes no tokens one after the other, or has no vocabulary.
+        """
+        api, pointer = self._api, self.pointer
+        unfit = (
+            "encodes, and writes no text"
+            if api.llama_model_has_encoder(pointer) or not api.llama_model_has_decoder(pointer)
+            else "writes all of a text at once, which this program cannot follow"
+            if api.llama_model_is_diffusion(pointer)
+            else "has no vocabulary"
+            if self.vocabulary == 0
+            else ""
+        )
+        if unfit:
+            raise ModelError(f"{self.file.path} ({self.file.architecture}) {unfit}; take a model that generates")
+
+    def tokenize(self, text: str, *, control: bool = False, continues: bool = True) -> list[int]:
+        """Tokens of a text.
+
+        Args:
+            control: names of control tokens in it become those tokens; only for text of a chat template.
+            continues: it follows other text, and gets no space that the vocabulary puts before a beginning.
+
+        Raises:
+            InputError: the text is not valid Unicode.
+        """
+        if self._spaced and continues:
+            tokens = self._tokens("\n" + text, control=control)
+            if tokens[: len(self._line)] == self._line:
+                return tokens[len(self._line) :]
+        return self._tokens(text, control=control)
+
+    def piece(self, token: int) -> bytes:
+        """A token's bytes, as they stand in an answer: nothing for a control token."""
+        return self._piece(token, special=False)
+
+    def ends(self, token: int) -> bool:
+        """Whether the token ends an answer."""
+        return bool(self._api.llama_vocab_is_eog(self._vocab, token))
+
+    def close(self) -> None:
+        """Frees the model. Closing twice is harmless."""
+        pointer, self.pointer = self.pointer, None
+        if pointer:
+            self._api.llama_model_free(pointer)
+
+    def _text(self, token: int) -> str:
+        return self._piece(token, special=True).decode("utf-8", errors="replace") if token >= 0 else ""
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(_LONGEST_PIECE)
+        count = self._api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if count < 0:  # the size that it needs
+            buffer = ctypes.create_string_buffer(-count)
+            count = self._api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:count]
+
+    def _tokens(self, text: str, *, control: bool) -> list[int]:
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(f"a text is not valid Unicode: {error.reason} at character {error.start}") from error
+        room = len(data) + 8
+        while True:
+            tokens: npt.NDArray[np.int32] = np.empty(room, np.int32)
+            place = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            count = self._api.llama_tokenize(self._vocab, data, len(data), place, room, False, control)
+            if count >= 0:
+                return [int(token) for token in tokens[:count]]
+            room = -count

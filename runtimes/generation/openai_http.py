@@ -1,0 +1,300 @@
+"""`OpenAIGenerator`: a server that speaks OpenAI's chat completions, for people who run their own.
+
+On this machine only, unless told otherwise: questions and documents would leave it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from edge.errors import CapabilityError, ConfigError, ModelError
+from edge.runtimes.generation.base import (
+    Document,
+    Finish,
+    GenerationStats,
+    Message,
+    Piece,
+    Sampling,
+    answer_room,
+    check_messages,
+    numbered,
+)
+from edge.runtimes.generation.stopping import Stopping
+
+_BYTES_PER_TOKEN = 3.5
+"""Of English text in the vocabularies of common models, on the low side, so that estimates are high."""
+
+DEFAULT_CONTEXT = 4096
+_CONNECT_S = 5.0
+
+
+class OpenAIGenerator:
+    """A `Generator` behind `POST {url}/chat/completions`. Tokens are estimated: the vocabulary is the server's."""
+
+    follows_instructions = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = "",
+        key: str = "",
+        context: int = DEFAULT_CONTEXT,
+        remote: bool = False,
+        timeout: float = 120.0,
+    ) -> None:
+        """Checks the address; nothing is sent yet.
+
+        Args:
+            url: base address, such as `http://127.0.0.1:8080/v1`.
+            model: its name at the server; empty takes the server's only one.
+            key: sent as a bearer token, if any.
+            context: tokens the server's model holds.
+            remote: allows an address that is not this machine's.
+            timeout: seconds without a sign of life before giving up.
+
+        Raises:
+            ConfigError: the address is none, or not this machine's though `remote` was not asked for.
+            CapabilityError: httpx is not installed.
+        """
+        _check(url, remote)
+        try:
+            import httpx
+        except ImportError as error:
+            raise CapabilityError('a server as generator needs httpx: pip install "edge-rag[llm]"') from error
+        self.name = model or urlsplit(url).netloc
+        self.context = context
+        self._model = model
+        self._url = url.rstrip("/")
+        self._httpx = httpx
+        # A proxy from the environment would take a question to this machine elsewhere first.
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(timeout, connect=_CONNECT_S),
+            trust_env=remote,
+        )
+        self._stats: GenerationStats | None = None
+
+    @property
+    def stats(self) -> GenerationStats | None:
+        """What the last answer took; None before the first. Prompt tokens are the server's count if it gives one."""
+        return self._stats
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, estimated from its bytes."""
+        return math.ceil(len(text.encode("utf-8", errors="replace")) / _BYTES_PER_TOKEN)
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        documents: Sequence[Document] = (),
+        cancel: threading.Event | None = None,
+    ) -> Iterator[Piece]:
+        """Answers, token by token; see `Generator.stream`."""
+        check_messages(messages)
+        turns, estimated, dropped = self._turns(messages, documents, sampling.max_tokens)
+        request = {
+            "messages": [{"role": message.role, "content": message.content} for message in turns],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "seed": sampling.seed,
+            "logprobs": True,
+        }
+        if self._model:
+            request["model"] = self._model
+        if sampling.min_p:
+            request["min_p"] = sampling.min_p  # not OpenAI's, but known to llama.cpp's and vLLM's servers
+        run = _Run(time.perf_counter(), estimated, dropped)
+        return self._answer(request, run, Stopping(sampling.stop), cancel or threading.Event())
+
+    def close(self) -> None:
+        """Closes connections."""
+        self._client.close()
+
+    def _turns(
+        self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int
+    ) -> tuple[list[Message], int, int]:
+        """The conversation with the documents in its system message; estimated tokens, and documents left out."""
+        turns = list(messages)
+        used = sum(self.count(message.content) for message in turns)
+        room = self.context - used - answer_room(self.context, max_tokens)
+        texts: list[str] = []
+        for number, document in enumerate(documents, 1):
+            text = numbered(document, number)
+            if self.count(text) > room:
+                break
+            room -= self.count(text)
+            used += self.count(text)
+            texts.append(text)
+        if texts:
+            place = next(i for i, message in enumerate(turns) if message.role in ("system", "user"))
+            turn, block = turns[place], "".join(texts)
+            content = f"{turn.content}\n\n{block}" if turn.role == "system" else f"{block}{turn.content}"
+            turns[place] = Message(turn.role, content.strip())
+        return turns, used, len(documents) - len(texts)
+
+    def _answer(
+        self, request: dict[str, Any], run: _Run, stopping: Stopping, cancel: threading.Event
+    ) -> Iterator[Piece]:
+        try:
+            for event in self._events(request):
+                if cancel.is_set():
+                    return
+                run.take(event)
+                for text, logprob in event.tokens:
+                    yield from stopping.push_text(text, None, logprob)
+                if stopping.stopped:
+                    run.finish = "stop"
+                    return
+            yield from stopping.finish()
+            run.finish = "length" if run.finish == "length" else "stop"
+        finally:
+            self._stats = run.stats()
+
+    def _events(self, request: dict[str, Any]) -> Iterator[_Event]:
+        """The server's messages.
+
+        Raises:
+            ModelError: it cannot be reached, refuses, breaks off, or answers something else.
+        """
+        url = f"{self._url}/chat/completions"
+        try:
+            with self._client.stream("POST", url, json=request) as response:
+                if response.status_code != 200:
+                    raise ModelError(f"{url} answers {response.status_code}: {_reason(response.read())}")
+                for line in response.iter_lines():
+                    if line.startswith("data:"):
+                        data = line[len("data:") :].strip()
+                        if data == "[DONE]":
+                            return
+                        event = json.loads(data)
+                        if "error" in event:
+                            raise ModelError(f"{url} failed while it answered: {_reason(data.encode())}")
+                        yield _Event.of(event)
+                raise ModelError(f"{url} broke off before the answer's end")
+        except self._httpx.TimeoutException as error:
+            raise ModelError(f"{url} gave no sign of life within {self._client.timeout.read:g} seconds") from error
+        except self._httpx.HTTPError as error:
+            raise ModelError(f"{url} cannot be reached ({error}); is the server running?") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ModelError(f"{url} does not answer as an OpenAI-compatible server does: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One message of the server.
+
+    Attributes:
+        tokens: text and log-probability of each; servers that give no log-probabilities give text alone.
+        finish: the reason, in the message that ends the answer.
+        usage: tokens of prompt, of those cached, and of the answer; in the last message, where the server counts.
+    """
+
+    tokens: tuple[tuple[str, float | None], ...]
+    finish: Finish | None
+    usage: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, event: dict[str, Any]) -> _Event:
+        usage = event.get("usage")
+        counted = None
+        if usage:
+            details = usage.get("prompt_tokens_details") or {}
+            counts = usage["prompt_tokens"], details.get("cached_tokens") or 0, usage["completion_tokens"]
+            counted = int(counts[0]), int(counts[1]), int(counts[2])
+        if not event["choices"]:
+            return cls((), None, counted)
+        choice = event["choices"][0]
+        text = choice.get("delta", {}).get("content") or ""
+        known = [(str(token["token"]), float(token["logprob"])) for token in _logprobs(choice)]
+        tokens: tuple[tuple[str, float | None], ...] = ((text, None),) if text else ()
+        if text and "".join(token for token, _ in known) == text:
+            tokens = tuple(known)
+        elif text and len(known) == 1:  # a token that is part of a character has another text here
+            tokens = ((text, known[0][1]),)
+        reason = choice.get("finish_reason")
+        return cls(tokens, None if not reason else "length" if reason == "length" else "stop", counted)
+
+
+def _logprobs(choice: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    known: Sequence[dict[str, Any]] = (choice.get("logprobs") or {}).get("content") or ()
+    return known
+
+
+@dataclass(slots=True)
+class _Run:
+    """One answer under way."""
+
+    called: float
+    prompt: int
+    dropped: int
+    first: float = 0.0
+    cached: int = 0
+    new: int = 0
+    finish: Finish = "cancelled"
+
+    def take(self, event: _Event) -> None:
+        """Counts an event."""
+        if event.tokens:
+            self.first = self.first or time.perf_counter()
+            self.new += len(event.tokens)
+        if event.usage:
+            self.prompt, self.cached, self.new = event.usage
+        self.finish = event.finish or self.finish
+
+    def stats(self) -> GenerationStats:
+        ended = time.perf_counter()
+        return GenerationStats(
+            prompt_tokens=self.prompt,
+            cached_tokens=self.cached,
+            new_tokens=self.new,
+            ttft_s=(self.first or ended) - self.called,
+            seconds=ended - self.called,
+            dropped_documents=self.dropped,
+            finish=self.finish,
+        )
+
+
+def _reason(body: bytes) -> str:
+    """What a server gave as its reason, on one line."""
+    text = body.decode("utf-8", errors="replace")
+    try:
+        found = json.loads(text)["error"]
+        text = str(found["message"] if isinstance(found, dict) else found)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return " ".join(text.split())[:200] or "no reason given"
+
+
+def _check(url: str, remote: bool) -> None:
+    parts = urlsplit(url)
+    try:
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        known = False
+    if not known or not parts.hostname:
+        raise ConfigError(f"{url!r} is no address of a server; write it like http://127.0.0.1:8080/v1")
+    if remote or parts.hostname == "localhost":
+        return
+    try:
+        loopback = ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(
+            f"{parts.hostname} is not this machine, and questions and documents would be sent there; "
+            f"allow it explicitly, or use an address such as http://127.0.0.1:8080/v1"
+        )

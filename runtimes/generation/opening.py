@@ -1,0 +1,73 @@
+"""How a generator is opened: from one word that says what and where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import ConfigError
+from edge.runtimes.generation.base import Generator
+from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
+from edge.runtimes.generation.llama_context import KVType
+from edge.runtimes.generation.llama_memory import Weights
+from edge.trace import Trace
+
+
+def open_generator(
+    spec: str | Path,
+    budget: MemoryBudget,
+    config: Config,
+    *,
+    score: Score | None = None,
+    context: int = 0,
+    kv_type: KVType = "f16",
+    weights: Weights = "auto",
+    thinking: bool = False,
+    key: str = "",
+    remote: bool = False,
+    trace: Trace | None = None,
+) -> Generator:
+    """Opens a generator in `budget`.
+
+    Args:
+        spec: path of a GGUF file; `http://` or `https://` address of an OpenAI-compatible server, with `#model` at its
+            end if it has several; `replay:` and the path of a recording; empty or `extractive` for the best sentences
+            of the documents.
+        score: judges sentences; needed for `extractive`.
+        context, kv_type, weights, thinking: see `LlamaGenerator`.
+        key, remote: see `OpenAIGenerator`.
+
+    Raises:
+        ModelError: the model or recording is missing or cannot be used.
+        BudgetExceeded: it does not fit; the error names the smallest limit that works.
+        CapabilityError: a library is missing; the error names the pip line.
+        ConfigError: the address is not this machine's, or `extractive` without `score`.
+    """
+    text = str(spec)
+    if text in ("", ExtractiveGenerator.name):
+        if score is None:
+            raise ConfigError("extractive answers need something that scores sentences, such as a reranker")
+        return ExtractiveGenerator(score)
+    if text.startswith(("http://", "https://")):
+        from edge.runtimes.generation.openai_http import DEFAULT_CONTEXT, OpenAIGenerator
+
+        url, _, model = text.partition("#")
+        return OpenAIGenerator(url, model=model, key=key, remote=remote, context=context or DEFAULT_CONTEXT)
+    if text.startswith("replay:"):
+        from edge.runtimes.generation.replay import ReplayGenerator
+
+        return ReplayGenerator(text.removeprefix("replay:"))
+    from edge.runtimes.generation.llama_cpp import LlamaGenerator
+
+    return LlamaGenerator(
+        spec,
+        budget,
+        cache=config.scratch_path,
+        context=context,
+        kv_type=kv_type,
+        weights=weights,
+        threads=config.threads,
+        thinking=thinking,
+        trace=trace,
+    )

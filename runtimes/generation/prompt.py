@@ -1,0 +1,107 @@
+"""`Prompt`: a conversation and its documents as tokens, in segments whose states can be kept and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge.errors import InputError
+from edge.knowledge_backend import Segment
+from edge.runtimes.generation.base import Document, Message, answer_room, check_messages, numbered
+from edge.runtimes.generation.chat_template import ChatTemplate, Part
+from edge.runtimes.generation.llama_model import LlamaModel
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model reads before it answers.
+
+    Attributes:
+        path: the conversation up to the documents (the system prompt), then each document; each tokenized by itself.
+        question: the rest, up to where the answer begins.
+        dropped: documents left out, from the end.
+    """
+
+    path: tuple[Segment, ...]
+    question: tuple[int, ...]
+    dropped: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all."""
+        return sum(len(segment.tokens) for segment in self.path) + len(self.question)
+
+
+class PromptBuilder:
+    """Lays out prompts for one model and context."""
+
+    def __init__(self, model: LlamaModel, context: int, *, thinking: bool = False) -> None:
+        """Compiles the model's chat template.
+
+        Raises:
+            ModelError: it is not valid.
+        """
+        self._model = model
+        self._context = context
+        # The first token is put there by us; a template that writes it, too, would double it.
+        bos = "" if model.first_token is not None else model.bos
+        self._template = ChatTemplate(model.file.chat_template, bos=bos, eos=model.eos, thinking=thinking)
+
+    def build(self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int) -> Prompt:
+        """The prompt. Documents stand after the system message, or before the first question where there is none.
+
+        Of the documents, as many from the first as fit beside the conversation and the answer (`answer_room`); the
+        others are left out.
+
+        Raises:
+            InputError: the messages are no conversation, a text is not valid Unicode, or the conversation leaves no
+                room for an answer.
+        """
+        check_messages(messages)
+        head, tail = self._parts(messages, with_documents=bool(documents))
+        start = self._tokens(head, first=True)
+        if self._model.first_token is not None:
+            start.insert(0, self._model.first_token)
+        question = self._tokens(tail, first=not head)
+        if not question:
+            raise InputError("there is nothing to answer: the last message is empty")
+        fixed = len(start) + len(question)
+        if fixed >= self._context:
+            raise InputError(
+                f"the conversation has {fixed:,} tokens but the context holds {self._context:,}, of which the answer "
+                f"needs some; shorten it, or take a larger context"
+            )
+        path = [Segment("system", tuple(start))] if start else []
+        room = self._context - fixed - answer_room(self._context, max_tokens)
+        kept = 0
+        for number, document in enumerate(documents, 1):
+            tokens = tuple(self._model.tokenize(numbered(document, number), continues=bool(path)))
+            room -= len(tokens)
+            if room < 0:
+                break
+            path.append(Segment(document.id, tokens))
+            kept = number
+        return Prompt(tuple(path), tuple(question), len(documents) - kept)
+
+    def _parts(
+        self, messages: Sequence[Message], with_documents: bool
+    ) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
+        """Texts before and after the documents, each with whether it is the template's own."""
+        begun = messages[-1].content if messages[-1].role == "assistant" else ""
+        turns = messages[:-1] if messages[-1].role == "assistant" else messages
+        parts: list[Part] = self._template.render([message.role for message in turns])
+        system = turns[0].role == "system"
+        first = 0 if system else next(i for i, message in enumerate(turns) if message.role == "user")
+        place = parts.index(first) + (1 if system else 0)
+        texts = [(turns[part].content, False) if isinstance(part, int) else (part, True) for part in parts]
+        head, tail = texts[:place], texts[place:]
+        if system and with_documents:
+            head.append(("\n\n", False))
+        return head, [*tail, (begun, False)]
+
+    def _tokens(self, texts: Sequence[tuple[str, bool]], *, first: bool) -> list[int]:
+        tokens: list[int] = []
+        for position, (text, control) in enumerate(texts):
+            if text:
+                tokens += self._model.tokenize(text, control=control, continues=position > 0 or not first)
+        return tokens

@@ -1,0 +1,154 @@
+"""`GGUFFile`: what a file says is read as it was written, and a damaged file is refused with one sentence."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.bench.random_gguf import RandomModel
+from edge.errors import ModelError
+from edge.runtimes.generation.file_hash import file_sha256
+from edge.runtimes.generation.gguf_file import GGUFFile
+
+
+def test_reads_what_was_written(gguf: Callable[..., Path]) -> None:
+    path = gguf(layers=3, context=777, precision="Q8_0")
+    file = GGUFFile.open(path)
+    assert file.architecture == "llama"
+    assert file.trained_context == 777
+    assert file.value("block_count") == 3
+    assert file.value("nothing", "default") == "default"
+    assert file.chat_template is not None
+    assert file.metadata["tokenizer.ggml.tokens"] == 1024
+    by_name = {tensor.name: tensor for tensor in file.tensors}
+    assert len(by_name) == 3 + 9 * 3
+    assert by_name["token_embd.weight"].shape == (64, 1024)
+    assert by_name["token_embd.weight"].type == "Q8_0"
+    assert by_name["token_embd.weight"].nbytes == 64 * 1024 // 32 * 34
+    last = file.tensors[-1]
+    assert last.offset + last.nbytes <= file.nbytes == path.stat().st_size
+
+
+def test_finds_the_values(gguf: Callable[..., Path]) -> None:
+    """Offsets are from the file's start: norms lie around 1."""
+    path = gguf()
+    norm = next(tensor for tensor in GGUFFile.open(path).tensors if tensor.name == "output_norm.weight")
+    values = struct.unpack_from(f"<{norm.shape[0]}f", path.read_bytes(), norm.offset)
+    assert 0.9 < sum(values) / len(values) < 1.1
+
+
+def test_has_no_chat_template(gguf: Callable[..., Path]) -> None:
+    assert GGUFFile.open(gguf(template=None)).chat_template is None
+
+
+def test_missing_and_foreign_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no file"):
+        GGUFFile.open(tmp_path / "none.gguf")
+    with pytest.raises(ModelError, match="is a folder"):
+        GGUFFile.open(tmp_path)
+    other = tmp_path / "other.gguf"
+    for content, message in (
+        (b"", "not a GGUF file"),
+        (b"<!DOCTYPE html>", "not a GGUF file"),
+        (b"GGUF", "truncated"),
+        (b"GGUF" + struct.pack("<I", 1), "version 1"),
+        (b"GGUF" + struct.pack(">I", 3), "version 50331648"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "claims 1,152,921,504,606,846,976 tensors"),
+    ):
+        other.write_bytes(content)
+        with pytest.raises(ModelError, match=message):
+            GGUFFile.open(other)
+
+
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_every_truncation_is_seen(
+    gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, share: float
+) -> None:
+    data = gguf().read_bytes()
+    short = tmp_path_factory.mktemp("short") / "m.gguf"
+    end = max(tensor.offset + tensor.nbytes for tensor in GGUFFile.open(gguf()).tensors)
+    short.write_bytes(data[: int(end * share)])
+    with pytest.raises(ModelError, match=r"truncated|not a GGUF file|claims|cannot be"):
+        GGUFFile.open(short)
+
+
+def test_truncated_tensors_name_both_sizes(gguf: Callable[..., Path], tmp_path: Path) -> None:
+    data = gguf().read_bytes()
+    (tmp_path / "m.gguf").write_bytes(data[:-5000])
+    with pytest.raises(ModelError, match=rf"ends at byte [\d,]+ but the file has {len(data) - 5000:,}"):
+        GGUFFile.open(tmp_path / "m.gguf")
+
+
+@given(st.data())
+def test_damage_is_refused_or_harmless(
+    gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever stands in the header, reading it ends, and raises nothing else."""
+    content = bytearray(gguf().read_bytes())
+    header = GGUFFile.open(gguf()).tensors[0].offset
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, header - 1))] = data.draw(st.integers(0, 255))
+    damaged = tmp_path_factory.mktemp("damaged") / "m.gguf"
+    damaged.write_bytes(content)
+    with suppress(ModelError):
+        file = GGUFFile.open(damaged)
+        assert all(tensor.offset + tensor.nbytes <= file.nbytes for tensor in file.tensors)
+
+
+class Changed(RandomModel):
+    """A model whose header says something else under some keys; None leaves a key out."""
+
+    changes: dict[str, tuple[int, Any] | None]
+
+    def metadata(self) -> Iterator[tuple[str, int, Any]]:
+        for key, kind, value in RandomModel.metadata(self):
+            if key not in self.changes:
+                yield key, kind, value
+        yield from ((key, *change) for key, change in self.changes.items() if change is not None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"general.architecture": None}, "architecture"),
+        ({"llama.context_length": None}, "llama.context_length is None"),
+        ({"llama.context_length": (4, 1)}, "llama.context_length is 1"),
+        ({"llama.block_count": (4, 0)}, "llama.block_count is 0"),
+        ({"llama.block_count": (4, 4096)}, "llama.block_count is 4096"),
+        ({"llama.attention.layer_norm_rms_epsilon": (6, float("nan"))}, "epsilon is nan"),
+        ({"tokenizer.ggml.model": (8, "no_vocab")}, "no_vocab"),
+        ({"tokenizer.ggml.tokens": (9, (8, ["a"] * 1024))}, "1,024 tokens are equal"),
+        ({"split.count": (4, 3)}, "3 parts"),
+        ({"general.alignment": (4, 33)}, "alignment is 33"),
+    ],
+)
+def test_what_would_end_the_process_is_refused(
+    tmp_path: Path, changes: dict[str, tuple[int, Any] | None], message: str
+) -> None:
+    """Each of these, but for the split, makes llama.cpp 0.3.36 call abort()."""
+    model = type("Model", (Changed,), {"changes": changes, "__slots__": ()})()
+    with pytest.raises(ModelError, match=message):
+        GGUFFile.open(model.write(tmp_path / "m.gguf"))
+
+
+def test_hash_is_remembered_until_the_file_changes(
+    gguf: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf().read_bytes())
+    file = GGUFFile.open(path)
+    first = file_sha256(file, tmp_path / "cache")
+    assert first == file.sha256()
+    monkeypatch.setattr(GGUFFile, "sha256", lambda self: "computed anew")
+    assert file_sha256(file, tmp_path / "cache") == first
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert file_sha256(GGUFFile.open(path), tmp_path / "cache") == "computed anew"
+    (tmp_path / "cache" / "gguf-hashes.json").write_text("[broken")
+    assert file_sha256(file, tmp_path / "cache") == "computed anew"

@@ -1,0 +1,321 @@
+"""States cut out and put back: whatever was cached, logits are those of computing everything, to the last bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.apps.bench.random_gguf import RandomModel, words
+from edge.budget import MemoryBudget
+from edge.errors import CorruptBlock, InputError, ModelError
+from edge.knowledge import KnowledgeTree
+from edge.knowledge_store import KnowledgeStore
+from edge.runtimes.generation.base import Document, Message, Sampling
+from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.generation.llama_states import LlamaStates
+
+Open = Callable[..., LlamaGenerator]
+
+QUESTION = [Message("system", words(20, 1)), Message("user", words(10, 2))]
+LIBRARY = [Document(f"d{number}", words(30 + 7 * number, 10 + number)) for number in range(4)]
+GREEDY = Sampling(max_tokens=16)
+
+
+def states_of(generator: LlamaGenerator) -> LlamaStates:
+    assert generator.states is not None
+    return generator.states
+
+
+def segments(states: LlamaStates) -> list[list[int]]:
+    return [states.context.model.tokenize(document.text) for document in LIBRARY]
+
+
+def logits_after(states: LlamaStates) -> npt.NDArray[np.float32]:
+    """Those of a fixed continuation; the context is as before."""
+    length = states.length
+    states.context.append([300, 301, 302], logits=True)
+    logits = states.context.logits().copy()
+    states.truncate(length)
+    return logits
+
+
+def compute(states: LlamaStates, order: list[int]) -> npt.NDArray[np.float32]:
+    """The oracle: an empty context, every segment computed."""
+    parts = segments(states)
+    states.truncate(0)
+    for index in order:
+        states.prefill(parts[index])
+    return logits_after(states)
+
+
+def test_a_state_is_as_large_as_its_own_tokens(open_llama: Open) -> None:
+    states = states_of(open_llama())
+    states.prefill([token for part in segments(states) for token in part])
+    assert states.bytes_per_token == 2 * 2 * 32 * 2 + 12  # layers, keys and values, width, fp16; position and sequence
+    for start, end in ((0, 1), (5, 50), (100, 101), (0, states.length)):
+        size = len(states.extract(start, end))
+        assert 0 < size - (end - start) * states.bytes_per_token < 300
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("precision", ["F32", "Q8_0"])
+def test_restored_equals_computed(open_llama: Open, gguf: Callable[..., Path], kv_type: str, precision: str) -> None:
+    # Blocks of 8 bits hold 32 values each: keys and values must be as wide.
+    path = gguf(precision=precision, hidden=128, ffn=128)
+    states = states_of(open_llama(path, kv_type=kv_type))
+    expected = compute(states, [0, 1, 2])
+    places = [0, *np.cumsum([len(part) for part in segments(states)[:3]]).tolist()]
+    cut = [states.extract(start, end) for start, end in itertools.pairwise(places)]
+    assert np.array_equal(logits_after(states), expected)  # cutting out changed nothing
+    compute(states, [3, 2, 1, 0])  # other tokens in every cell
+    states.truncate(0)
+    for state, start, end in zip(cut, places, places[1:], strict=False):
+        states.restore(bytes(state), start, end)
+    assert np.array_equal(logits_after(states), expected)
+    # A mixture: the first two restored, the third computed.
+    states.truncate(places[1])
+    states.restore(memoryview(cut[1]), places[1], places[2])
+    states.prefill(segments(states)[2])
+    assert np.array_equal(logits_after(states), expected)
+
+
+def test_the_whole_context_can_be_filled_and_restored(open_llama: Open) -> None:
+    states = states_of(open_llama(context=512))
+    assert states.capacity == 512
+    states.prefill([300 + place % 50 for place in range(511)])
+    states.context.append([299], logits=True)
+    expected = states.context.logits().copy()
+    cut = [states.extract(0, 200), states.extract(200, 511)]
+    with pytest.raises(InputError, match="1 tokens after 512 do not fit the context of 512"):
+        states.prefill([300])
+    states.truncate(0)
+    states.restore(cut[0], 0, 200)
+    states.restore(cut[1], 200, 511)
+    states.context.append([299], logits=True)
+    assert np.array_equal(states.context.logits(), expected)
+
+
+@pytest.fixture
+def tiny_states(open_llama: Open) -> LlamaStates:
+    return states_of(open_llama())
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_sequence_of_steps_equals_computing_everything(tiny_states: LlamaStates, data: st.DataObject) -> None:
+    """Random requests over a naive cache of states by path, some of which are forgotten."""
+    states = tiny_states
+    parts = segments(states)
+    cache: dict[tuple[int, ...], Any] = {}
+    states.truncate(0)
+    live: list[int] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        order = data.draw(st.permutations(range(4)))[: data.draw(st.integers(1, 4))]
+        same = 0
+        while same < min(len(order), len(live)) and order[same] == live[same]:
+            same += 1
+        states.truncate(sum(len(parts[index]) for index in order[:same]))
+        for depth in range(same, len(order)):
+            path, part = tuple(order[: depth + 1]), parts[order[depth]]
+            start = states.length
+            if path in cache and data.draw(st.booleans()):
+                states.restore(cache[path], start, start + len(part))
+            else:
+                states.prefill(part)
+                cache[path] = states.extract(start, start + len(part))
+        live = list(order)
+        found = logits_after(states)
+        assert np.array_equal(found, compute(states, live))
+
+
+def test_what_is_no_state_is_refused_and_changes_nothing(open_llama: Open) -> None:
+    states = states_of(open_llama())
+    first, second = segments(states)[:2]
+    expected = compute(states, [0, 1])
+    good = states.extract(len(first), len(first) + len(second))
+    states.truncate(len(first))
+    end = len(first) + len(second)
+    damaged = bytearray(good)
+    damaged[0:4] = (10**6).to_bytes(4, "little")
+    moved = states.extract(0, len(first))
+    cases = {
+        "short": good[:-1],
+        "long": bytes(good) + b"\0",
+        "empty": b"",
+        "zeros": bytes(len(good)),
+        "ones": b"\xff" * len(good),
+        "count": bytes(damaged),
+    }
+    for name, state in cases.items():
+        with pytest.raises(CorruptBlock):
+            states.restore(state, len(first), end)
+        assert states.length == len(first), name
+    states.truncate(0)
+    states.restore(moved, 0, len(first))
+    with pytest.raises(CorruptBlock, match="no states of positions"):
+        states.restore(moved, len(first), 2 * len(first))  # these are of other positions
+    states.restore(good, len(first), end)
+    assert np.array_equal(logits_after(states), expected)
+    with pytest.raises(ValueError, match="do not follow"):
+        states.restore(good, 0, len(second))
+    with pytest.raises(ValueError, match="not within"):
+        states.extract(0, end + 1)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damaged_states_never_end_the_process(tiny_states: LlamaStates, data: st.DataObject) -> None:
+    states = tiny_states
+    part = segments(states)[0]
+    states.truncate(0)
+    states.prefill(part)
+    state = bytearray(states.extract(0, len(part)))
+    # The head, where lengths and positions stand, more often than the values.
+    for _ in range(data.draw(st.integers(1, 3))):
+        state[data.draw(st.integers(0, 16) | st.integers(0, len(state) - 1))] = data.draw(st.integers(0, 255))
+    states.truncate(0)
+    try:
+        states.restore(state, 0, len(part))
+    except CorruptBlock:
+        assert states.length == 0
+    else:
+        assert states.length == len(part)
+    logits_after(states)
+
+
+def test_cancelled_prefill(open_llama: Open) -> None:
+    states = states_of(open_llama())
+    batch = states.context.batch
+    answers = iter([False, True])
+    assert states.prefill([300] * (batch + 5), lambda: next(answers)) == batch
+    assert states.length == batch
+
+
+def test_fingerprint(open_llama: Open, gguf: Callable[..., Path]) -> None:
+    """Equal for what computes the same states, different for everything else."""
+    # Blocks of 8 bits hold 32 values each: heads must be as wide.
+    path = gguf(hidden=128)
+    base = states_of(open_llama(path, context=1024)).fingerprint
+    assert states_of(open_llama(path, context=1024, weights="map")).fingerprint == base
+    others: list[dict[str, Any]] = [{"context": 512}, {"kv_type": "q8_0"}, {"threads": 2}]
+    found = {states_of(open_llama(path, **{"context": 1024, **options})).fingerprint for options in others}
+    found.add(states_of(open_llama(gguf(hidden=128, seed=1), context=1024)).fingerprint)
+    assert len(found | {base}) == 5
+
+
+class Recurrent(RandomModel):
+    """A tiny Mamba: its state is one for all that came before."""
+
+    __slots__ = ()
+
+    def metadata(self) -> Iterator[tuple[str, int, Any]]:
+        for key, kind, value in RandomModel.metadata(self):
+            name = key.replace("llama.", "mamba.")
+            yield name, kind, "mamba" if key == "general.architecture" else value
+        for key, number in (("conv_kernel", 4), ("inner_size", 128), ("state_size", 16), ("time_step_rank", 4)):
+            yield f"mamba.ssm.{key}", 4, number
+
+    def _tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
+        yield "token_embd.weight", (64, self.vocabulary), "F32", False
+        for layer in range(self.layers):
+            shapes: dict[str, tuple[int, ...]] = {
+                "attn_norm.weight": (64,), "ssm_in.weight": (64, 256), "ssm_conv1d.weight": (4, 128),
+                "ssm_conv1d.bias": (128,), "ssm_x.weight": (128, 36), "ssm_dt.weight": (4, 128), "ssm_dt.bias": (128,),
+                "ssm_a": (16, 128), "ssm_d": (128,), "ssm_out.weight": (128, 64),
+            }  # fmt: skip
+            yield from ((f"blk.{layer}.{name}", shape, "F32", len(shape) == 1) for name, shape in shapes.items())
+        yield "output_norm.weight", (64,), "F32", True
+
+
+class Windowed(RandomModel):
+    """A tiny Gemma 3: most of its layers attend to the nearest 32 tokens only."""
+
+    __slots__ = ()
+
+    def metadata(self) -> Iterator[tuple[str, int, Any]]:
+        for key, kind, value in RandomModel.metadata(self):
+            name = key.replace("llama.", "gemma3.")
+            yield name, kind, "gemma3" if key == "general.architecture" else value
+        for key, number in (("sliding_window", 32), ("key_length", 16), ("value_length", 16)):
+            yield f"gemma3.attention.{key}", 4, number
+
+    def _tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
+        yield from RandomModel._tensors(self)
+        for layer in range(self.layers):
+            norms = {"attn_q_norm": 16, "attn_k_norm": 16, "post_attention_norm": 64, "post_ffw_norm": 64}
+            yield from ((f"blk.{layer}.{name}.weight", (width,), "F32", True) for name, width in norms.items())
+
+
+def decaying(path: Path) -> Path:
+    """The model with recurrent states that decay: random ones grow beyond all numbers."""
+    content = np.fromfile(path, np.uint8)
+    for tensor in GGUFFile.open(path).tensors:
+        if tensor.name.endswith("ssm_a"):
+            values = content[tensor.offset : tensor.offset + tensor.nbytes].view(np.float32)
+            values[:] = -np.abs(values)
+    content.tofile(path)
+    return path
+
+
+@pytest.mark.parametrize("model", [Recurrent(), Windowed(layers=7, tied=True)], ids=["recurrent", "windowed"])
+def test_models_whose_states_cannot_be_parted_generate_and_reuse_nothing(
+    open_llama: Open, tmp_path: Path, model: RandomModel
+) -> None:
+    generator = open_llama(decaying(model.write(tmp_path / "m.gguf")))
+    assert generator.states is None
+    with pytest.raises(ModelError, match="cannot be cut out"):
+        LlamaStates(generator._open()[1], hashes=tmp_path)
+    first, other, again = (
+        [piece.token for piece in generator.stream(QUESTION, GREEDY, documents=documents)]
+        for documents in (LIBRARY[:2], LIBRARY[2:], LIBRARY[:2])
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "Q8_0"}])
+def test_greedy_answers_are_the_same_with_the_tree_off_cold_warm_and_after_a_restart(
+    open_llama: Open, gguf: Callable[..., Path], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    requests = [[0, 1], [0, 1, 2], [1, 0], [0, 1], [3], [], [0, 1, 2]]
+
+    def run(generator: LlamaGenerator) -> tuple[list[list[int | None]], list[int]]:
+        answers, cached = [], []
+        for request in requests:
+            stream = generator.stream(QUESTION, GREEDY, documents=[LIBRARY[index] for index in request])
+            answers.append([piece.token for piece in stream])
+            assert generator.stats is not None
+            cached.append(generator.stats.cached_tokens)
+        return answers, cached
+
+    def with_tree(host_limit: int) -> tuple[list[list[int | None]], list[int]]:
+        budget = MemoryBudget(1 << 33)
+        generator = open_llama(path, budget=budget)
+        states = states_of(generator)
+        store = KnowledgeStore(tmp_path / "states", states.fingerprint, limit=1 << 30)
+        tree = KnowledgeTree(states, budget, host_limit=host_limit, store=store)
+        generator.tree = tree
+        result = run(generator)
+        tree.close()
+        generator.close()
+        return result
+
+    path = gguf(**options)
+    expected, cached = run(open_llama(path))
+    assert cached == [0] * len(requests)
+    cold, cached = with_tree(1 << 30)
+    assert cold == expected
+    assert cached[0] == 0
+    assert min(cached[3], cached[6]) > 0
+    restarted, cached = with_tree(1 << 30)
+    assert restarted == expected
+    assert min(cached) > 0  # every system prompt was there
+    assert with_tree(30_000)[0] == expected  # most states on disk only

@@ -1,0 +1,195 @@
+"""`OpenAIGenerator` against a server in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from edge.errors import ConfigError, ModelError
+from edge.runtimes.generation.base import Document, Message, Sampling
+from edge.runtimes.generation.openai_http import OpenAIGenerator
+
+pytest.importorskip("httpx")
+
+QUESTION = [Message("system", "Be brief."), Message("user", "why?")]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every request with the same lines, and keeps what was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status = 200
+        self.lines: Sequence[str | bytes] = ()
+        self.asked: list[dict[str, Any]] = []
+        self.headers: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def answer(self, *texts: str, reason: str = "stop") -> None:
+        events: list[Any] = [{"choices": [{"delta": {"content": text}, "finish_reason": None}]} for text in texts]
+        events.append({"choices": [{"delta": {}, "finish_reason": reason}]})
+        self.lines = [*(f"data: {json.dumps(event)}" for event in events), "data: [DONE]"]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append({"path": self.path, **json.loads(body)})
+        self.server.headers = dict(self.headers)
+        self.send_response(self.server.status)
+        self.end_headers()
+        for line in self.server.lines:
+            self.wfile.write((line.encode() if isinstance(line, str) else line) + b"\n\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def generator(server: Server) -> Iterator[OpenAIGenerator]:
+    generator = OpenAIGenerator(server.url, key="secret")
+    yield generator
+    generator.close()
+
+
+def test_streams_and_counts(server: Server, generator: OpenAIGenerator) -> None:
+    server.answer("Be", "cau", "se.")
+    sampling = Sampling(temperature=0.5, top_p=0.9, min_p=0.05, seed=3, max_tokens=7)
+    pieces = list(generator.stream(QUESTION, sampling))
+    assert [piece.text for piece in pieces] == ["Be", "cau", "se."]
+    asked = server.asked[0]
+    assert asked["path"] == "/v1/chat/completions"
+    assert asked["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "why?"}]
+    settings = {"temperature": 0.5, "top_p": 0.9, "min_p": 0.05, "seed": 3, "max_tokens": 7, "stream": True}
+    assert settings.items() <= asked.items()
+    assert "model" not in asked
+    assert server.headers["Authorization"] == "Bearer secret"
+    stats = generator.stats
+    assert stats is not None
+    assert (stats.new_tokens, stats.finish) == (3, "stop")
+    assert stats.prompt_tokens == generator.count("Be brief.") + generator.count("why?")
+
+
+def test_numbers_of_the_server_count(server: Server, generator: OpenAIGenerator) -> None:
+    usage = {"prompt_tokens": 40, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 30}}
+    token = {"token": "Yes", "logprob": -0.5}
+    events: list[Any] = [
+        {"choices": [{"delta": {"role": "assistant", "content": None}}]},
+        {"choices": [{"delta": {"content": "Yes"}, "logprobs": {"content": [token]}}]},
+        {"choices": [{"delta": {"content": "YesYes"}, "logprobs": {"content": [token, token]}}]},
+        {"choices": [{"delta": {}, "finish_reason": "length"}]},
+        {"choices": [], "usage": usage},
+    ]
+    server.lines = [": a comment", *(f"data: {json.dumps(event)}" for event in events), "data: [DONE]"]
+    pieces = list(generator.stream(QUESTION, Sampling()))
+    assert [(piece.text, piece.logprob) for piece in pieces] == [("Yes", -0.5)] * 3
+    stats = generator.stats
+    assert stats is not None
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens, stats.finish) == (40, 30, 2, "length")
+
+
+def test_documents_follow_the_system_message(server: Server, generator: OpenAIGenerator) -> None:
+    server.answer("ok")
+    documents = [Document("a", "First.", title="a.txt"), Document("b", "Second.")]
+    list(generator.stream(QUESTION, Sampling(), documents=documents))
+    assert server.asked[0]["messages"][0]["content"] == "Be brief.\n\n[1] a.txt\nFirst.\n\n[2] Second."
+    list(generator.stream(QUESTION[1:], Sampling(), documents=documents[1:]))
+    assert server.asked[1]["messages"] == [{"role": "user", "content": "[1] Second.\n\nwhy?"}]
+
+
+def test_documents_beyond_the_context_are_left_out(server: Server) -> None:
+    server.answer("ok")
+    with_room = OpenAIGenerator(server.url, context=400)
+    documents = [Document(str(number), "word " * 150) for number in range(4)]
+    list(with_room.stream(QUESTION, Sampling(), documents=documents))
+    assert with_room.stats is not None
+    assert with_room.stats.dropped_documents == 3
+    with_room.close()
+
+
+def test_stop_string_over_several_events(server: Server, generator: OpenAIGenerator) -> None:
+    server.answer("A", "ll\nQu", "estion: more")
+    pieces = list(generator.stream(QUESTION, Sampling(stop=("\nQuestion",))))
+    assert "".join(piece.text for piece in pieces) == "All"
+    assert generator.stats is not None
+    assert generator.stats.finish == "stop"
+
+
+def test_cancelled(server: Server, generator: OpenAIGenerator) -> None:
+    server.answer(*"abcdef")
+    cancel = threading.Event()
+    pieces = generator.stream(QUESTION, Sampling(), cancel=cancel)
+    assert next(pieces).text == "a"
+    cancel.set()
+    assert list(pieces) == []
+    assert generator.stats is not None
+    assert generator.stats.finish == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "message"),
+    [
+        (404, ['{"error": {"message": "no such\\nmodel"}}'], "answers 404: no such model"),
+        (500, [], "answers 500: no reason given"),
+        (503, ["<html>busy</html>"], "answers 503: <html>busy</html>"),
+        (200, ['data: {"choices": [{"delta": {"content": "a"}}]}'], "broke off before the answer's end"),
+        (200, ['data: {"error": {"message": "out of memory"}}'], "failed while it answered: out of memory"),
+        (200, ["data: no json"], "does not answer as an OpenAI-compatible server"),
+        (200, ["data: []"], "does not answer as an OpenAI-compatible server"),
+        (200, ['data: {"choices": [3]}'], "does not answer as an OpenAI-compatible server"),
+        (200, ['data: {"choices": [{"delta": {"content": 5}, "logprobs": {"content": [7]}}]}'], "does not answer as"),
+        (200, ["hello"], "broke off"),
+    ],
+)
+def test_what_servers_do_wrong(
+    server: Server, generator: OpenAIGenerator, status: int, lines: list[str], message: str
+) -> None:
+    server.status, server.lines = status, lines
+    with pytest.raises(ModelError, match=message):
+        list(generator.stream(QUESTION, Sampling()))
+    assert generator.stats is not None
+    assert generator.stats.finish == "cancelled"
+
+
+def test_no_server(server: Server) -> None:
+    address = "http://127.0.0.1:9/v1"  # the discard port: nobody listens
+    generator = OpenAIGenerator(address)
+    with pytest.raises(ModelError, match="cannot be reached"):
+        list(generator.stream(QUESTION, Sampling()))
+
+
+def test_only_this_machine_unless_allowed() -> None:
+    for url in ("http://example.com/v1", "http://192.168.1.5:8080/v1", "http://localhost.example.com/v1"):
+        with pytest.raises(ConfigError, match="not this machine"):
+            OpenAIGenerator(url)
+    for url in ("http://localhost:1/v1", "http://127.0.0.2/v1", "http://[::1]:8080"):
+        OpenAIGenerator(url).close()
+    OpenAIGenerator("https://example.com/v1", remote=True).close()
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port/v1"])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="no address of a server"):
+        OpenAIGenerator(url)
