@@ -1,0 +1,1 @@
+"""A collection: files, chunks, their index, and hybrid search over them."""

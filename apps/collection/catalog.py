@@ -1,0 +1,223 @@
+"""`Catalog`: the files of a collection and their chunks, in step with the full-text index and the vectors.
+
+Every method that writes is called inside a write transaction of the collection's database.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.schema import FULL_TEXT
+from edge.apps.documents.base import Chunk
+from edge.apps.store.lexical import LexicalIndex
+
+_GROUP = 500
+"""Values of one `IN (...)`: SQLite takes at most 999 in old builds."""
+
+
+class Vectors(Protocol):
+    """What a catalog needs of the vector index."""
+
+    def delete(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64]) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """What is known of a file; `hash` is None for one whose content was never taken in completely, `due` 1 for one that
+    has work waiting."""
+
+    id: int
+    path: str
+    root: str
+    size: int
+    mtime_ns: int
+    hash: bytes | None
+    kind: str
+    title: str
+    status: str
+    reason: str
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk as it stands in the database."""
+
+    id: int
+    ordinal: int
+    line_start: int
+    line_end: int
+    page: int | None
+    hash: bytes
+
+
+_COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, due"
+
+
+class Catalog:
+    """Reads and writes the rows of files and chunks."""
+
+    def __init__(self) -> None:
+        self.lexical = LexicalIndex(FULL_TEXT)
+
+    def find(self, db: sqlite3.Connection, path: str) -> FileRow | None:
+        """The file at a path."""
+        row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
+        return None if row is None else FileRow(*row)
+
+    def due(self, db: sqlite3.Connection, roots: Sequence[str]) -> Iterator[FileRow]:
+        """Files below any of `roots` with work waiting, in the order they were found."""
+        last = 0
+        condition, params = below(roots)
+        while True:
+            rows = db.execute(
+                f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? AND {condition} ORDER BY id LIMIT {_GROUP}",
+                (last, *params),
+            ).fetchall()
+            for row in rows:
+                yield FileRow(*row)
+            if len(rows) < _GROUP:
+                return
+            last = rows[-1][0]
+
+    def insert(
+        self, db: sqlite3.Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
+    ) -> int:
+        """A row for a file that was not known; its size and time stay 0 until it has been taken in."""
+        cursor = db.execute(
+            "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) VALUES (?, ?, 0, 0, ?, ?, ?)",
+            (path, root, status, reason, due),
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def settle(
+        self,
+        db: sqlite3.Connection,
+        file: int,
+        *,
+        status: str,
+        reason: str = "",
+        size: int = 0,
+        mtime_ns: int = 0,
+        hash: bytes | None = None,
+        kind: str = "",
+        title: str = "",
+    ) -> None:
+        """Records what became of a file; no work is waiting for it any more."""
+        db.execute(
+            "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, hash = ?, kind = ?, title = ?, due = 0 "
+            "WHERE id = ?",
+            (status, reason, size, mtime_ns, hash, kind, title, file),
+        )
+
+    def chunks(self, db: sqlite3.Connection, file: int) -> list[StoredChunk]:
+        """A file's chunks in their order."""
+        rows = db.execute(
+            "SELECT id, ordinal, line_start, line_end, page, hash FROM chunks WHERE file = ? ORDER BY ordinal", (file,)
+        )
+        return [StoredChunk(*row) for row in rows]
+
+    def insert_chunks(
+        self, db: sqlite3.Connection, file: int, chunks: Iterable[tuple[int, Chunk]]
+    ) -> npt.NDArray[np.int64]:
+        """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
+        ids: list[int] = []
+        texts: list[str] = []
+        for ordinal, chunk in chunks:
+            cursor = db.execute(
+                "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, hash) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    file, ordinal, chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page,
+                    chunk_hash(chunk),
+                ),
+            )  # fmt: skip
+            assert cursor.lastrowid is not None
+            ids.append(cursor.lastrowid)
+            texts.append(passage(chunk.context, chunk.text))
+        self.lexical.add(db, ids, texts)
+        return np.array(ids, np.int64)
+
+    def move_chunks(self, db: sqlite3.Connection, moved: Sequence[tuple[int, int, Chunk]]) -> None:
+        """Gives chunks, (id, new ordinal, chunk), their new places; their texts are the same."""
+        # Two steps, because a place may still be taken by a chunk that leaves it next.
+        db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
+        db.executemany(
+            "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ? WHERE id = ?",
+            [(ordinal, new.line_start, new.line_end, new.page, chunk) for chunk, ordinal, new in moved],
+        )
+
+    def delete_chunks(self, db: sqlite3.Connection, ids: Sequence[int], vectors: Vectors | None) -> None:
+        """Deletes chunks with their full-text rows and vectors."""
+        for group in groups(ids):
+            marks = ", ".join("?" * len(group))
+            rows = db.execute(f"SELECT id, context, text FROM chunks WHERE id IN ({marks})", group).fetchall()
+            self.lexical.delete(db, [row[0] for row in rows], [passage(row[1], row[2]) for row in rows])
+            db.execute(f"DELETE FROM chunks WHERE id IN ({marks})", group)
+        if vectors is not None and len(ids):
+            vectors.delete(db, np.array(sorted(ids), np.int64))
+
+    def empty(self, db: sqlite3.Connection, file: int, vectors: Vectors | None) -> None:
+        """Deletes all chunks of a file."""
+        ids = [row[0] for row in db.execute("SELECT id FROM chunks WHERE file = ?", (file,))]
+        self.delete_chunks(db, ids, vectors)
+
+    def remove(self, db: sqlite3.Connection, file: int, vectors: Vectors | None) -> None:
+        """Deletes a file and its chunks."""
+        self.empty(db, file, vectors)
+        db.execute("DELETE FROM files WHERE id = ?", (file,))
+
+    def same_chunks(self, db: sqlite3.Connection, hashes: Sequence[bytes]) -> dict[bytes, int]:
+        """For those of `hashes` that a chunk of any file has already, the id of one such chunk."""
+        found: dict[bytes, int] = {}
+        for group in groups(hashes):
+            marks = ", ".join("?" * len(group))
+            found.update(db.execute(f"SELECT hash, min(id) FROM chunks WHERE hash IN ({marks}) GROUP BY hash", group))
+        return found
+
+
+def passage(context: str, text: str) -> str:
+    """What is embedded, ranked and put into the full-text index: the context, and the text below it."""
+    return f"{context}\n{text}" if context else text
+
+
+def chunk_hash(chunk: Chunk) -> bytes:
+    """Equal for chunks that are embedded alike, wherever they stand."""
+    return blake2b(f"{chunk.context}\0{chunk.text}".encode(), digest_size=16).digest()
+
+
+def below(roots: Sequence[str]) -> tuple[str, list[str]]:
+    """The SQL condition that `files.path` is one of `roots` or lies below one, with its parameters."""
+    clauses: list[str] = []
+    params: list[str] = []
+    for root in roots:
+        stem = root if root.endswith(os.sep) else root + os.sep
+        # All paths that begin with the folder's name and a separator, as a range of the index on paths.
+        clauses.append("path = ? OR path >= ? AND path < ?")
+        params += [root, stem, stem[:-1] + chr(ord(os.sep) + 1)]
+    return f"({' OR '.join(clauses) or '0'})", params
+
+
+def groups(values: Sequence[object]) -> Iterator[list[object]]:
+    """`values` in lists short enough for one statement."""
+    for start in range(0, len(values), _GROUP):
+        yield list(values[start : start + _GROUP])
+
+
+def storable(path: Path) -> bool:
+    """Whether a path can be written down: a name that is no valid Unicode cannot."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,354 @@
+"""`Collection`: files and texts that are searched by meaning and by words, within one memory limit."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit, merge
+from edge.apps.collection.indexing import Progress
+from edge.apps.collection.libraries import INDEX, charge
+from edge.apps.collection.models import Models
+from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
+from edge.apps.collection.roots import absolute, read_roots, resolved
+from edge.apps.collection.schema import migrations
+from edge.apps.collection.searching import POOL, Searcher
+from edge.apps.collection.writing import Writer, text_name
+from edge.apps.store.database import Database
+from edge.budget import Lease, MemoryBudget
+from edge.config import Config, parse_size
+from edge.errors import InputError, StorageError
+from edge.ivf.index import VectorIndex
+from edge.lookahead import Lookahead
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
+from edge.trace import Trace
+
+DATABASE = "edge.db"
+SEGMENTS = "segments"
+
+Item = str | os.PathLike[str]
+Floats = npt.NDArray[np.float32]
+Conditions = Filters | str | Iterable[str] | None
+"""Which files to look at: filters, or one text or several as `Filters.parse` takes them."""
+
+
+class Collection:
+    """Files and texts, searched by meaning and by words within one memory limit.
+
+    Thread-safe: any number of readers beside one writer, in this process and in others. Models are opened when they are
+    first needed.
+
+    >>> with Collection("notes.edge", memory="400MB") as collection:
+    ...     collection.index(["~/Documents"])
+    ...     for hit in collection.search("when does the river flood", 5):
+    ...         print(hit.citation, hit.snippet)
+    """
+
+    def __init__(
+        self,
+        path: Item,
+        *,
+        memory: str | int | None = None,
+        config: Config | None = None,
+        budget: MemoryBudget | None = None,
+        embedder: str | Embedder | None = None,
+        reranker: str | Reranker | None = None,
+        trace: Trace | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """Opens the collection in the directory `path`, or makes one there.
+
+        Args:
+            memory: limit of the whole process, such as `400MB`; the configuration's if not given.
+            budget: a ledger shared with other parts of the program, instead of `memory`.
+            embedder, reranker: names or paths, or open models that stay the caller's to close. The embedder is the
+                collection's own if not given; it cannot change once there are vectors.
+            read_only: nothing is made or changed.
+
+        Raises:
+            StorageError: there is no collection to read, it cannot be opened, or a newer version wrote it.
+            BudgetExceeded: the limit is too small; the error names the smallest that works.
+        """
+        self.path = Path(path).expanduser().absolute()
+        self.config = config or Config.load()
+        self.trace = trace or Trace()
+        if read_only and not self.exists(self.path):
+            raise StorageError(f"there is no collection in {self.path}; `edge index DIR` makes one")
+        self.budget = budget or MemoryBudget(self.config.memory if memory is None else parse_size(memory))
+        if not read_only:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"{self.path} cannot be made: {error.strerror}") from error
+        self.database = Database(self.path / DATABASE, migrations(), budget=self.budget, read_only=read_only)
+        self._opening = threading.Lock()
+        self._vectors: VectorIndex | None = None
+        self._libraries: Lease | None = None
+        catalog = Catalog()
+        self._models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
+        self._searcher = Searcher(self.database, catalog, self.budget, self.trace)
+        self._writer = Writer(
+            self.path, self.database, catalog, self._models, lambda: self.vectors, self.budget, self.trace
+        )
+
+    @staticmethod
+    def exists(path: Item) -> bool:
+        """Whether there is a collection in a directory."""
+        return (Path(path).expanduser() / DATABASE).is_file()
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder, opened now if it was not. Raises as `search` does."""
+        return self._models.embedder()
+
+    @property
+    def reranker(self) -> Reranker:
+        """The reranker, opened now if it was not. Raises as `search` does."""
+        return self._models.reranker()
+
+    @property
+    def vectors(self) -> VectorIndex | None:
+        """The vector index; None as long as nothing was embedded."""
+        with self._opening:
+            identity = self._models.identity()
+            if identity is None or (self._vectors is not None and self._vectors.dim == identity.dim):
+                return self._vectors
+            if self._vectors is not None:  # another model was chosen while the collection was empty
+                self._vectors.close()
+            if self._libraries is None:
+                self._libraries = charge(self.budget, INDEX)
+            self._vectors = VectorIndex(
+                self.path / SEGMENTS, identity.dim, budget=self.budget, trace=self.trace, threads=self.config.threads
+            )
+            return self._vectors
+
+    @property
+    def roots(self) -> list[str]:
+        """Folders and files that the collection is kept up to date with."""
+        with self.database.read() as db:
+            return read_roots(db)
+
+    # Writing
+
+    def index(
+        self, roots: Item | Sequence[Item] = (), *, retry: bool = False, progress: Progress | None = None
+    ) -> IndexReport:
+        """Brings the collection up to date with folders and files: only what changed since the last time is read, and
+        only new passages are embedded. Interrupted, it goes on where it stopped when it is called again.
+
+        Args:
+            roots: folders or files; all that were ever given if empty.
+            retry: tries files again that failed before and have not changed since.
+            progress: called with the files that are done and the files there are to do.
+
+        Raises:
+            InputError: a root does not exist, or there is none.
+            ModelError: the embedder is missing, or not the one the collection was made with.
+            StorageError: another process keeps writing, or the disk refuses.
+            BudgetExceeded: the limit is too small.
+        """
+        return self._writer.index([resolved(root) for root in _listed(roots)], retry=retry, progress=progress)
+
+    def update(self, paths: Iterable[Item], *, progress: Progress | None = None) -> IndexReport:
+        """Brings single files and folders up to date, whether they appeared, changed or went; what lies below no root
+        of the collection, or is left out there, is ignored. Raises as `index` does."""
+        return self._writer.update([absolute(path) for path in paths], progress=progress)
+
+    def add(self, items: Item | Sequence[Item], *, ids: Sequence[str] | None = None, title: str = "") -> list[str]:
+        """Adds texts, and files or folders; what is there already is replaced.
+
+        Args:
+            items: strings are texts, `Path` objects are files or folders; so is a string that is the absolute path of
+                something that exists.
+            ids: names of the texts, one for each item; made from the content if not given.
+            title: of the texts: embedded with every passage of them.
+
+        Returns:
+            The `path` under which each item is found.
+
+        Raises:
+            InputError: a path does not exist, or a text is empty; others as for `index`.
+        """
+        given = _listed(items)
+        if ids is not None and len(ids) != len(given):
+            raise InputError(f"{len(given)} items came with {len(ids)} ids")
+        texts: dict[str, str] = {}
+        files: list[str] = []
+        names: list[str] = []
+        for i, item in enumerate(given):
+            if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
+                names.append(ids[i] if ids is not None else text_name(item))
+                texts[names[-1]] = item
+            else:
+                names.append(resolved(item))
+                files.append(names[-1])
+        with self._writer.lock():
+            if texts:
+                self._writer.add_texts(texts, title)
+            if files:
+                self._writer.index(files, retry=False, progress=None)
+        return names
+
+    def delete(self, items: Item | Sequence[Item]) -> int:
+        """Takes files, folders with all below them, and texts (by the name they were added under) out of the
+        collection. Nothing on disk is touched; a root that is deleted is not indexed or watched any more.
+
+        Returns:
+            How many files and texts were taken out.
+        """
+        paths = {path for item in _listed(items) for path in (os.fspath(item), absolute(item), resolved(item))}
+        return self._writer.delete(sorted(paths))
+
+    def compact(self, *, progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Gives the space of what was deleted back, and brings vector lists and full text into their best shape."""
+        self._writer.compact(progress)
+
+    # Reading
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 10,
+        *,
+        rerank: bool = True,
+        pool: int = POOL,
+        where: Conditions = None,
+        min_score: float = 0.0,
+    ) -> list[Hit]:
+        """The passages that answer a query best, best first: BM25 and vectors fused by rank, and the best of them
+        reranked by the cross-encoder (GRATING). A hit that continues another one is merged into it.
+
+        Args:
+            rerank: False leaves the order at the fused ranks, and the reranker unopened.
+            pool: candidates that are reranked.
+            where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
+            min_score: hits below are left out.
+
+        Raises:
+            InputError: the query is empty, `top_k` is not positive, or a filter makes no sense.
+            ModelError: a model is missing, or the embedder is not the one the collection was made with.
+            BudgetExceeded: the limit is too small.
+        """
+        if top_k < 1:
+            raise InputError(f"the number of results must be at least 1, not {top_k}")
+        # Twice as many, because neighbours become one hit.
+        hits = self.candidates(query, k=max(pool, top_k) if rerank else 2 * top_k, where=where)
+        if rerank:
+            hits = self.rerank(query, hits, 2 * top_k)
+        return self._searcher.show(query, [hit for hit in merge(hits, top_k) if hit.score >= min_score])
+
+    def candidates(
+        self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
+    ) -> list[Hit]:
+        """The best `k` passages before reranking, without snippets; neighbours stay apart.
+
+        Args:
+            vector: of the query [dim]; made here if not given.
+
+        Raises:
+            As for `search`.
+        """
+        if not query.strip():
+            raise InputError("the query is empty")
+        index = self.vectors
+        if vector is None and index is not None:
+            vector = self.embed_queries([query])[0]
+        with self._timed("search"):
+            return self._searcher.candidates(query, vector, index, k, where=_filters(where))
+
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int | None = None) -> list[Hit]:
+        """The best `top_k` of `hits`, given in retrieval order, by the reranker's judgement blended with that order.
+        Raises as `search` does."""
+        if not hits:
+            return []
+        with self._timed("rerank"):
+            ranked = self._models.rank(query, [hit.passage for hit in hits], min(top_k or len(hits), len(hits)))
+        found = [(hits[result.index], result) for result in ranked]
+        return [
+            replace(hit, score=result.score, stages=replace(hit.stages, relevance=result.relevance))
+            for hit, result in found
+        ]
+
+    def embed_queries(self, queries: Sequence[str]) -> Floats:
+        """Vectors of queries [n, dim]. Raises as `search` does."""
+        with self._timed("embed"):
+            return self._models.embed(queries, query=True)
+
+    def lookahead(
+        self, queries: Floats, *, seconds: float | None = None, nbytes: int | None = None
+    ) -> Lookahead | None:
+        """Starts fetching what searches near `queries` [n, dim] will need; None if the collection has no vectors."""
+        index = self.vectors
+        if index is None:
+            return None
+        return index.lookahead(self.database.connection(), queries, nbytes=nbytes, seconds=seconds)
+
+    def status(self) -> CollectionStatus:
+        """What the collection holds, what was left out and why, and the state of its index."""
+        index = self.vectors
+        with self.database.read() as db:
+            state = index.status(db) if index is not None else None
+            found = read_status(db, self.path, self._models.identity(), state)
+        counters = self.trace.snapshot()
+        return replace(
+            found,
+            resident_nbytes=self.budget.holders().get("lists", 0),
+            list_hits=int(counters.get("lists.hits", 0)),
+            list_misses=int(counters.get("lists.misses", 0)),
+        )
+
+    def files(self, where: Conditions = None) -> list[IndexedFile]:
+        """The indexed files that pass the conditions, in the order of their paths."""
+        with self.database.read() as db:
+            return read_files(db, _filters(where))
+
+    def close(self) -> None:
+        """Closes everything that was opened here. Closing twice is harmless."""
+        self._writer.close()
+        self._models.close()
+        with self._opening:
+            if self._vectors is not None:
+                self._vectors.close()
+                self._vectors = None
+            if self._libraries is not None:
+                self._libraries.release()
+                self._libraries = None
+        self.database.close()
+
+    def __enter__(self) -> Collection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Counts the seconds of a stage of a search, and shows it in the trace."""
+        started = time.perf_counter()
+        with self.trace.span(stage, "search"):
+            yield
+        self.trace.count(f"search.{stage}_s", time.perf_counter() - started)
+
+
+def _listed(items: Item | Sequence[Item]) -> list[Item]:
+    return [items] if isinstance(items, str | os.PathLike) else list(items)
+
+
+def _filters(where: Conditions) -> Filters:
+    if isinstance(where, Filters):
+        return where
+    return Filters.parse([where] if isinstance(where, str) else where or ())

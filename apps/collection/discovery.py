@@ -1,0 +1,158 @@
+"""`Discovery`: compares what a scan finds with what the collection knows, and marks what has to be done.
+
+An unchanged file costs the scan's stat and one look-up. What is marked stands in the database, so a run that is
+interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from edge.apps.collection.catalog import Catalog, FileRow, Vectors, below, storable
+from edge.apps.collection.roots import root_of
+from edge.apps.documents.base import Found, Reason, SkippedFile, printable
+from edge.apps.store.database import Database
+
+_BATCH = 1_000
+"""Files that are marked in one transaction."""
+
+_REMOVED = 50
+"""Files that are removed in one transaction."""
+
+Entry = Found | SkippedFile
+Scanned = Callable[[Callable[[Found], bool]], Iterable[Entry]]
+"""Scans; is given the function that says of a file whether it is known as it is and need not be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What has to be written for an entry: of a file that is left out, the reason, and its size and time if known."""
+
+    path: str
+    root: str
+    row: FileRow | None
+    reason: str | None
+    size: int = 0
+    mtime_ns: int = 0
+
+
+class Discovery:
+    """One pass over what a scan finds.
+
+    Attributes:
+        counts: files that need nothing more in this run: unchanged, skipped, failed (before, and not tried again),
+            removed.
+    """
+
+    def __init__(self, database: Database, catalog: Catalog, vectors: Vectors | None, *, retry: bool = False) -> None:
+        """Prepares a pass; `vectors` is None for a collection that has none yet.
+
+        Args:
+            retry: files that failed before are tried again.
+        """
+        self._database = database
+        self._catalog = catalog
+        self._vectors = vectors
+        self._retry = retry
+        self._asked: Found | None = None
+        self._seen = bytearray()
+        self.counts: Counter[str] = Counter()
+
+    def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
+        """Marks new and changed files as due, and records what is skipped; `roots` are those of the collection."""
+        # A look outside any transaction: the pass may take minutes, and may not keep the log from being emptied.
+        db = self._database.connection()
+        marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(db, entry, roots)) is not None)
+        while batch := list(itertools.islice(marks, _BATCH)):
+            with self._database.write() as db:
+                for mark in batch:
+                    self._write(db, mark)
+
+    def remove_unseen(self, scopes: Sequence[str]) -> None:
+        """Deletes files at or below `scopes` that this pass did not see: they are gone, or not to be indexed any more.
+        Files that belong to a root further down are that root's business."""
+        for scope in scopes:
+            condition, params = below([scope])
+            with self._database.read() as db:
+                rows = db.execute(
+                    f"SELECT id FROM files WHERE {condition} AND length(root) <= ?", (*params, len(scope))
+                ).fetchall()
+            self.remove([file for (file,) in rows if not self._was_seen(file)])
+
+    def remove(self, files: Sequence[int]) -> None:
+        """Deletes files, a few in each transaction."""
+        remaining = iter(files)
+        while batch := list(itertools.islice(remaining, _REMOVED)):
+            with self._database.write() as db:
+                for file in batch:
+                    self._catalog.remove(db, file, self._vectors)
+            self.counts["removed"] += len(batch)
+
+    def _is_known(self, found: Found) -> bool:
+        """Whether a file stands in the collection as it is on disk."""
+        self._asked = found
+        row = self._catalog.find(self._database.connection(), printable(found.path))
+        return row is not None and (row.size, row.mtime_ns) == (found.nbytes, found.mtime_ns) and not row.due
+
+    def _judge(self, db: sqlite3.Connection, entry: Entry, roots: Sequence[str]) -> _Mark | None:
+        """What has to be written for an entry; None, and the entry counted, if nothing. A collection's own folder is no
+        news to anybody."""
+        if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
+            return None
+        path = printable(entry.path)
+        row = self._catalog.find(db, path)
+        root = root_of(path, roots) or path
+        if row is not None:
+            if self._was_seen(row.id):
+                return None
+            self._see(row.id)
+        reason = entry.detail if isinstance(entry, SkippedFile) else None
+        if not storable(entry.path):
+            reason = "its name is not valid Unicode"
+        asked = self._asked if self._asked is not None and self._asked.path == entry.path else None
+        stat = (asked.nbytes, asked.mtime_ns) if asked is not None else (0, 0)
+        if row is not None and row.root == root:
+            if reason is not None:
+                settled = row.status == "skipped" and row.reason == reason and not row.due
+            elif (row.size, row.mtime_ns) == stat:
+                settled = not row.due and not (self._retry and row.status == "failed")
+            else:
+                settled = False
+            if settled:
+                self.counts["unchanged" if row.status == "indexed" else row.status] += 1
+                return None
+            if reason is None and row.due:
+                return None
+        return _Mark(path, root, row, reason, *stat)
+
+    def _write(self, db: sqlite3.Connection, mark: _Mark) -> None:
+        row = mark.row
+        if mark.reason is None:
+            if row is None:
+                self._see(self._catalog.insert(db, mark.path, mark.root, due=True))
+            else:
+                db.execute("UPDATE files SET due = 1, root = ? WHERE id = ?", (mark.root, row.id))
+            return
+        if row is None:
+            file = self._catalog.insert(db, mark.path, mark.root, due=False)
+        else:
+            file = row.id
+            db.execute("UPDATE files SET root = ? WHERE id = ?", (mark.root, file))
+            self._catalog.empty(db, file, self._vectors)
+        self._see(file)
+        self._catalog.settle(
+            db, file, status="skipped", reason=mark.reason, size=mark.size, mtime_ns=mark.mtime_ns
+        )  # fmt: skip
+        self.counts["skipped"] += 1
+
+    def _see(self, file: int) -> None:
+        if file >= len(self._seen):
+            self._seen.extend(bytes(max(file + 1, 2 * len(self._seen)) - len(self._seen)))
+        self._seen[file] = 1
+
+    def _was_seen(self, file: int) -> bool:
+        return file < len(self._seen) and bool(self._seen[file])

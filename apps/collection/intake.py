@@ -1,0 +1,218 @@
+"""`Intake`: takes prepared files into the collection. Only new chunks are embedded, and what belongs together is
+committed together.
+
+A batch is about one pass of the embedder. A file that is larger goes in part by part and counts as complete only with
+its last part; what an interrupted run has taken in is recognized by its hash and not embedded again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.catalog import Catalog, chunk_hash, passage
+from edge.apps.collection.preparation import Prepared
+from edge.apps.documents.base import Chunk
+from edge.apps.store.database import Database
+
+BATCH = 256
+"""Chunks that are embedded and committed together: what the embedder sends through its layers in one pass."""
+
+_FILES = 256
+"""Files without new chunks that are committed together."""
+
+Floats = npt.NDArray[np.float32]
+
+
+class Index(Protocol):
+    """What an intake needs of the vector index."""
+
+    def add(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
+    def delete(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64]) -> int: ...
+    def vectors(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64]) -> Floats: ...
+
+
+@dataclass(slots=True)
+class _File:
+    """A file on its way in, compared with the chunks it has already."""
+
+    prepared: Prepared
+    removed: list[int] = field(default_factory=list)
+    moved: list[tuple[int, int, Chunk]] = field(default_factory=list)
+    added: deque[tuple[int, Chunk]] = field(default_factory=deque)
+    begun: bool = False
+
+
+class Intake:
+    """Takes files in, batch by batch.
+
+    Attributes:
+        counts: files by what became of them: indexed, unchanged, skipped, failed, removed.
+        chunks: chunks that were added; `reused` of them took the vector of an equal chunk.
+        embed_s, commit_s: seconds spent in the embedder, and in transactions.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        index: Index,
+        embed: Callable[[Sequence[str]], Floats],
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Prepares to take files in.
+
+        Args:
+            embed: vectors [n, dim] of n texts.
+            progress: called with the number of files done so far after every commit.
+        """
+        self._database = database
+        self._catalog = catalog
+        self._index = index
+        self._embed = embed
+        self._progress = progress
+        self._files: deque[_File] = deque()
+        self._waiting = 0
+        self.counts: Counter[str] = Counter()
+        self.chunks = self.reused = 0
+        self.embed_s = self.commit_s = 0.0
+
+    @property
+    def done(self) -> int:
+        """Files that are settled."""
+        return self.counts.total()
+
+    def take(self, prepared: Prepared) -> None:
+        """Takes one more file; commits when a batch is full."""
+        file = self._compare(prepared)
+        self._files.append(file)
+        self._waiting += len(file.added)
+        while self._waiting >= BATCH or len(self._files) >= _FILES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Commits what is left."""
+        while self._files:
+            self._flush()
+
+    def close(self) -> None:
+        """Forgets files that were not committed, and gives their memory back."""
+        for file in self._files:
+            file.prepared.lease.release()
+        self._files.clear()
+
+    def _compare(self, prepared: Prepared) -> _File:
+        """Chunks with an equal hash stay, whatever place they move to; the rest goes or comes."""
+        file = _File(prepared)
+        if prepared.extracted is None:
+            return file
+        stored: dict[bytes, deque[int]] = {}
+        places = {}
+        with self._database.read() as db:
+            for old in self._catalog.chunks(db, prepared.file.id):
+                stored.setdefault(old.hash, deque()).append(old.id)
+                places[old.id] = (old.ordinal, old.line_start, old.line_end, old.page)
+        for ordinal, chunk in enumerate(prepared.extracted.chunks):
+            same = stored.get(chunk_hash(chunk))
+            if not same:
+                file.added.append((ordinal, chunk))
+                continue
+            kept = same.popleft()
+            if places[kept] != (ordinal, chunk.line_start, chunk.line_end, chunk.page):
+                file.moved.append((kept, ordinal, chunk))
+        file.removed = [identifier for rest in stored.values() for identifier in rest]
+        return file
+
+    def _flush(self) -> None:
+        """Embeds and commits the next batch."""
+        batch: list[tuple[_File, list[tuple[int, Chunk]]]] = []
+        room = BATCH
+        for file in self._files:
+            taken = [file.added.popleft() for _ in range(min(room, len(file.added)))]
+            batch.append((file, taken))
+            room -= len(taken)
+            if file.added or len(batch) == _FILES:
+                break
+        chunks = [chunk for _, taken in batch for _, chunk in taken]
+        vectors = self._vectors(chunks)
+        started = time.perf_counter()
+        with self._database.write() as db:
+            ids = [self._write(db, file, taken) for file, taken in batch]
+            if chunks:
+                self._index.add(db, np.concatenate(ids), vectors)
+        self.commit_s += time.perf_counter() - started
+        self._waiting -= len(chunks)
+        self.chunks += len(chunks)
+        for file, _ in batch:
+            if not file.added:
+                self._files.popleft()
+                file.prepared.lease.release()
+                self.counts[_outcome(file.prepared)] += 1
+        if self._progress is not None:
+            self._progress(self.done)
+
+    def _vectors(self, chunks: Sequence[Chunk]) -> Floats:
+        """A vector for each chunk; equal chunks are embedded once, and not at all if the collection has one."""
+        hashes = [chunk_hash(chunk) for chunk in chunks]
+        texts = {key: passage(chunk.context, chunk.text) for key, chunk in zip(hashes, chunks, strict=True)}
+        with self._database.read() as db:
+            known = self._catalog.same_chunks(db, list(texts))
+            found = self._index.vectors(db, np.array(list(known.values()), np.int64)) if known else None
+        new = [key for key in texts if key not in known]
+        started = time.perf_counter()
+        made = self._embed([texts[key] for key in new]) if new else None
+        self.embed_s += time.perf_counter() - started
+        self.reused += len(chunks) - len(new)
+        parts = [part for part in (found, made) if part is not None]
+        if not parts:
+            return np.empty((0, 0), np.float32)
+        rows = {key: row for row, key in enumerate([*known, *new])}
+        table = np.concatenate(parts)
+        return table[[rows[key] for key in hashes]]
+
+    def _write(self, db: sqlite3.Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
+        """One file's part of a batch; returns the ids of the chunks that were added."""
+        prepared, catalog = file.prepared, self._catalog
+        row = prepared.file.id
+        if prepared.status == "gone":
+            catalog.remove(db, row, self._index)
+        elif prepared.extracted is None and prepared.status == prepared.file.status:
+            db.execute(
+                "UPDATE files SET size = ?, mtime_ns = ?, due = 0 WHERE id = ?", (prepared.size, prepared.mtime_ns, row)
+            )
+        elif prepared.extracted is None:
+            catalog.empty(db, row, self._index)
+            catalog.settle(
+                db, row, status=prepared.status, reason=prepared.reason, size=prepared.size,
+                mtime_ns=prepared.mtime_ns, hash=prepared.hash,
+            )  # fmt: skip
+        else:
+            if not file.begun:
+                catalog.delete_chunks(db, file.removed, self._index)
+                catalog.move_chunks(db, file.moved)
+                # Until its last chunk is in, no content counts as taken in.
+                db.execute("UPDATE files SET hash = NULL WHERE id = ?", (row,))
+                file.begun = True
+            ids = catalog.insert_chunks(db, row, taken)
+            if not file.added:
+                catalog.settle(
+                    db, row, status="indexed", reason=prepared.reason, size=prepared.size, mtime_ns=prepared.mtime_ns,
+                    hash=prepared.hash, kind=prepared.extracted.kind, title=prepared.extracted.title,
+                )  # fmt: skip
+            return ids
+        return np.empty(0, np.int64)
+
+
+def _outcome(prepared: Prepared) -> str:
+    """How a file counts."""
+    if prepared.status == "gone":
+        return "removed"
+    return "unchanged" if prepared.status == "indexed" and prepared.extracted is None else prepared.status

@@ -1,0 +1,61 @@
+"""`WriterLock`: one writer of a collection at a time, over all threads and processes."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge.errors import StorageError
+
+
+class WriterLock:
+    """Held while files are taken in, removed or compacted; readers do not care.
+
+    The lock is SQLite's own, on a file beside the collection: it works on every platform, and the system lets go of it
+    when the process dies. Held longer than any transaction, it cannot be one of the database itself.
+    """
+
+    def __init__(self, path: Path, *, seconds: float = 30.0) -> None:
+        """`path` of the lock's file; `seconds` to wait for another writer."""
+        self._path = path
+        self._seconds = seconds
+        self._threads = threading.RLock()
+        self._depth = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Waits for other writers, and keeps them out while the block runs; the same thread may enter again.
+
+        Raises:
+            StorageError: another writer did not finish in time.
+        """
+        if not self._threads.acquire(timeout=self._seconds):
+            raise self._busy("thread")
+        try:
+            if self._depth:
+                yield
+                return
+            db = sqlite3.connect(self._path, timeout=self._seconds, isolation_level=None)
+            try:
+                try:
+                    db.execute("BEGIN EXCLUSIVE")
+                except sqlite3.OperationalError as error:
+                    raise self._busy("process") from error
+                self._depth = 1
+                try:
+                    yield
+                finally:
+                    self._depth = 0
+            finally:
+                db.close()
+        finally:
+            self._threads.release()
+
+    def _busy(self, who: str) -> StorageError:
+        return StorageError(
+            f"another {who} has been changing the collection in {self._path.parent} for more than "
+            f"{self._seconds:g} s; try again when it is done"
+        )

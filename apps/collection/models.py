@@ -1,0 +1,237 @@
+"""`Models`: a collection's embedder and reranker, each opened when it is first needed, in the collection's budget."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.libraries import charge, engine_libraries
+from edge.apps.collection.schema import get_setting, set_setting
+from edge.apps.store.database import Database
+from edge.budget import Lease, MemoryBudget
+from edge.config import Config
+from edge.errors import BudgetExceeded, ModelError
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Ranked, Reranker
+from edge.trace import Trace
+
+_SETTING = "embedder"
+
+Model = TypeVar("Model", Embedder, Reranker)
+Result = TypeVar("Result")
+
+
+class _Slot(Generic[Model]):
+    """A model that is open, or will be: `chosen` by name or path, or handed over open and then not ours to close."""
+
+    def __init__(self, chosen: str | Model | None) -> None:
+        self.chosen: str | Model | None = chosen
+        self.model: Model | None = None
+        self.lock = threading.RLock()
+
+    def give(self) -> bool:
+        """Closes the model if it is idle and ours; returns whether it did."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self.close()
+        finally:
+            self.lock.release()
+
+    def close(self) -> bool:
+        """Closes the model if it is ours, when its request has ended."""
+        with self.lock:
+            model, self.model = self.model, None
+            if model is None or model is self.chosen:
+                return False
+            model.close()
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderIdentity:
+    """Which model made a collection's vectors.
+
+    Attributes:
+        name: what it is called.
+        source: the name or path it was opened by.
+        fingerprint: changes with any of its weights.
+        dim: width of a vector.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    dim: int
+
+
+class Models:
+    """Opens models on first use and gives them back on `close`. Thread-safe; each runs one request at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        config: Config,
+        budget: MemoryBudget,
+        trace: Trace,
+        *,
+        embedder: str | Embedder | None,
+        reranker: str | Reranker | None,
+    ) -> None:
+        """Notes what to open; models that are open already stay their owner's to close."""
+        self._database = database
+        self._config = config
+        self._budget = budget
+        self._trace = trace
+        self._opening = threading.Lock()
+        self._libraries: Lease | None = None
+        self._embedder: _Slot[Embedder] = _Slot(embedder)
+        self._reranker: _Slot[Reranker] = _Slot(reranker)
+
+    def identity(self) -> EmbedderIdentity | None:
+        """The model that makes the collection's vectors; None as long as none was ever claimed."""
+        with self._database.read() as db:
+            text = get_setting(db, _SETTING)
+        return None if text is None else EmbedderIdentity(**json.loads(text))
+
+    def claim(self) -> None:
+        """Writes the embedder into the collection. Once there is a passage, it can only be the same again.
+
+        Raises:
+            As `embedder` does.
+        """
+        identity = self._identity_of(self.embedder())
+        with self._database.write() as db:
+            if not _has_passages(db):
+                set_setting(db, _SETTING, json.dumps(asdict(identity)))
+
+    def embedder(self) -> Embedder:
+        """The embedder, opened now if it was not.
+
+        Raises:
+            ModelError: it is not installed, or is not the one that made the collection's vectors.
+            BudgetExceeded: it does not fit beside what else is held.
+        """
+        slot = self._embedder
+        with slot.lock:
+            if slot.model is None:
+                opened = self._open_embedder()
+                try:
+                    self._compare(opened)
+                except BaseException:
+                    if opened is not slot.chosen:
+                        opened.close()
+                    raise
+                slot.model = opened
+            return slot.model
+
+    def reranker(self) -> Reranker:
+        """The reranker, opened now if it was not.
+
+        Raises:
+            ModelError, BudgetExceeded: as for `embedder`.
+        """
+        slot = self._reranker
+        with slot.lock:
+            chosen = slot.chosen
+            if slot.model is None and isinstance(chosen, Reranker):
+                slot.model = chosen
+            elif slot.model is None:
+                name = chosen if isinstance(chosen, str) else ""
+                self._charge_libraries()
+                slot.model = self._fitted(
+                    lambda: Reranker(name, budget=self._budget, config=self._config, trace=self._trace),
+                    self._embedder.give,
+                )
+            assert slot.model is not None
+            return slot.model
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+        """Vectors of texts, [n, dim] float32."""
+        with self._embedder.lock:
+            return self._fitted(lambda: self.embedder().embed(texts, query=query), self._reranker.give)
+
+    def rank(self, query: str, passages: Sequence[str], top_k: int) -> list[Ranked]:
+        """The best `top_k` passages of those given in retrieval order."""
+        with self._reranker.lock:
+            return self._fitted(
+                lambda: self.reranker().rank(query, passages, top_k, retrieved=True), self._embedder.give
+            )
+
+    def close(self) -> None:
+        """Gives back the memory of the models that were opened here."""
+        self._embedder.close()
+        self._reranker.close()
+        with self._opening:
+            if self._libraries is not None:
+                self._libraries.release()
+                self._libraries = None
+
+    def _open_embedder(self) -> Embedder:
+        chosen = self._embedder.chosen
+        if isinstance(chosen, Embedder):
+            return chosen
+        identity = self.identity()
+        # Unless somebody chose a model, it is the collection's own, not today's default.
+        name = chosen or self._config.embedder or (identity.source if identity else "")
+        self._charge_libraries()
+        return self._fitted(
+            lambda: Embedder(name, budget=self._budget, config=self._config, trace=self._trace), self._reranker.give
+        )
+
+    def _compare(self, embedder: Embedder) -> None:
+        identity, opened = self.identity(), embedder.model
+        if identity is None or identity.fingerprint == opened.fingerprint:
+            return
+        with self._database.read() as db:
+            if not _has_passages(db):
+                return
+        path = self._database.path.parent
+        if identity.name == opened.name:
+            raise ModelError(
+                f"the collection in {path} was embedded with another build of {identity.name} "
+                f"({identity.fingerprint[:12]}, the one here is {opened.fingerprint[:12]}), and vectors of two models "
+                f"cannot be compared: get that build back, or index into a new collection"
+            )
+        raise ModelError(
+            f"the collection in {path} was embedded with {identity.name}, not with {opened.name}, and vectors of two "
+            f"models cannot be compared: search it with {identity.name}, or index into a new collection"
+        )
+
+    def _identity_of(self, embedder: Embedder) -> EmbedderIdentity:
+        model, chosen = embedder.model, self._embedder.chosen
+        source = chosen or self._config.embedder if not isinstance(chosen, Embedder) else str(model.path)
+        return EmbedderIdentity(model.name, source or model.name, model.fingerprint, embedder.dim)
+
+    def _charge_libraries(self) -> None:
+        with self._opening:
+            if self._libraries is None:
+                self._libraries = charge(self._budget, engine_libraries(self._config.runtime))
+
+    def _fitted(self, work: Callable[[], Result], give: Callable[[], bool]) -> Result:
+        """What `work` returns; where it does not fit, after caches have given way, and then the other model. An engine
+        looks at what is free before it asks for any of it, so nobody has given way for it yet when it refuses."""
+        try:
+            return work()
+        except BudgetExceeded as error:
+            missing = max(0, self._budget.free) + error.needed - self._budget.limit
+        with suppress(BudgetExceeded):
+            self._budget.reserve("room", missing).release()
+        try:
+            return work()
+        except BudgetExceeded:
+            if not give():
+                raise
+        return work()
+
+
+def _has_passages(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM chunks LIMIT 1").fetchone() is not None

@@ -1,0 +1,212 @@
+"""`Preparation`: reads, hashes and cuts the next files in a thread of its own, while the embedder computes.
+
+What waits is held under leases and bounded; the thread stops reading ahead when the bound is reached.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from edge.apps.collection.catalog import Catalog, FileRow
+from edge.apps.documents.base import Extracted, Skipped
+from edge.apps.store.database import Database
+from edge.budget import Lease, MemoryBudget
+from edge.config import format_size
+from edge.errors import BudgetExceeded, InputError
+
+AHEAD_BYTES = 8 << 20
+"""Texts that may wait for the embedder: minutes of its work."""
+
+_CHUNK_BYTES = 400
+"""What a chunk takes besides its texts."""
+
+_RACY_NS = 2 * 10**9
+"""A file that was changed so shortly before it was read may change again without a new time: the coarsest file system
+counts in steps of two seconds. It is looked at once more next time."""
+
+
+class TextExtractor(Protocol):
+    """What turns a file into chunks (`edge.apps.documents.extraction.Extractor`)."""
+
+    def extract(self, path: Path) -> Extracted: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A file that was looked at.
+
+    Attributes:
+        file: its row when it was looked up.
+        size, mtime_ns: of the content that was read.
+        hash: of the content; None where it could not be read.
+        extracted: its chunks; None where the content has not changed, or there is nothing to index.
+        status: what becomes of it: `indexed`, `skipped`, `failed`, or `gone`.
+        reason: one sentence for files that are not indexed, or not all of which could be read.
+        lease: of the chunks' texts, to be released by whoever takes them in.
+    """
+
+    file: FileRow
+    size: int
+    mtime_ns: int
+    hash: bytes | None
+    extracted: Extracted | None
+    status: str
+    reason: str
+    lease: Lease
+
+
+class Preparation:
+    """Iterates over the due files below some roots, ready to be taken in. A context manager; belongs to one reader."""
+
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        extractor: TextExtractor,
+        budget: MemoryBudget,
+        roots: list[str],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.waited = 0.0
+        """Seconds the reader has waited for the next file."""
+        self._database = database
+        self._catalog = catalog
+        self._extractor = extractor
+        self._budget = budget
+        self._roots = roots
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._ready: deque[Prepared] = deque()
+        self._error: BaseException | None = None
+        self._ended = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="edge-preparation", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Prepared]:
+        """Files in the order they were found.
+
+        Raises:
+            StorageError: the database cannot be read.
+        """
+        while True:
+            started = time.perf_counter()
+            with self._condition:
+                self._condition.wait_for(lambda: self._ready or self._ended)
+                self.waited += time.perf_counter() - started
+                if not self._ready:
+                    break
+                prepared = self._ready.popleft()
+                self._condition.notify_all()
+            yield prepared
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Stops reading ahead, and gives back what nobody took."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+        self._thread.join()
+        for prepared in self._ready:
+            prepared.lease.release()
+        self._ready.clear()
+
+    def __enter__(self) -> Preparation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        try:
+            for file in self._catalog.due(self._database.connection(), self._roots):
+                prepared = self._prepare(file)
+                with self._condition:
+                    self._ready.append(prepared)
+                    self._condition.notify_all()
+                    self._condition.wait_for(lambda: self._stopped or self._waiting() < AHEAD_BYTES)
+                    if self._stopped:
+                        return
+        except BaseException as error:  # raised where the files are taken
+            self._error = error
+        finally:
+            with self._condition:
+                self._ended = True
+                self._condition.notify_all()
+
+    def _waiting(self) -> int:
+        return sum(prepared.lease.nbytes for prepared in self._ready)
+
+    def _prepare(self, file: FileRow) -> Prepared:
+        path = Path(file.path)
+        size = mtime_ns = 0
+        digest: bytes | None = None
+        extracted: Extracted | None = None
+        status, reason = "indexed", ""
+        lease = self._budget.reserve("texts to embed", 0)
+        try:
+            found = path.stat()
+            size = found.st_size
+            racy = self._clock() * 1e9 - found.st_mtime_ns < _RACY_NS
+            mtime_ns = 0 if racy else found.st_mtime_ns
+            digest = content_hash(path)
+            if digest == file.hash and file.status in ("indexed", "skipped"):
+                status, reason = file.status, file.reason
+            else:
+                extracted = self._extractor.extract(path)
+                reason = extracted.warning
+                self._hold(lease, extracted)
+        except FileNotFoundError:
+            status = "gone"
+        except OSError as error:
+            status, reason = "failed", f"cannot be read: {error.strerror or error}"
+        except Skipped as error:
+            status, reason = "skipped", str(error)
+        except InputError as error:
+            extracted = None
+            status, reason = ("failed", str(error)) if path.exists() else ("gone", "")
+        return Prepared(file, size, mtime_ns, digest, extracted, status, reason, lease)
+
+    def _hold(self, lease: Lease, extracted: Extracted) -> None:
+        """Takes what the texts occupy, if need be when the embedder has taken in what waits before them."""
+        sizes = (sys.getsizeof(c.text) + sys.getsizeof(c.context) + _CHUNK_BYTES for c in extracted.chunks)
+        nbytes = sum(sizes)
+        while not self._fits(lease, nbytes):
+            with self._condition:
+                if self._stopped or not self._ready:
+                    raise InputError(f"its text of {format_size(nbytes)} does not fit the memory limit")
+                self._condition.wait()
+
+    @staticmethod
+    def _fits(lease: Lease, nbytes: int) -> bool:
+        try:
+            lease.resize(nbytes)
+        except BudgetExceeded:
+            return False
+        return True
+
+
+def content_hash(path: Path) -> bytes:
+    """The hash of a file's bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    state = blake2b(digest_size=16)
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(1 << 20):
+            state.update(data)
+    return state.digest()

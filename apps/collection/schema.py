@@ -1,0 +1,75 @@
+"""The tables of a collection's `edge.db`, and the settings it keeps there.
+
+A file is a row of `files` whatever became of it; `due` marks one that has work waiting, so an interrupted run is taken
+up where it stopped. `chunks.id` is never used twice, and is also the id of the chunk's vector and of its full-text row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from edge.apps.store.database import Migration
+from edge.apps.store.lexical import LexicalIndex
+from edge.ivf.index import VectorIndex
+
+FULL_TEXT = "chunks_text"
+
+_FILES = f"""
+CREATE TABLE settings(
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE roots(
+    path TEXT PRIMARY KEY
+) WITHOUT ROWID;
+
+CREATE TABLE files(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL UNIQUE,
+    root TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    hash BLOB,
+    kind TEXT NOT NULL DEFAULT '',
+    title TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL CHECK (status IN ('pending', 'indexed', 'skipped', 'failed')),
+    reason TEXT NOT NULL DEFAULT '',
+    due INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX files_due ON files(id) WHERE due;
+
+CREATE TABLE chunks(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    file INTEGER NOT NULL REFERENCES files(id),
+    ordinal INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    context TEXT NOT NULL,
+    line_start INTEGER NOT NULL,
+    line_end INTEGER NOT NULL,
+    page INTEGER,
+    hash BLOB NOT NULL,
+    UNIQUE (file, ordinal)
+);
+CREATE INDEX chunks_by_hash ON chunks(hash);
+
+{LexicalIndex.create(FULL_TEXT)}
+"""
+
+
+def migrations() -> list[Migration]:
+    """The history of the schema. New steps of either part go to the end, in the order they were made."""
+    return [_FILES, *VectorIndex.migrations()]
+
+
+def get_setting(db: sqlite3.Connection, name: str) -> str | None:
+    """A setting's value, None if it was never set."""
+    row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_setting(db: sqlite3.Connection, name: str, value: str) -> None:
+    """Sets a setting."""
+    db.execute(
+        "INSERT INTO settings VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value", (name, value)
+    )

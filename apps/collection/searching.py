@@ -1,0 +1,132 @@
+"""`Searcher`: BM25 and vectors, fused; one consistent view of the collection for all that a query touches."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.catalog import Catalog, groups
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit, Stages
+from edge.apps.collection.snippets import snippet
+from edge.apps.store.database import Database
+from edge.apps.store.fusion import reciprocal_rank_fusion
+from edge.budget import MemoryBudget
+from edge.ivf.base import Found
+from edge.trace import Trace
+
+DEPTH = 100
+"""Results that each of the two rankings contributes."""
+
+POOL = 60
+"""Fused candidates that are reranked."""
+
+_CONSTANT = 60
+
+Floats = npt.NDArray[np.float32]
+
+_PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id WHERE {}"
+"""Ids of the chunks of the files that pass a filter: few files are few steps, whatever the size of the collection."""
+
+
+class Index(Protocol):
+    """What a searcher needs of the vector index."""
+
+    def search(
+        self, db: sqlite3.Connection, queries: Floats, k: int, *, allowed: npt.NDArray[np.int64] | None = None
+    ) -> Found: ...
+
+
+class Searcher:
+    """Finds candidates. Thread-safe."""
+
+    def __init__(self, database: Database, catalog: Catalog, budget: MemoryBudget, trace: Trace) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._budget = budget
+        self._trace = trace
+
+    def candidates(
+        self, query: str, vector: Floats | None, index: Index | None, k: int, *, where: Filters, depth: int = DEPTH
+    ) -> list[Hit]:
+        """The best `k` passages of BM25 and vectors together, by reciprocal rank fusion, best first.
+
+        Args:
+            vector: of the query [dim]; None asks BM25 alone.
+            index: where to look for `vector`; None if the collection has no vectors.
+        """
+        depth = max(depth, k)
+        with self._database.read() as db:
+            clause, params = where.where(db) if where else ("", [])
+            with self._trace.span("full text", "search"):
+                condition = f"rowid IN ({_PASSING.format(clause)})" if where else ""
+                lexical = self._catalog.lexical.search(db, query, depth, where=condition, params=params)
+            near: list[tuple[int, float]] = []
+            if vector is not None and index is not None:
+                with self._trace.span("vectors", "search"):
+                    near = self._nearest(db, vector, index, depth, clause, params)
+            return self._fuse(db, [lexical, near], k)
+
+    def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
+        """Hits with the snippets that a query asks for."""
+        with self._database.read() as db:
+            weights = self._catalog.lexical.weights(db, query)
+        shown = [(hit, snippet(hit.text, weights)) for hit in hits]
+        return [replace(hit, snippet=found.text, marks=found.marks) for hit, found in shown]
+
+    def _nearest(
+        self, db: sqlite3.Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
+    ) -> list[tuple[int, float]]:
+        if not clause:
+            found = index.search(db, vector.reshape(1, -1), depth)
+        else:
+            count = db.execute(f"SELECT count(*) FROM ({_PASSING.format(clause)})", params).fetchone()[0]
+            # Read, and then sorted.
+            with self._budget.reserve("filter", 16 * count):
+                rows = db.execute(_PASSING.format(clause), params)
+                allowed = np.fromiter((row[0] for row in rows), np.int64, count)
+                allowed.sort()
+                found = index.search(db, vector.reshape(1, -1), depth, allowed=allowed)
+        for name in ("lists_read", "bytes_read", "hits"):
+            self._trace.count(f"index.{name}", getattr(found, name))
+        pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)
+        return [(identifier, score) for identifier, score in pairs if identifier >= 0]
+
+    def _fuse(self, db: sqlite3.Connection, rankings: Sequence[Sequence[tuple[int, float]]], k: int) -> list[Hit]:
+        """The fused `k` best of the lexical and the vector ranking."""
+        places = [{identifier: (rank, score) for rank, (identifier, score) in enumerate(r, 1)} for r in rankings]
+        used = [ranking for ranking in rankings if ranking]
+        fused = reciprocal_rank_fusion([[identifier for identifier, _ in r] for r in used], constant=_CONSTANT)[:k]
+        best = len(used) / (_CONSTANT + 1)
+        rows = read_hits(db, [identifier for identifier, _ in fused])
+        hits = []
+        for rank, (identifier, score) in enumerate(fused, 1):
+            lexical_rank, lexical_score = places[0].get(identifier, (None, None))
+            vector_rank, vector_score = places[1].get(identifier, (None, None))
+            value = score / best
+            stages = Stages(lexical_rank, lexical_score, vector_rank, vector_score, rank, value)
+            hits.append(replace(rows[identifier], score=value, stages=stages))
+        return hits
+
+
+def read_hits(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Hit]:
+    """Chunks by id, as hits without score and snippet."""
+    found: dict[int, Hit] = {}
+    for group in groups(ids):
+        rows = db.execute(
+            "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal "
+            "FROM chunks JOIN files ON files.id = chunks.file "
+            f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
+            group,
+        )
+        for identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal in rows:
+            found[identifier] = Hit(
+                id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
+                text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
+            )  # fmt: skip
+    return found

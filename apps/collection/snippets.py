@@ -1,0 +1,95 @@
+"""The part of a passage that a result shows, and where the query's words stand in it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SNIPPET_CHARS = 240
+"""Longest snippet."""
+
+_WORD = re.compile(r"[^\W_]+")
+_SPACE = re.compile(r"\s+")
+_SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "y")
+_LEAST = 3
+"""Letters a word keeps when its ending is taken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """`text` on one line, and (start, end) of every word of the query in it."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...]
+
+
+def snippet(passage: str, weights: Mapping[str, float], *, longest: int = SNIPPET_CHARS) -> Snippet:
+    """The stretch of a passage that holds most of what was asked for, cut between words; its beginning if nothing does.
+
+    Args:
+        weights: words of the query, each with what finding it is worth; a word counts once in a stretch.
+        longest: characters at most, the ellipses for what is left out included.
+    """
+    text = _SPACE.sub(" ", passage).strip()
+    wanted: dict[str, float] = {}
+    for word, weight in weights.items():
+        wanted[stem(word)] = max(weight, wanted.get(stem(word), 0.0))
+    words = [(match.start(), match.end(), stem(match[0])) for match in _WORD.finditer(text)]
+    start, end = _window(text, words, wanted, longest - 4)
+    before, after = ("… " if start else ""), (" …" if end < len(text) else "")
+    shift = len(before) - start
+    marks = tuple((s + shift, e + shift) for s, e, form in words if form in wanted and s >= start and e <= end)
+    return Snippet(before + text[start:end] + after, marks)
+
+
+def stem(word: str) -> str:
+    """A word without case, accents and the commonest English endings: enough to show that two words are forms of one.
+
+    >>> stem("Flooding") == stem("floods") == "flood"
+    True
+    """
+    folded = "".join(c for c in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(c))
+    for suffix in _SUFFIXES:
+        if folded.endswith(suffix) and len(folded) - len(suffix) >= _LEAST:
+            folded = folded.removesuffix(suffix)
+            break
+    # A doubled consonant before an ending is one without it: `running`, `run`.
+    return folded[:-1] if len(folded) > _LEAST and folded[-1] == folded[-2] and folded[-1] not in "ls" else folded
+
+
+def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, float], longest: int) -> tuple[int, int]:
+    """(start, end) in `text` of the stretch worth most; among equals the one that begins a sentence, then the first."""
+    if len(text) <= longest + 4:
+        return 0, len(text)
+    best, best_value = (0, _cut(text, longest)), 0.0
+    found = [i for i, (_, _, form) in enumerate(words) if form in wanted]
+    for first in found:
+        start = _sentence_start(text, words[first][0], words[first][0] - longest // 3)
+        end = _cut(text, start + longest)
+        value = sum({words[i][2]: wanted[words[i][2]] for i in found if start <= words[i][0] < end}.values())
+        if value > best_value:
+            best, best_value = (start, end), value
+    return best
+
+
+def _sentence_start(text: str, position: int, least: int) -> int:
+    """Where the sentence around `position` begins, or else a word, not before `least`."""
+    least = max(0, least)
+    for mark in (". ", "! ", "? ", ": ", "; "):
+        at = text.rfind(mark, least, position)
+        if at >= 0:
+            return at + 2
+    if least == 0:
+        return 0
+    space = text.find(" ", least, position)
+    return space + 1 if space >= 0 else position
+
+
+def _cut(text: str, end: int) -> int:
+    """The end of the last whole word before `end`; `end` itself if there is none near."""
+    if end >= len(text):
+        return len(text)
+    space = text.rfind(" ", max(0, end - 40), end + 1)
+    return space if space > 0 else end

@@ -1,0 +1,168 @@
+"""`Watcher`: keeps a collection up to date with its roots while it runs.
+
+Notifications of the platform say which paths changed. A burst is handled when it is over, and only what changed is
+looked at; what nobody watched for is found by the first full comparison. Where there are no notifications, comparisons
+are repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.indexing import Progress
+from edge.apps.collection.report import IndexReport
+from edge.apps.collection.roots import absolute, contains
+from edge.errors import InputError, StorageError
+
+_QUIET_MS = 500
+_LONGEST_MS = 5_000
+_IDLE = 19
+"""Polling waits so many times as long as a comparison took."""
+
+_TICK_MS = 500
+"""How often the watcher looks up when nothing happens: for a request to stop, and at files that are roots."""
+
+
+class _NoNotifications(Exception):
+    """The platform does not notify of changes here; the message says why."""
+
+
+class Watcher:
+    """Watches the roots of one collection.
+
+    >>> Watcher(collection, report=print).run(stop)  # until another thread sets `stop`
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        *,
+        report: Callable[[IndexReport], None],
+        notice: Callable[[str], None] = lambda text: None,
+        progress: Progress | None = None,
+        poll: bool = False,
+        quiet_ms: int = _QUIET_MS,
+        longest_ms: int = _LONGEST_MS,
+        poll_seconds: float = 2.0,
+    ) -> None:
+        """Prepares to watch.
+
+        Args:
+            report: called after the first comparison, and whenever changes were taken in.
+            notice: called with one sentence when something does not work as it should.
+            progress: as for `Collection.index`.
+            poll: compare folders again and again, for file systems that send no notifications (network drives).
+            quiet_ms: a burst of changes is over when nothing changes for so long.
+            longest_ms: a burst that does not end is handled after this time.
+            poll_seconds: between two comparisons when polling; more where a comparison takes long.
+        """
+        self._collection = collection
+        self._report = report
+        self._notice = notice
+        self._progress = progress
+        self._poll = poll
+        self._quiet_ms = quiet_ms
+        self._longest_ms = longest_ms
+        self._poll_seconds = poll_seconds
+        self._waiting: set[str] = set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Compares everything once, then handles changes until `stop` is set.
+
+        Raises:
+            InputError: the collection has no root that exists.
+            Others as for `Collection.index`.
+        """
+        roots = [root for root in self._collection.roots if os.path.exists(root)]
+        if not roots:
+            raise InputError("the collection has no folder to watch yet; name one")
+        if not self._poll:
+            try:
+                self._follow(roots, stop)
+                return
+            except _NoNotifications as error:
+                self._notice(f"no notifications here ({error}); comparing the folders again and again instead")
+        self._compare_repeatedly(stop)
+
+    def _follow(self, roots: list[str], stop: threading.Event) -> None:
+        """Handles what the platform notifies of; raises `_NoNotifications` where it does not."""
+        folders = [root for root in roots if os.path.isdir(root)]
+        # A notifier follows a file's content, and loses it when an editor puts a new file in its place.
+        files = {root: _state(root) for root in roots if root not in folders}
+        first = True
+        for changed in self._notified(folders, stop):
+            if first:
+                # The notifier is at work before the first comparison, so that nothing falls between the two.
+                self._report(self._collection.index(progress=self._progress))
+                first = False
+            for file, state in files.items():
+                if (now := _state(file)) != state:
+                    files[file] = now
+                    changed.add(file)
+            self._waiting |= changed
+            if self._waiting:
+                self._handle()
+
+    def _compare_repeatedly(self, stop: threading.Event) -> None:
+        """Compares all files with the collection, by size and time, taking a twentieth of the time for it at most."""
+        first = True
+        while True:
+            try:
+                report = self._collection.index(progress=self._progress)
+            except StorageError as error:
+                self._notice(f"{error}; trying again")
+                report = IndexReport()
+            if first or report.changed:
+                self._report(report)
+            first = False
+            if stop.wait(max(self._poll_seconds, _IDLE * report.scan_s)):
+                return
+
+    def _handle(self) -> None:
+        """Takes the waiting changes in; they go on waiting where another writer is at work."""
+        try:
+            report = self._collection.update(sorted(self._waiting), progress=self._progress)
+        except StorageError as error:
+            self._notice(f"{error}; trying again")
+            return
+        self._waiting.clear()
+        if report.changed or report.failed:
+            self._report(report)
+
+    def _notified(self, folders: list[str], stop: threading.Event) -> Iterator[set[str]]:
+        """Changed paths, burst by burst, and an empty set every now and then."""
+        from watchfiles import Change, watch
+
+        if not folders:
+            while not stop.wait(_TICK_MS / 1000):
+                yield set()
+            return
+        own = str(self._collection.path)
+        try:
+            for changes in watch(
+                *folders, watch_filter=None, debounce=self._longest_ms, step=self._quiet_ms, stop_event=stop,
+                rust_timeout=_TICK_MS, yield_on_timeout=True, force_polling=False, ignore_permission_denied=True,
+            ):  # fmt: skip
+                # That a folder's list of entries has changed says nothing: what came and went has changes of its own.
+                paths = {absolute(path) for kind, path in changes if kind != Change.modified or not os.path.isdir(path)}
+                yield {_affected(path) for path in paths if not contains(own, path)}
+        except (OSError, RuntimeError) as error:  # what the notifier raises, as too many folders to watch
+            raise _NoNotifications(error) from error
+
+
+def _affected(path: str) -> str:
+    """What has to be looked at when a path has changed: rules about what to ignore concern their whole folder."""
+    return str(Path(path).parent) if Path(path).name in (".gitignore", ".ignore") else path
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """Size and time of a file, None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,1 @@
+"""From files to chunks with positions."""

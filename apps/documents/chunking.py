@@ -1,0 +1,164 @@
+"""From blocks to chunks: passages of at most so many word pieces that begin and end where the document does.
+
+Where to cut is one shortest path over all units of a page: every chunk costs the square of the share of it that stays
+empty, every cut what `units` says, and every boundary between sections inside a chunk more the higher it stands in the
+outline. So small neighbours are merged, long sections are cut into equal parts, and a sentence is cut only if it is
+longer than a chunk. Chunks do not overlap, and no visible character of a document is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from edge.apps.documents.base import Block, Chunk
+from edge.apps.documents.lengths import estimate_pieces
+from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, units_of
+
+MAX_TOKENS = 220
+"""Estimated word pieces of a chunk with its context; embedders cut at 256, and the estimate may be a sixth too low."""
+
+_CONTEXT_SHARE = 4
+_NAME_CHARS = 80
+_MIXED_TOP = 0.8
+_MIXED_SIBLING = 0.35
+_BETWEEN = " > "
+_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
+
+
+def chunks_of(blocks: Sequence[Block], title: str, *, max_tokens: int = MAX_TOKENS) -> Iterator[Chunk]:
+    """Cuts a document into chunks.
+
+    Args:
+        blocks: in reading order.
+        title: begins every chunk's context.
+        max_tokens: estimated word pieces of a chunk's text and context together.
+    """
+    contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
+    for page, indices in groupby(range(len(blocks)), lambda index: blocks[index].page):
+        units: list[Unit] = []
+        rooms: list[float] = []
+        for index in indices:
+            room = max_tokens - contexts.pieces(blocks[index].path)
+            before = len(units)
+            units += units_of(blocks[index], index, room)
+            rooms += [room] * (len(units) - before)
+        for first, end in _cut(blocks, units, rooms):
+            yield _chunk(blocks, units[first:end], contexts, page)
+
+
+def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float]) -> list[tuple[int, int]]:
+    """The cheapest way to cut units into runs that fit their room: (first, end) of each."""
+    n = len(units)
+    breaks, mixed = [0.0] * n, [0.0] * n
+    for i in range(1, n):
+        here, before = blocks[units[i].block], blocks[units[i - 1].block]
+        breaks[i] = units[i].cost
+        if here is before:
+            continue
+        if before.kind == "heading":
+            breaks[i] = BREAK_AFTER_HEADING
+        elif here.kind == "heading" or here.path != before.path:
+            breaks[i] = BREAK_SECTION
+            shared = _shared(here.path, before.path)
+            mixed[i] = _MIXED_SIBLING if 0 < shared < len(here.path) else _MIXED_TOP
+            if len(before.path) <= shared:  # from a section's own text into its first part
+                mixed[i] = _MIXED_SIBLING / 2
+    best = [0.0] + [float("inf")] * n
+    came_from = [0] * (n + 1)
+    for first in range(n):
+        room, base = rooms[first], best[first] + breaks[first]
+        filled = inside = 0.0
+        for end in range(first + 1, n + 1):
+            filled += units[end - 1].pieces
+            if filled > room and end > first + 1:
+                break
+            if end > first + 1:
+                inside += mixed[end - 1]
+            empty = 1.0 - filled / room
+            cost = base + inside + empty * empty
+            if cost < best[end]:
+                best[end], came_from[end] = cost, first
+    runs = []
+    end = n
+    while end:
+        runs.append((came_from[end], end))
+        end = came_from[end]
+    return runs[::-1]
+
+
+def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, page: int | None) -> Chunk:
+    texts: list[str] = []
+    previous: Block | None = None
+    path: tuple[str, ...] | None = None
+    for index, run in groupby(units, lambda unit: unit.block):
+        block, pieces = blocks[index], list(run)
+        if previous is not None:
+            texts.append("\n\n" if _apart(previous, block) else "\n")
+        texts.append(block.text[pieces[0].start : pieces[-1].end].strip("\n").rstrip())
+        path = block.path if path is None else path[: _shared(path, block.path)]
+        previous = block
+    first, last = units[0], units[-1]
+    opening, closing = blocks[first.block], blocks[last.block]
+    assert path is not None
+    if opening.kind == "heading" and path == opening.path:  # the heading itself is in the text
+        path = path[:-1]
+    return Chunk(
+        _BLANK_LINES.sub("\n\n", "".join(texts)),
+        contexts.text(path),
+        opening.line_at(first.first),
+        closing.line_end if last.end == len(closing.text) else closing.line_at(last.last),
+        page,
+    )
+
+
+def _apart(before: Block, here: Block) -> bool:
+    """Whether a blank line goes between two blocks: it stands there in the file, or shows where a record or a
+    paragraph ends in a format without blank lines."""
+    if here.line_start - before.line_end > 1:
+        return True
+    return (before.lines or here.lines) is not None and ("\n" in before.text or "\n" in here.text)
+
+
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many headings two paths share from the top."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+class _Contexts:
+    """Title and heading paths as text, cut to their share of a chunk."""
+
+    def __init__(self, title: str, most: float) -> None:
+        self._title = " ".join(title.split())
+        self._most = most
+        self._texts: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    def text(self, path: tuple[str, ...]) -> str:
+        return self._of(path)[0]
+
+    def pieces(self, path: tuple[str, ...]) -> float:
+        return self._of(path)[1]
+
+    def _of(self, path: tuple[str, ...]) -> tuple[str, float]:
+        known = self._texts.get(path)
+        if known is None:
+            names = [self._title, *(" ".join(name.split()) for name in path)]
+            names = [_clipped(name) for i, name in enumerate(names) if name and (not i or name != names[i - 1])]
+            # The outermost and the innermost name say most.
+            while len(names) > 2 and estimate_pieces(_BETWEEN.join(names)) > self._most:
+                del names[1]
+            text = _BETWEEN.join(names)
+            while (pieces := estimate_pieces(text)) > self._most:
+                text = text[: len(text) * 3 // 4]
+            known = self._texts[path] = (text.strip(), pieces)
+        return known
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= _NAME_CHARS else name[:_NAME_CHARS].rsplit(" ", 1)[0] + "…"

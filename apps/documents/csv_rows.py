@@ -1,0 +1,82 @@
+"""CSV and TSV: each row as lines `column: value`, so that a chunk says what its numbers mean."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+
+from edge.apps.documents.base import Block, Document
+from edge.apps.documents.decoding import clean
+from edge.apps.documents.opened import OpenedFile
+from edge.errors import InputError
+
+_DELIMITERS = (",", "\t", ";", "|")
+_SAMPLE_LINES = 50
+_MOST_COLUMNS = 1000
+
+
+def extract(file: OpenedFile) -> Document:
+    """Reads a table.
+
+    Raises:
+        InputError: it has no rows that can be told apart.
+    """
+    csv.field_size_limit(2**31 - 1)
+    decoded = file.text()
+    lines = decoded.text.split("\n")
+    delimiter = _delimiter(lines, "\t" if file.suffix in (".tsv", ".tab") else ",")
+    return Document("", list(_blocks(lines, delimiter)), decoded.encoding)
+
+
+def _delimiter(lines: Sequence[str], usual: str) -> str:
+    """The delimiter that cuts most of the first rows into the same number of columns, more than one; else the usual
+    one, which also wins where another is no better."""
+    sample = [line + "\n" for line in lines[:_SAMPLE_LINES]]
+
+    def agreement(delimiter: str) -> float:
+        widths = [len(row) for row in csv.reader(sample, delimiter=delimiter) if row]
+        common = max(set(widths), key=widths.count, default=1)
+        return widths.count(common) / len(widths) if common > 1 else 0.0
+
+    return max(sorted(_DELIMITERS, key=lambda each: each != usual), key=agreement)
+
+
+def _blocks(lines: Sequence[str], delimiter: str) -> Iterator[Block]:
+    header: list[str] | None = None
+    before = 0
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
+    try:
+        for row in reader:
+            first, before = before + 1, reader.line_num
+            last = min(before, len(lines))
+            values = [" ".join(clean(value).split()) for value in row]
+            if not any(values):
+                continue
+            if len(values) > _MOST_COLUMNS:
+                raise InputError(f"a row of {len(values):,} columns; {_MOST_COLUMNS:,} is the most that is read")
+            while first < last and not lines[first - 1].strip():
+                first += 1
+            if header is None and _is_header(values):
+                header = values
+                yield Block(" | ".join(values), first, last, kind="heading", lines=(first,))
+                continue
+            text = [_named(header, column, value) for column, value in enumerate(values) if value]
+            yield Block("\n".join(text), first, last, kind="lines", lines=(first,) * len(text))
+    except csv.Error as error:
+        raise InputError(f"line {reader.line_num}: not a table of values ({error})") from error
+
+
+def _is_header(values: Sequence[str]) -> bool:
+    """Whether a first row names columns: all of it short text, none of it a number, none twice."""
+    return (
+        len(values) > 1
+        and len(set(values)) == len(values)
+        and all(len(value) <= 80 and not value.replace(".", "").replace("-", "").isdigit() for value in values)
+    )
+
+
+def _named(header: Sequence[str] | None, column: int, value: str) -> str:
+    if header is None:
+        return value
+    name = header[column] if column < len(header) and header[column] else f"column {column + 1}"
+    return f"{name}: {value}"

@@ -1,0 +1,108 @@
+"""From bytes to text whose lines can be counted: encodings, line ends, and characters that have no place in text."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+_LEGACY = (
+    "cp1252", "iso8859_15", "cp1250", "iso8859_2", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255", "cp1256",
+    "cp1257", "cp1258", "cp874", "shift_jis", "cp932", "euc_jp", "gb18030", "big5", "euc_kr", "cp437", "cp850",
+    "mac_roman", "latin_1", "iso8859_5", "iso8859_7", "iso8859_8", "iso8859_9", "koi8_u", "iso2022_jp", "ascii",
+)  # fmt: skip
+"""What a file that is no UTF-8 may be in. Without a list, guesses end in EBCDIC or UTF-7; and a file that declares
+`punycode` or `unicode_escape` must not choose what decodes it."""
+
+_KNOWN = frozenset(codecs.lookup(name).name for name in _LEGACY)
+_SAMPLE = 1 << 16
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPLACED = "\ufffd"
+_LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Decoded text. Lines end with LF, so that `text.split("\\n")[n - 1]` is line n of the file."""
+
+    text: str
+    encoding: str
+
+
+def decode(data: bytes, *, declared: str | None = None) -> Text:
+    """Text of a file: by its byte order mark, else as UTF-8, else as it declares, else by what the bytes look like.
+
+    UTF-8 with a few damaged bytes stays UTF-8, with U+FFFD in their place. Nothing else is lost or added.
+
+    Args:
+        declared: an encoding the file names itself (a coding cookie, a meta element).
+    """
+    for mark, encoding in _BOMS:
+        if data.startswith(mark):
+            return Text(normalised(data.decode(encoding, "replace")), encoding.removesuffix("-sig"))
+    try:
+        return Text(normalised(data.decode("utf-8")), "utf-8")
+    except UnicodeDecodeError:
+        pass
+    if declared is not None and (name := _legacy(declared)) is not None:
+        try:
+            return Text(normalised(data.decode(name)), name)
+        except UnicodeDecodeError:
+            pass
+    text = data.decode("utf-8", "replace")
+    damaged = text.count(_REPLACED)
+    # Legacy text is never valid UTF-8 by chance for long: as many whole characters as broken ones settle it.
+    if damaged <= sum(1 for _ in re.finditer("[^\x00-\x7f\ufffd]", text)):
+        return Text(normalised(text), "utf-8")
+    encoding = _guess(data)
+    return Text(normalised(data.decode(encoding, "replace")), encoding)
+
+
+def normalised(text: str) -> str:
+    """The text with LF for every line end, clean, and without gaps in a line that are longer than any margin."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _LONG_GAP.sub(" " * 200, clean(text))
+
+
+def clean(text: str) -> str:
+    """The text with control characters other than TAB and LF (form feeds, escapes that steer a terminal) as spaces and
+    lone surrogates as U+FFFD, one for one."""
+    if _CONTROL.search(text):
+        text = _CONTROL.sub(" ", text)
+    if _SURROGATE.search(text):
+        text = _SURROGATE.sub(_REPLACED, text)
+    return text
+
+
+def _legacy(name: str) -> str | None:
+    """The codec of a declared encoding, if it is one that text files are in."""
+    try:
+        found = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        return None
+    return found if found in _KNOWN else None
+
+
+def _guess(data: bytes) -> str:
+    """The likeliest legacy encoding, judged by lines that are not plain ASCII."""
+    from charset_normalizer import from_bytes
+
+    sample, size = [], 0
+    for line in data.split(b"\n"):
+        if not line.isascii():
+            sample.append(line)
+            size += len(line)
+            if size > _SAMPLE:
+                break
+    best = from_bytes(b"\n".join(sample)[:_SAMPLE], cp_isolation=list(_LEGACY)).best()
+    return "cp1252" if best is None else best.encoding

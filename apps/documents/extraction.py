@@ -1,0 +1,193 @@
+"""`Extractor`: from a path to chunks, whatever the file holds.
+
+All files are read in one worker process, limited in time and memory. It is started with the first file, replaced when
+a file hangs or crashes it, and its memory is held under a lease, since worker processes count.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+
+from edge.apps.documents.base import MAX_FILE_BYTES, Chunk, Extracted, Reason, Skipped, printable
+from edge.apps.documents.chunking import MAX_TOKENS
+from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
+from edge.budget import MemoryBudget
+from edge.config import format_size
+from edge.errors import BudgetExceeded, ConfigError, InputError
+from edge.trace import Trace
+
+WORKER_NBYTES = 48 * 10**6
+"""What the worker may hold for an ordinary file, and what is reserved while it runs."""
+
+_CHUNK_OVERHEAD = 400
+_LEAST_TOKENS = 32
+
+
+class Extractor:
+    """Reads files into chunks. Thread-safe; one file at a time. A context manager.
+
+    Counters (in `trace`): `documents.files`, `.chunks`, `.failed`, `.skipped`, `.worker_starts`.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: MemoryBudget,
+        seconds: float = 20.0,
+        max_bytes: int = MAX_FILE_BYTES,
+        max_tokens: int = MAX_TOKENS,
+        memory: int = WORKER_NBYTES,
+        most_memory: int = 4 * WORKER_NBYTES,
+        plugins: Mapping[str, str] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """Prepares; nothing is started or reserved yet.
+
+        Args:
+            seconds: of computing that a file may take; by the clock it may be five times as long.
+            max_bytes: what a file may have.
+            max_tokens: estimated word pieces of a chunk and its context.
+            memory: bytes the worker may hold; reserved while it runs.
+            most_memory: bytes it may hold for a file that needs more than that, if the budget has them then.
+            plugins: further extractors, `package.module:function` by suffix such as `.xyz`, asked first. The worker
+                imports them, so they must be importable there.
+
+        Raises:
+            ConfigError: chunks could not hold a sentence.
+        """
+        if max_tokens < _LEAST_TOKENS:
+            raise ConfigError(f"max_tokens must be at least {_LEAST_TOKENS}, not {max_tokens}")
+        self._budget = budget
+        self._trace = trace or Trace()
+        self._seconds = seconds
+        self._memory = memory
+        self._most_memory = max(memory, most_memory)
+        self._settings = {"max_bytes": max_bytes, "max_tokens": max_tokens, "plugins": dict(plugins or {})}
+        self._lock = threading.Lock()
+        self._worker: WorkerProcess | None = None
+        self._lease = budget.reserve("document worker", 0)
+        self._result = budget.reserve("extracted text", 0)
+
+    def extract(self, path: Path) -> Extracted:
+        """Chunks of a file. The result stays leased until the next call.
+
+        Raises:
+            Skipped: there is nothing to index in it (empty, binary, encrypted, ...); `reason` says why.
+            InputError: it is damaged, or took too long or too much memory. One sentence, without the path.
+            BudgetExceeded: the worker does not fit the memory limit.
+            CapabilityError: the worker cannot be started.
+        """
+        with self._lock:
+            self._trace.count("documents.files")
+            try:
+                extracted = self._extract(Path(path))
+            except Skipped:
+                self._trace.count("documents.skipped")
+                raise
+            except InputError:
+                self._trace.count("documents.failed")
+                raise
+            self._trace.count("documents.chunks", len(extracted.chunks))
+            return extracted
+
+    def close(self) -> None:
+        """Ends the worker and gives all memory back. A later `extract` starts another."""
+        with self._lock:
+            self._stop()
+            self._result.release()
+
+    def __enter__(self) -> Extractor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _extract(self, path: Path) -> Extracted:
+        try:
+            return self._ask(path, self._memory)
+        except WorkerFailed as error:
+            self._stop()
+            if error.verdict is not Verdict.MEMORY or self._most_memory == self._memory:
+                raise self._failure(error, self._memory) from error
+        try:
+            return self._ask(path, self._most_memory)
+        except WorkerFailed as error:
+            raise self._failure(error, self._most_memory) from error
+        except BudgetExceeded as error:
+            raise InputError(
+                f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more"
+            ) from error
+        finally:
+            self._stop()  # what such a file leaves behind is large, too
+
+    def _ask(self, path: Path, memory: int) -> Extracted:
+        """Has the worker read a file.
+
+        Raises:
+            WorkerFailed, Skipped, InputError, BudgetExceeded, CapabilityError.
+        """
+        worker = self._started(memory)
+        request = {**self._settings, "path": str(path.absolute()), "name": printable(path.name)}
+        chunks: list[Chunk] = []
+        document: dict[str, str] = {}
+        nbytes = 0
+        self._result.resize(0)
+        with closing(worker.ask(request, seconds=self._seconds, memory=memory)) as answers:
+            for answer in answers:
+                if isinstance(answer, list):
+                    chunk = Chunk(*answer)
+                    chunks.append(chunk)
+                    nbytes += len(chunk.text) + len(chunk.context) + _CHUNK_OVERHEAD
+                    if nbytes > self._result.nbytes:
+                        self._hold(2 * nbytes)
+                elif "error" in answer:
+                    reason = answer["reason"]
+                    raise InputError(answer["error"]) if reason is None else Skipped(Reason(reason), answer["error"])
+                elif "out_of_memory" in answer:
+                    raise WorkerFailed(Verdict.MEMORY, "the system refused an allocation")
+                elif "kind" in answer:
+                    document = answer
+        self._hold(nbytes)
+        if worker.resident() > self._memory * 3 // 4:  # what it keeps for itself leaves too little for the next file
+            self._stop()
+        if not chunks:
+            raise Skipped(Reason.NO_TEXT, "the file shows no text")
+        return Extracted(document["kind"], document["title"], tuple(chunks), document["encoding"], document["warning"])
+
+    def _hold(self, nbytes: int) -> None:
+        try:
+            self._result.resize(nbytes)
+        except BudgetExceeded as error:
+            raise InputError(f"its text of {format_size(nbytes)} does not fit the memory limit") from error
+
+    def _started(self, memory: int) -> WorkerProcess:
+        if self._worker is not None and not self._worker.alive:
+            self._stop()
+        if self._worker is None:
+            self._lease.resize(memory)
+            try:
+                self._worker = WorkerProcess()
+            except BaseException:
+                self._lease.release()
+                raise
+            self._trace.count("documents.worker_starts")
+        return self._worker
+
+    def _stop(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+        self._lease.release()
+
+    def _failure(self, error: WorkerFailed, memory: int) -> InputError:
+        if error.verdict is Verdict.TIME:
+            return InputError(f"took longer than {self._seconds:g} seconds to read")
+        if error.verdict is Verdict.MEMORY:
+            return InputError(f"needs more than {format_size(memory)} of memory to read")
+        return InputError(f"crashed the process that was reading it ({error})")

@@ -1,0 +1,225 @@
+"""HTML: the text of a page under its headings, without scripts, styles and navigation.
+
+Positions come from the parser's line of each element and the line ends within its text; they are those of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.outline import Outline
+from edge.errors import InputError
+
+_NEVER = frozenset({
+    "script", "style", "noscript", "template", "svg", "math", "iframe", "object", "embed", "canvas", "audio",
+    "video", "map", "head", "title", "select", "datalist", "textarea", "button", "input",
+})  # fmt: skip
+_NAVIGATION = frozenset({"nav", "menu", "dialog"})
+_NAVIGATION_ROLES = frozenset({"navigation", "search", "menu", "menubar", "banner", "contentinfo"})
+_BLOCKS = frozenset({
+    "html", "body", "address", "article", "aside", "blockquote", "center", "dd", "details", "dialog", "dir",
+    "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "frameset", "header", "hgroup",
+    "hr", "legend", "li", "main", "menu", "nav", "noframes", "ol", "p", "section", "summary", "table", "tbody",
+    "tfoot", "thead", "tr", "ul", "caption", "pre", "listing", "plaintext", "xmp", "h1", "h2", "h3", "h4", "h5",
+    "h6",
+})  # fmt: skip
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_ANCHORS = frozenset({"#", "¶", "§", "🔗"})
+"""Marks beside a heading that link to it."""
+
+_PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
+_CELLS = frozenset({"td", "th"})
+_CHARSET = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding=[\"']([\w.-]+)", re.I
+)
+_LAST_KNOWN_LINE = 65_535
+"""The parser counts lines no further."""
+
+_FIRST_NEWLINE = re.compile(r"(<(?:pre|listing|textarea)\b[^<>]*>)(?=\n)", re.I)
+"""The parser drops the line end after these tags; a space before it keeps it, and the count."""
+
+_BODY = re.compile(r"<(?:html|head|body|frameset)\b", re.I)
+_XHTML = re.compile(r"\s*<\?xml|[^>]{0,400}?<html[^>]{0,400}?\bxmlns=", re.I)
+_SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:-]*)\b([^<>]*)/>")
+_VOID = frozenset({
+    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
+    "wbr",
+})  # fmt: skip
+
+
+def extract(file: OpenedFile) -> Document:
+    """Reads an HTML file.
+
+    Raises:
+        InputError: it cannot be parsed.
+        Skipped: it shows no text.
+    """
+    declared = _CHARSET.search(file.head)
+    name = (declared[1] or declared[2]).decode("ascii") if declared else None
+    decoded = file.text(declared=name)
+    title, blocks = html_blocks(decoded.text)
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the page shows no text (its content may come from a script)")
+    return Document(title, blocks, decoded.encoding)
+
+
+def html_blocks(text: str, *, page: int | None = None, outline: Outline | None = None) -> tuple[str, list[Block]]:
+    """Title and blocks of a page.
+
+    Args:
+        text: the page, its lines ending with LF.
+        page: which page of a book it is.
+        outline: headings in force before it; its own if not given.
+
+    Raises:
+        InputError: it cannot be parsed.
+    """
+    from lxml import etree
+
+    if _XHTML.match(text):  # to an HTML parser `<title/>` opens a title
+        text = _SELF_CLOSED.sub(_closed, text)
+    if not _BODY.search(text):  # white space before the first element of a fragment would be dropped, lines and all
+        text = f"<body>{text}"
+    text = _FIRST_NEWLINE.sub(r"\1 ", text)
+    # Trees deeper than 256 are allowed: text has no entities to blow up, and its length is limited.
+    parser = etree.HTMLParser(encoding="utf-8", recover=True, no_network=True, huge_tree=True)
+    try:
+        root = etree.fromstring(text.encode("utf-8"), parser)
+    except (etree.LxmlError, ValueError) as error:
+        raise InputError(f"not HTML that can be read ({error})") from error
+    if any("RESOURCE_LIMIT" in error.type_name for error in parser.error_log):
+        raise InputError("nested deeper than the 2,048 elements that are read")
+    if root is None:
+        return "", []
+    found = root.find(".//title")
+    title = " ".join(" ".join(found.itertext()).split()) if found is not None else ""
+    blocks = _Reader(page, outline or Outline(), _NAVIGATION).read(root)
+    if not blocks:  # the whole page stands in an element that was never closed
+        blocks = _Reader(page, outline or Outline(), frozenset()).read(root)
+    return title or next((block.path[-1] for block in blocks if block.kind == "heading"), ""), blocks
+
+
+def _closed(match: re.Match[str]) -> str:
+    """A self-closed element of XHTML as HTML has it."""
+    return match[0] if match[1].lower() in _VOID else f"<{match[1]}{match[2]}></{match[1]}>"
+
+
+class _Reader:
+    """Walks a tree in document order and gathers the text between the borders of block elements."""
+
+    def __init__(self, page: int | None, outline: Outline, navigation: frozenset[str]) -> None:
+        self._page = page
+        self._outline = outline
+        self._navigation = navigation
+        self._line = 1
+        self._end_line = 1
+        self._lines: list[tuple[str, int]] = [("", 1)]
+        self._blocks: list[Block] = []
+        self._heading = 0
+        self._preformatted = 0
+        self._hidden = 0
+
+    def read(self, root: Any) -> list[Block]:
+        from lxml import etree
+
+        for event, element in etree.iterwalk(root, events=("start", "end", "comment", "pi")):
+            if event == "start":
+                self._start(element)
+            elif event == "end":
+                self._end(element)
+            else:
+                self._place(element)
+                self._tail(element)
+        self._flush()
+        return self._blocks
+
+    def _start(self, element: Any) -> None:
+        self._place(element)
+        tag = element.tag
+        if self._hidden or self._hides(element):
+            self._hidden += 1
+        elif tag in _BLOCKS:
+            self._flush()
+            self._heading = _HEADINGS.get(tag, 0)
+            self._preformatted += tag in _PREFORMATTED
+        elif tag in _CELLS:
+            self._add(" | " if any(line for line, _ in self._lines) else "")
+        elif tag == "br":
+            self._break()
+        elif tag == "img":
+            self._add(" ".join(element.get("alt", "").split()))
+        if element.text:
+            self._add(element.text)
+
+    def _end(self, element: Any) -> None:
+        tag = element.tag
+        if self._hidden:
+            self._hidden -= 1
+        elif tag in _BLOCKS:
+            self._flush()
+            self._heading = 0
+            self._preformatted -= tag in _PREFORMATTED
+        self._tail(element)
+
+    def _hides(self, element: Any) -> bool:
+        tag = element.tag
+        if tag in _NEVER or element.get("hidden") is not None:
+            return True
+        if tag == "a" and self._heading and (element.text or "").strip() in _ANCHORS and not len(element):
+            return True
+        return bool(self._navigation) and (tag in self._navigation or element.get("role") in _NAVIGATION_ROLES)
+
+    def _place(self, element: Any) -> None:
+        """Takes the parser's word for the line: that on which a start tag ends."""
+        line = element.sourceline or 0
+        if self._line < line < _LAST_KNOWN_LINE:
+            self._line = line
+
+    def _tail(self, element: Any) -> None:
+        if element.tail:
+            self._add(element.tail)
+
+    def _add(self, text: str) -> None:
+        """Takes in text that begins on the present line of the file, and counts its line ends."""
+        if self._hidden:
+            self._line += text.count("\n")
+            return
+        for at, piece in enumerate(text.split("\n")):
+            if at:
+                self._line += 1
+                self._break()
+            if piece:
+                gathered, number = self._lines[-1]
+                # A tag or a comment with line ends in it: the text goes on below, on a line of its own if that can be.
+                if gathered and number < self._line and (gathered[-1].isspace() or piece[0].isspace()):
+                    self._break()
+                    gathered = ""
+                self._lines[-1] = (gathered + piece, number if gathered else self._line)
+                if not piece.isspace():
+                    self._end_line = self._line
+
+    def _break(self) -> None:
+        self._lines.append(("", self._line))
+
+    def _flush(self) -> None:
+        """Ends the block that is being gathered. Its lines are broken where those of the file are."""
+        gathered, self._lines = self._lines, [("", self._line)]
+        if self._preformatted:
+            kept = [(line.rstrip(), number) for line, number in gathered]
+            while kept and not kept[0][0]:
+                del kept[0]
+            while kept and not kept[-1][0]:
+                del kept[-1]
+        else:
+            kept = [(" ".join(line.split()), number) for line, number in gathered if line and not line.isspace()]
+        if not kept:
+            return
+        text = "\n".join(line for line, _ in kept)
+        numbers = tuple(number for _, number in kept)
+        path, kind = self._outline.path, "lines" if self._preformatted else "prose"
+        if self._heading:
+            path, kind = self._outline.enter(self._heading, " ".join(text.split())), "heading"
+        self._blocks.append(Block(text, numbers[0], max(self._end_line, numbers[-1]), self._page, kind, path, numbers))

@@ -1,0 +1,219 @@
+"""Ignore files with git's meaning (gitignore(5)): nested, the last matching pattern decides, the deepest file first.
+
+Patterns are matched one path component at a time and never backtrack over more than one star, so that no pattern in a
+stranger's folder can take long. As in git they match bytes, of which `?` is one: names and patterns are compared as
+their bytes read as Latin-1. `pathspec` is not used: it matches what lies below a folder together with the folder,
+so that the usual `*`, `!*/`, `!*.txt` (keep one kind of file) loses every folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.apps.documents.base import Skipped
+from edge.apps.documents.opened import OpenedFile
+
+IGNORE_FILES = (".gitignore", ".edgeignore")
+"""Read in every folder; where both have a say, the second has the last word."""
+
+_MOST_BYTES = 10**6
+_CLASSES = {
+    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
+    "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r",
+    "upper": "A-Z", "xdigit": "0-9a-fA-F",
+}  # fmt: skip
+_ANY = re.compile(r"[\s\S]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A line of an ignore file.
+
+    Attributes:
+        keeps: it began with `!`: what it matches is not ignored.
+        folders: it matches folders only.
+        parts: what the components of a path must match; None is `**`, any number of components.
+    """
+
+    keeps: bool
+    folders: bool
+    parts: tuple[re.Pattern[str] | None, ...]
+
+    def matches(self, path: Sequence[str]) -> bool:
+        """Whether a path, given by its components (as of `component`) below the ignore file's folder, matches."""
+        parts = self.parts
+        at = here = 0
+        resume: tuple[int, int] | None = None  # where the last `**` stands, and what it has taken so far
+        while here < len(path):
+            part = parts[at] if at < len(parts) else None
+            if at < len(parts) and part is None:
+                resume = (at, here)
+                at += 1
+            elif part is not None and part.fullmatch(path[here]):
+                at += 1
+                here += 1
+            elif resume is not None:
+                resume = (resume[0], resume[1] + 1)
+                at, here = resume[0] + 1, resume[1]
+            else:
+                return False
+        return all(part is None for part in parts[at:])
+
+
+class Rules:
+    """The ignore files in force in a folder: its own, and those above it."""
+
+    def __init__(self, patterns: Sequence[Pattern], depth: int, above: Rules | None = None) -> None:
+        """Args:
+        patterns: in the order of their file.
+        depth: how many components the folder lies below the top that paths are counted from.
+        above: the rules of the folder above.
+        """
+        self._patterns = tuple(reversed(patterns))
+        self._depth = depth
+        self._above = above
+
+    def ignores(self, path: Sequence[str], *, folder: bool) -> bool:
+        """Whether something in this folder is ignored; what is below an ignored folder is not asked about.
+
+        Args:
+            path: components from the top down, as of `component`.
+        """
+        rules: Rules | None = self
+        while rules is not None:
+            below = path[rules._depth :]
+            for pattern in rules._patterns:
+                if (folder or not pattern.folders) and pattern.matches(below):
+                    return not pattern.keeps
+            rules = rules._above
+        return False
+
+    def entered(self, folder: Path, depth: int) -> Rules:
+        """The rules inside a folder below."""
+        patterns = [pattern for name in IGNORE_FILES for pattern in read_patterns(folder / name)]
+        return Rules(patterns, depth, self) if patterns else self
+
+
+def component(name: str) -> str:
+    """A file name as patterns see it."""
+    return os.fsencode(name).decode("latin-1")
+
+
+def read_patterns(path: Path) -> list[Pattern]:
+    """The patterns of an ignore file; none if there is no such file, or it is a symlink or not a regular file."""
+    try:
+        with OpenedFile(path, max_bytes=_MOST_BYTES) as file:
+            text = file.read().removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+    except Skipped:
+        return []
+    parsed = (parse(line) for line in text.split("\n"))
+    return [pattern for pattern in parsed if pattern is not None]
+
+
+def parse(line: str) -> Pattern | None:
+    """A pattern from its line; None for an empty line, a comment, or what can match nothing."""
+    line = line.removesuffix("\r")
+    while line.endswith(" ") and not line.endswith("\\ "):
+        line = line[:-1]
+    if not line or line.startswith("#"):
+        return None
+    keeps = line.startswith("!")
+    line = line[1:] if keeps else line
+    folders = line.endswith("/")
+    line = line[:-1] if folders else line
+    if not line:
+        return None
+    names = line.split("/")
+    if len(names) == 1:
+        part = _component(line)
+        return None if part is None else Pattern(keeps, folders, (None, part))
+    if not names[0]:
+        del names[0]
+    parts: list[re.Pattern[str] | None] = []
+    for name in names:
+        any_number = len(name) > 1 and not name.strip("*")
+        part = None if any_number else _component(name)
+        if part is None and not any_number:
+            return None
+        parts.append(part)
+    if parts[-1] is None:  # `folder/**` is everything in it, not the folder itself
+        parts.append(_ANY)
+    return Pattern(keeps, folders, tuple(parts))
+
+
+def _component(glob: str) -> re.Pattern[str] | None:
+    """A component's pattern; None if it is malformed, which matches nothing."""
+    runs = [""]  # between the stars
+    at = 0
+    while at < len(glob):
+        char = glob[at]
+        at += 1
+        if char == "*":
+            if runs[-1] or len(runs) == 1:
+                runs.append("")
+        elif char == "?":
+            runs[-1] += r"[\s\S]"
+        elif char == "\\":
+            if at == len(glob):
+                return None
+            runs[-1] += re.escape(glob[at])
+            at += 1
+        elif char == "[":
+            found = _bracket(glob, at)
+            if found is None:
+                return None
+            runs[-1] += found[0]
+            at = found[1]
+        else:
+            runs[-1] += re.escape(char)
+    if len(runs) == 1:
+        return re.compile(runs[0]) if runs[0] else None
+    # Each run is taken where it first occurs, and not looked for again: a lookahead does not backtrack.
+    middle = "".join(rf"(?=([\s\S]*?{run}))\{number}" for number, run in enumerate(runs[1:-1], 1))
+    return re.compile(rf"{runs[0]}{middle}[\s\S]*{runs[-1]}")
+
+
+def _bracket(glob: str, at: int) -> tuple[str, int] | None:
+    """A bracket expression that begins before `at`, as a regular expression, and where it ends."""
+    negated = at < len(glob) and glob[at] in "!^"
+    at += negated
+    members: list[str] = []
+    first = True
+    while at < len(glob):
+        char = glob[at]
+        if char == "]" and not first:
+            inside = "".join(members)
+            if not inside:
+                return (r"[\s\S]" if negated else r"(?!)"), at + 1
+            return f"[{'^' if negated else ''}{inside}]", at + 1
+        first = False
+        if char == "[" and glob.startswith("[:", at) and (end := glob.find(":]", at)) > 0:
+            name = _CLASSES.get(glob[at + 2 : end])
+            if name is None:
+                return None
+            members.append(name)
+            at = end + 2
+            continue
+        if char == "\\":
+            at += 1
+            if at == len(glob):
+                return None
+            char = glob[at]
+        at += 1
+        if glob.startswith("-", at) and at + 1 < len(glob) and glob[at + 1] != "]":
+            at += 1
+            if glob[at] == "\\":
+                at += 1
+                if at == len(glob):
+                    return None
+            last = glob[at]
+            at += 1
+            if char <= last:
+                members.append(f"{re.escape(char)}-{re.escape(last)}")
+        else:
+            members.append(re.escape(char))
+    return None

@@ -1,0 +1,110 @@
+"""JSON values with the paths and the lines they stand on; the standard library's parser tells neither.
+
+Iterative, so that depth costs no stack, and linear in the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edge.apps.documents.decoding import clean
+
+_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n|"')
+_MOST_DEPTH = 1000
+
+Key = str | int
+"""A member's name, or an element's index."""
+
+
+class NotJson(ValueError):
+    """The text is not JSON; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A string, a number, true, false or null.
+
+    Attributes:
+        path: what leads to it from the top.
+        value: strings without quotes and escapes, everything else as it stands.
+        is_text: whether it is a string.
+        line: where it stands.
+    """
+
+    path: tuple[Key, ...]
+    value: str
+    is_text: bool
+    line: int
+
+
+def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
+    """Values of one JSON text, in order. Empty objects and arrays have none.
+
+    Raises:
+        NotJson: malformed, or nested deeper than 1,000 levels.
+    """
+    line = first_line
+    path: list[Key] = []
+    inside: list[str] = []  # what is open: "{" or "["
+    expected = "value"
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token == "\n":
+            line += 1
+        elif token in ("{", "["):
+            if expected not in ("value", "value or end"):
+                raise NotJson(f"line {line}: {token} where {expected} should be")
+            if len(inside) == _MOST_DEPTH:
+                raise NotJson(f"line {line}: nested deeper than {_MOST_DEPTH:,} levels")
+            inside.append(token)
+            path.append("" if token == "{" else 0)
+            expected = "name or end" if token == "{" else "value or end"
+        elif token in ("}", "]"):
+            ends = ("name or end", "more or end") if token == "}" else ("value or end", "more or end")
+            if not inside or inside[-1] != ("{" if token == "}" else "[") or expected not in ends:
+                raise NotJson(f"line {line}: {token} where {expected} should be")
+            inside.pop()
+            path.pop()
+            expected = "more or end" if inside else "nothing"
+        elif token == ",":
+            if expected != "more or end":
+                raise NotJson(f"line {line}: a comma where {expected} should be")
+            last = path[-1]
+            if isinstance(last, int):
+                path[-1] = last + 1
+            expected = "value" if inside[-1] == "[" else "name"
+        elif token == ":":
+            if expected != "colon":
+                raise NotJson(f"line {line}: a colon where {expected} should be")
+            expected = "value"
+        elif expected in ("name", "name or end"):
+            path[-1] = _string(token, line)
+            expected = "colon"
+        elif expected in ("value", "value or end"):
+            is_text = token[0] == '"'
+            yield Leaf(tuple(path), _string(token, line) if is_text else _word(token, line), is_text, line)
+            expected = "more or end" if inside else "nothing"
+        else:
+            raise NotJson(f"line {line}: {token[:20]} where {expected} should be")
+    if expected != "nothing":
+        raise NotJson(f"line {line}: the text ends where {expected} should be")
+
+
+def _string(token: str, line: int) -> str:
+    if token[0] != '"' or len(token) < 2:
+        raise NotJson(f"line {line}: {token[:20]} where a string should be")
+    try:
+        return clean(json.loads(token, strict=False))
+    except ValueError:
+        raise NotJson(f"line {line}: a string with an unknown escape") from None
+
+
+def _word(token: str, line: int) -> str:
+    try:
+        json.loads(token, parse_int=str)  # a number may have more digits than an int may be read from
+    except ValueError:
+        raise NotJson(f"line {line}: {token[:20]} is no value") from None
+    return token

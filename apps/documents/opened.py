@@ -1,0 +1,108 @@
+"""A file opened for extraction: a regular file within its size limit, and not a symlink that took its place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Reason, Skipped
+from edge.apps.documents.decoding import Text, decode
+from edge.config import format_size
+
+HEAD_BYTES = 8192
+"""How much of a file is looked at to tell what it is."""
+
+
+class OpenedFile:
+    """An open file and its first bytes. A context manager."""
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> None:
+        """Opens a file without following a symlink or waiting for a pipe.
+
+        Raises:
+            Skipped: a symlink, not a regular file, too large, empty, or not readable.
+        """
+        self.path = path
+        self.name = path.name
+        self.suffix = path.suffix.lower()
+        flags = os.O_RDONLY
+        for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
+            flags |= getattr(os, name, 0)
+        try:
+            if path.is_symlink():  # Windows has no O_NOFOLLOW
+                raise OSError(errno.ELOOP, "")
+            if not stat.S_ISREG(path.lstat().st_mode):  # opening some devices already does something
+                raise Skipped(Reason.SPECIAL, "not a regular file (a pipe, a socket, a device or a folder)")
+            descriptor = os.open(path, flags)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise Skipped(Reason.SYMLINK, "a symbolic link, which is not followed") from None
+            raise Skipped(Reason.UNREADABLE, f"cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise Skipped(Reason.UNREADABLE, f"cannot be read: {error}") from error
+        self.stream: BinaryIO = os.fdopen(descriptor, "rb")
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Skipped(Reason.SPECIAL, "not a regular file (a pipe, a socket, a device or a folder)")
+            self.nbytes = status.st_size
+            if self.nbytes > max_bytes:
+                raise Skipped(
+                    Reason.TOO_LARGE,
+                    f"{format_size(self.nbytes)} is more than the {format_size(max_bytes)} a file may have",
+                )
+            self.head = self._read(HEAD_BYTES)
+            if not self.head:
+                raise Skipped(Reason.EMPTY, "the file is empty")
+            self.stream.seek(0)
+        except BaseException:
+            self.stream.close()
+            raise
+
+    def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            Skipped: the disk reports an error.
+        """
+        self.stream.seek(0)
+        return self._read(self.nbytes)
+
+    def text(self, *, declared: str | None = None) -> Text:
+        """All of it as text.
+
+        Args:
+            declared: the encoding the file itself names.
+
+        Raises:
+            Skipped: more text than `MAX_TEXT_CHARS`.
+        """
+        if self.nbytes > 4 * MAX_TEXT_CHARS:
+            raise too_much_text()
+        text = decode(self.read(), declared=declared)
+        if len(text.text) > MAX_TEXT_CHARS:
+            raise too_much_text()
+        return text
+
+    def _read(self, nbytes: int) -> bytes:
+        try:
+            return self.stream.read(nbytes)
+        except OSError as error:
+            raise Skipped(Reason.UNREADABLE, f"cannot be read: {error.strerror}") from error
+
+    def __enter__(self) -> OpenedFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stream.close()
+
+
+def too_much_text() -> Skipped:
+    """The refusal of a file that holds more text than is indexed."""
+    return Skipped(Reason.TOO_LARGE, f"more than {MAX_TEXT_CHARS:,} characters of text, the most that is read")

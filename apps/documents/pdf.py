@@ -1,0 +1,175 @@
+"""PDF: the text of each page, its paragraphs and headings told by position and size. Lines are those of a page's text.
+
+Only text is read: no picture is decoded, nothing is rendered, no script is run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
+from edge.apps.documents.decoding import clean
+from edge.apps.documents.opened import OpenedFile, too_much_text
+from edge.apps.documents.outline import Outline
+from edge.errors import InputError
+
+_MOST_PAGES = 10_000
+_HEADING_SIZE = 1.15
+"""How much larger than the body a heading's letters are."""
+
+_HEADING_CHARS = 150
+_WIDE_GAP = 1.4
+"""A gap between lines this much larger than the usual one separates paragraphs."""
+
+_LEADER = re.compile(r"(?:\.[ \t]?){4,}|(?:[_\-][ \t]?){8,}")
+_WRAPPED = re.compile("[\ufffe\u00ad\x02]")
+"""What the library leaves where it joined a word that was hyphenated at the end of a line."""
+
+_HYPHENATED = re.compile(r"[^\W\d_]{2,}-$")
+_EMPTY_TITLES = ("", "untitled", "document", "powerpoint presentation")
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of a page: its text, its number, the height of its letters, its baseline, in points."""
+
+    text: str
+    number: int
+    size: float
+    base: float
+
+
+def extract(file: OpenedFile) -> Document:
+    """Reads a PDF file.
+
+    Raises:
+        InputError: it is damaged, or has too many pages.
+        Skipped: it needs a password, or shows pictures of text only.
+    """
+    import pypdfium2
+
+    try:
+        document = pypdfium2.PdfDocument(file.stream)
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
+            raise Skipped(Reason.ENCRYPTED, "the PDF needs a password") from error
+        raise InputError(f"a damaged PDF ({error})") from error
+    with document:
+        if len(document) > _MOST_PAGES:
+            raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
+        pages = list(_pages(document, pypdfium2))
+        title = " ".join(clean(document.get_metadata_value("Title")).split())
+    damaged = [str(number) for number, lines in enumerate(pages, 1) if lines is None]
+    if not any(pages):
+        if damaged:
+            raise InputError("a damaged PDF: no page of it can be read")
+        raise Skipped(Reason.NO_TEXT, "no page has text: pictures of pages are not read (there is no OCR)")
+    blocks = _document_blocks([lines or [] for lines in pages])
+    if title.lower() in _EMPTY_TITLES or title.lower().startswith("microsoft "):
+        title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
+    warning = f"damaged, and left out: page {', '.join(damaged[:10])}" if damaged else ""
+    return Document(title, blocks, warning=warning)
+
+
+def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_Line] | None]:
+    """The lines of every page; None for a page that is damaged.
+
+    Raises:
+        Skipped: there is too much text.
+    """
+    chars = 0
+    for index in range(len(document)):
+        try:
+            page = document[index]
+            text_page = page.get_textpage()
+        except pypdfium2.PdfiumError:
+            yield None
+            continue
+        text = text_page.get_text_range()
+        chars += len(text)
+        if chars > MAX_TEXT_CHARS:
+            raise too_much_text()
+        yield _joined(_lines(text, text_page, pypdfium2.raw))
+        text_page.close()
+        page.close()
+
+
+def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_Line]:
+    """A page's lines that show something, numbered as they come."""
+    x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
+    number = at = 0
+    for line in text.split("\n"):
+        begin = at + len(line) - len(line.lstrip())
+        at += len(line) + 1
+        shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub("", line))).split())
+        if not shown:
+            continue
+        number += 1
+        size = base = 0.0
+        index = raw.FPDFText_GetCharIndexFromTextIndex(text_page.raw, begin)
+        if index >= 0 and raw.FPDFText_GetCharOrigin(text_page.raw, index, x, y):
+            base = y.value
+        if index >= 0 and raw.FPDFText_GetMatrix(text_page.raw, index, matrix):
+            size = raw.FPDFText_GetFontSize(text_page.raw, index) * math.hypot(matrix.c, matrix.d)
+        yield _Line(shown, number, round(size, 1), base)
+
+
+def _joined(lines: Iterable[_Line]) -> list[_Line]:
+    """Lines with words that were hyphenated at a line's end put together on the first of the two."""
+    found: list[_Line] = []
+    for line in lines:
+        before = found[-1] if found else None
+        if before is not None and _HYPHENATED.search(before.text) and line.text[0].islower():
+            rest, _, line.text = line.text.partition(" ")
+            before.text = before.text[:-1] + rest
+        if line.text:
+            found.append(line)
+    return found
+
+
+def _document_blocks(pages: Sequence[Sequence[_Line]]) -> list[Block]:
+    """Paragraphs and headings of all pages."""
+    chars: Counter[float] = Counter()
+    for lines in pages:
+        for line in lines:
+            chars[line.size] += len(line.text)
+    body = chars.most_common(1)[0][0]
+    larger = sorted({size for size in chars if size >= _HEADING_SIZE * body}, reverse=True)
+    levels = {size: level for level, size in enumerate(larger, 1)} if body else {}
+    outline = Outline()
+    blocks: list[Block] = []
+    for page, lines in enumerate(pages, 1):
+        for paragraph in _paragraphs(lines, levels):
+            numbers = tuple(line.number for line in paragraph)
+            text = "\n".join(line.text for line in paragraph)
+            kind, path = "prose", outline.path
+            level = levels.get(paragraph[0].size)
+            if level and len(text) <= _HEADING_CHARS and any(map(str.isalpha, text)) and " … " not in text:
+                kind, path = "heading", outline.enter(level, " ".join(text.split()))
+            blocks.append(Block(text, numbers[0], numbers[-1], page, kind, path, numbers))
+    return blocks
+
+
+def _paragraphs(lines: Sequence[_Line], levels: Mapping[float, int]) -> Iterator[list[_Line]]:
+    """Runs of lines that belong together: no wide gap between them, and no change between body and heading sizes."""
+    gaps = [before.base - line.base for before, line in pairwise(lines)]
+    down = [gap for gap in gaps if gap > 0]
+    usual = statistics.median_low(down) if down else 0.0
+    start = 0
+    for at, gap in enumerate(gaps, 1):
+        before, line = lines[at - 1], lines[at]
+        wide = gap > _WIDE_GAP * max(usual, before.size)
+        moved_up = gap < 0 and before.text.endswith((".", "!", "?", ":"))
+        if wide or moved_up or levels.get(before.size) != levels.get(line.size):
+            yield list(lines[start:at])
+            start = at
+    if lines:
+        yield list(lines[start:])

@@ -1,0 +1,73 @@
+"""Python source: module, classes and functions as the language's own parser sees them.
+
+Every line belongs to exactly one block; comments and decorators above a definition belong to it. What does not parse
+(another version's syntax, a template) is read like any other source code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+
+from edge.apps.documents.base import Block, Document
+from edge.apps.documents.code import code_blocks
+from edge.apps.documents.opened import OpenedFile
+
+_COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
+_WHOLE_CLASS_LINES = 40
+"""A class of so few lines stays one block."""
+
+
+def extract(file: OpenedFile) -> Document:
+    """Reads a Python file."""
+    cookie = _COOKIE.search(b"\n".join(file.head.split(b"\n", 2)[:2]))
+    decoded = file.text(declared=cookie[1].decode("ascii") if cookie else None)
+    lines = decoded.text.split("\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes in the file
+            tree = ast.parse(decoded.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Document("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
+    return Document("", list(_blocks(lines, tree.body, 0, len(lines), ())), decoded.encoding)
+
+
+def _blocks(
+    lines: Sequence[str], body: Sequence[ast.stmt], first: int, end: int, path: tuple[str, ...]
+) -> Iterator[Block]:
+    """Blocks of lines `first` up to `end` (counted from 0), which hold the statements of `body`."""
+    done = first
+    for statement in body:
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        start = _start(lines, statement, done)
+        stop = min(end, statement.end_lineno or end)
+        if start < done or stop <= start:
+            continue  # several statements on one line
+        yield from _plain(lines, done, start, path)
+        name = (*path, statement.name)
+        if isinstance(statement, ast.ClassDef) and stop - start > _WHOLE_CLASS_LINES:
+            yield from _blocks(lines, statement.body, start, stop, name)
+        else:
+            yield from _plain(lines, start, stop, name)
+        done = stop
+    yield from _plain(lines, done, end, path)
+
+
+def _start(lines: Sequence[str], statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, done: int) -> int:
+    """The first line of a definition (counted from 0): its first decorator, or the comments right above."""
+    start = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]) - 1
+    while start > done and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    return start
+
+
+def _plain(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
+    """Lines that are not cut further, as one block without the blank lines around them."""
+    while first < end and not lines[first].strip():
+        first += 1
+    text = "\n".join(lines[first:end]).rstrip()
+    if text:
+        yield Block(text, first + 1, first + 1 + text.count("\n"), kind="lines", path=path)

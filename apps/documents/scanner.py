@@ -1,0 +1,186 @@
+"""Walks folders for files to index: always in the same order, each file once, with a reason for what is left out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.apps.documents.base import MAX_FILE_BYTES, Found, Reason, Skipped, SkippedFile, printable
+from edge.apps.documents.ignoring import Rules, component, read_patterns
+from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.registry import choose
+from edge.config import format_size
+from edge.errors import InputError
+
+_OWN_FOLDER = ".edge"
+_FILE_ATTRIBUTE_HIDDEN = 2
+_SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})
+"""Windows' symlinks and junctions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder to walk: its path, its components below the top that its rules count from (as patterns see them), and
+    those rules."""
+
+    path: Path
+    parts: tuple[str, ...]
+    rules: Rules
+
+
+def scan(
+    roots: Sequence[str | os.PathLike[str]],
+    *,
+    exclude: Iterable[str | os.PathLike[str]] = (),
+    max_bytes: int = MAX_FILE_BYTES,
+    plugins: Mapping[str, str] | None = None,
+    unchanged: Callable[[Found], bool] | None = None,
+) -> Iterator[Found | SkippedFile]:
+    """Files below the roots, depth first, by the bytes of their names.
+
+    Left out, with their reason: hidden files and folders, what `.gitignore` and `.edgeignore` ignore (those of the
+    enclosing repository above a root, too), symlinks (so nothing outside a root is read, and loops cannot be), what is
+    no regular file, empty, too large, unreadable, binary, or of a kind that is not read. A folder is reported once. A
+    root that was named is walked whatever its own name is.
+
+    Args:
+        roots: folders and files. What lies in two of them comes once.
+        exclude: folders and files that are never indexed (the collection's own); `.edge` folders never are.
+        max_bytes: larger files are left out.
+        plugins: as for `Extractor`.
+        unchanged: called for each file before it is opened; one it says is known as it is is taken without a look.
+
+    Raises:
+        InputError: a root does not exist, or cannot be looked at.
+    """
+    resolved = list(dict.fromkeys(_resolved(root) for root in roots))
+    excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
+    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged).walk()
+
+
+class _Scanner:
+    """One scan."""
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        exclude: set[str],
+        max_bytes: int,
+        plugins: Mapping[str, str] | None,
+        unchanged: Callable[[Found], bool] | None,
+    ) -> None:
+        self._roots = roots
+        self._named = {os.path.normcase(root) for root in roots}
+        self._exclude = exclude
+        self._max_bytes = max_bytes
+        self._plugins = plugins
+        self._unchanged = unchanged
+
+    def walk(self) -> Iterator[Found | SkippedFile]:
+        for root in self._roots:
+            try:
+                status = root.lstat()
+            except OSError as error:
+                yield SkippedFile(root, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._walk_folder(root)
+            else:
+                yield self._file(root, root, status)
+
+    def _walk_folder(self, root: Path) -> Iterator[Found | SkippedFile]:
+        waiting: list[Iterator[os.DirEntry[str]]] = []
+        folders = [_outer(root)]
+        entries, refusal = self._entries(root)
+        if refusal is not None:
+            yield refusal
+        waiting.append(entries)
+        while waiting:
+            entry = next(waiting[-1], None)
+            if entry is None:
+                waiting.pop()
+                folders.pop()
+                continue
+            folder = folders[-1]
+            taken = self._take(entry, folder, root)
+            if not isinstance(taken, _Folder):
+                if taken is not None:
+                    yield taken
+                continue
+            entries, refusal = self._entries(taken.path)
+            if refusal is not None:
+                yield refusal
+            waiting.append(entries)
+            folders.append(taken)
+
+    def _entries(self, folder: Path) -> tuple[Iterator[os.DirEntry[str]], SkippedFile | None]:
+        """What is in a folder, sorted, and why it cannot be told if so."""
+        try:
+            with os.scandir(folder) as entries:
+                return iter(sorted(entries, key=lambda entry: os.fsencode(entry.name))), None
+        except OSError as error:
+            return iter(()), SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
+
+    def _take(self, entry: os.DirEntry[str], folder: _Folder, root: Path) -> Found | SkippedFile | _Folder | None:
+        """What an entry is; None for a root, which has its own turn."""
+        path = folder.path / entry.name
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            return SkippedFile(path, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
+        where = os.path.normcase(path)
+        if where in self._exclude or entry.name == _OWN_FOLDER:
+            return SkippedFile(path, Reason.EXCLUDED, "belongs to an index")
+        if where in self._named:
+            return None
+        if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) in _SURROGATE_TAGS:
+            return SkippedFile(path, Reason.SYMLINK, "a symbolic link, which is not followed")
+        if entry.name.startswith(".") or getattr(status, "st_file_attributes", 0) & _FILE_ATTRIBUTE_HIDDEN:
+            return SkippedFile(path, Reason.HIDDEN, "hidden")
+        is_folder = stat.S_ISDIR(status.st_mode)
+        parts = (*folder.parts, component(entry.name))
+        if folder.rules.ignores(parts, folder=is_folder):
+            return SkippedFile(path, Reason.IGNORED, "named by an ignore file")
+        if is_folder:
+            return _Folder(path, parts, folder.rules.entered(path, len(parts)))
+        return self._file(path, root, status)
+
+    def _file(self, path: Path, root: Path, status: os.stat_result) -> Found | SkippedFile:
+        if not stat.S_ISREG(status.st_mode):
+            return SkippedFile(path, Reason.SPECIAL, "not a regular file (a pipe, a socket, a device)")
+        if not status.st_size:
+            return SkippedFile(path, Reason.EMPTY, "the file is empty")
+        if status.st_size > self._max_bytes:
+            size, most = format_size(status.st_size), format_size(self._max_bytes)
+            return SkippedFile(path, Reason.TOO_LARGE, f"{size} is more than the {most} a file may have")
+        found = Found(path, root, status.st_size, status.st_mtime_ns)
+        if self._unchanged is not None and self._unchanged(found):
+            return found
+        try:
+            with OpenedFile(path, max_bytes=self._max_bytes) as file:
+                choose(file.name, file.head, self._plugins)
+        except Skipped as reason:
+            return SkippedFile(path, reason.reason, str(reason))
+        return found
+
+
+def _resolved(root: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(root).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:  # missing; a loop of symlinks; no name at all
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{printable(root)} cannot be indexed: {reason}") from error
+
+
+def _outer(root: Path) -> _Folder:
+    """A root, with the rules of the repository it lies in, if it lies in one."""
+    above = [root, *root.parents]
+    top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
+    names = root.relative_to(top).parts
+    rules = Rules(read_patterns(top / ".git" / "info" / "exclude"), 0)
+    for depth in range(len(names) + 1):
+        rules = rules.entered(top.joinpath(*names[:depth]), depth)
+    return _Folder(root, tuple(map(component, names)), rules)

@@ -1,0 +1,145 @@
+"""The smallest pieces a block may be cut into: sentences, lines, and, where those are too long, words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edge.apps.documents.base import Block
+from edge.apps.documents.lengths import MOST_PER_CHARACTER, estimate_pieces
+
+BREAK_SECTION = 0.0
+BREAK_BLOCK = 0.1
+BREAK_ITEM = 0.15
+BREAK_SENTENCE = 0.3
+BREAK_LINE = 0.4
+BREAK_INSIDE_LINES = 0.8
+BREAK_INSIDE = 1.5
+BREAK_WORD = 3.0
+BREAK_AFTER_HEADING = 3.0
+"""What a cut costs, on the scale of `chunking`: there, a chunk that is half empty costs 0.25."""
+
+_WORD_CUT = 1.5
+"""A long word is estimated to have at most so many times the pieces of its parts."""
+
+_BREAK_INDENT = 0.05
+_MOST_INDENT = 8
+
+_STOP = re.compile(
+    "(?<=\\S)[.!?…]{1,9}[\"'”’)\\]»*_]{0,4}\\s+"  # the end of a sentence, if what follows begins one
+    "|[。！？]{1,9}[”’」』）]{0,4}\\s*"
+    "|\n(?=[ \t]*(?:[-*+•‣·]|\\(?(?:[0-9]{1,3}|[a-zA-Z])[.)])[ \t])"  # an item of a list
+)
+_BEGINS = re.compile("[\"'“‘(\\[«*_`]{0,4}[^\\W_a-z]")
+_ABBREVIATIONS = frozenset({
+    "e.g", "i.e", "cf", "vs", "etc", "al", "dr", "mr", "mrs", "ms", "prof", "st", "fig", "figs", "eq", "eqs",
+    "sec", "ch", "vol", "no", "nos", "pp", "p", "ed", "eds", "inc", "ltd", "co", "corp", "jr", "sr", "dept",
+    "approx", "resp", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
+    "z.b", "d.h", "bzw", "usw", "ca", "nr", "vgl", "bspw", "u.a",
+})  # fmt: skip
+_LAST_WORD = re.compile("[\\w.]{1,12}$")
+_WORDS = re.compile("\\S+\\s*|\\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of a block.
+
+    Attributes:
+        block: index of its block.
+        start, end: its characters in the block's text, the white space after it included.
+        pieces: estimated word pieces.
+        cost: of cutting before it.
+        first, last: index of the first and last line of the block's text that it has a visible character on.
+    """
+
+    block: int
+    start: int
+    end: int
+    pieces: float
+    cost: float
+    first: int
+    last: int
+
+
+def units_of(block: Block, index: int, most: float) -> Iterator[Unit]:
+    """Cuts a block into units of at most `most` pieces. Units that hold no visible character are left out; the others
+    cover every visible character of the block exactly once, in order."""
+    text = block.text
+    cuts = _sentences(text) if block.kind == "prose" else _lines(text) if block.kind == "lines" else iter(())
+    start, cost, line = 0, BREAK_BLOCK, 0
+    for end, next_cost in _with_end(cuts, len(text)):
+        for a, b, pieces, inner in _shortened(text, start, end, most):
+            visible = text[a:b].lstrip()
+            begin = b - len(visible)
+            first = line + text.count("\n", a, begin)
+            last = first + visible.rstrip().count("\n")
+            if visible:
+                yield Unit(index, a, b, pieces, inner or cost, first, last)
+            line += text.count("\n", a, b)
+        start, cost = end, next_cost
+
+
+def _with_end(cuts: Iterator[tuple[int, float]], length: int) -> Iterator[tuple[int, float]]:
+    yield from cuts
+    yield length, 0.0
+
+
+def _sentences(text: str) -> Iterator[tuple[int, float]]:
+    """Where sentences and list items begin, and what cutting there costs."""
+    for stop in _STOP.finditer(text):
+        if stop[0].startswith("\n"):
+            yield stop.end(), BREAK_ITEM
+        elif stop[0][0] in "。！？":
+            yield stop.end(), BREAK_SENTENCE
+        elif _BEGINS.match(text, stop.end()):
+            word = _LAST_WORD.search(text, max(0, stop.start() - 12), stop.start())
+            if stop[0][0] == "." and word is not None and _is_abbreviation(word[0]):
+                continue
+            yield stop.end(), BREAK_SENTENCE
+
+
+def _is_abbreviation(word: str) -> bool:
+    """Whether a dot after the word usually ends no sentence: an initial, the number of an item, `Fig`."""
+    return word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isalpha()) or (len(word) < 3 and word.isdigit())
+
+
+def _lines(text: str) -> Iterator[tuple[int, float]]:
+    """Where lines begin, and what cutting there costs: less after a blank line, more in front of an indented one."""
+    position, blank = 0, False
+    for line in text.split("\n"):
+        stripped = line.lstrip()
+        if stripped and position:
+            indent = min(_MOST_INDENT, len(line[: len(line) - len(stripped)].expandtabs(4)))
+            closing = stripped[0] in ")]}"
+            yield position, (0.15 if blank else BREAK_LINE) + _BREAK_INDENT * indent + (0.4 if closing else 0.0)
+        blank = not stripped
+        position += len(line) + 1
+
+
+def _shortened(text: str, start: int, end: int, most: float) -> Iterator[tuple[int, int, float, float]]:
+    """A piece that may be too long, as pieces that are not: (start, end, word pieces, cost of cutting before it; 0 for
+    the first). Cut between lines if that does, else between words, else anywhere; into quarters, which fill a chunk
+    better."""
+    pieces = estimate_pieces(text[start:end])
+    if pieces <= most:
+        yield start, end, pieces, 0.0
+        return
+    part = most / 4
+    at, size, cost = start, 0.0, 0.0
+    for word in _WORDS.finditer(text, start, end):
+        pieces = estimate_pieces(word[0])
+        line_began = word.start() > start and text[word.start() - 1] == "\n"
+        if at < word.start() and (size + pieces > part or (line_began and size > part / 2)):
+            yield at, word.start(), size, cost
+            at, size = word.start(), 0.0
+            cost = BREAK_INSIDE_LINES if line_began else BREAK_INSIDE
+        size += pieces
+        if pieces > part:
+            step = max(1, int(part / MOST_PER_CHARACTER))
+            for cut in range(word.start() + step, word.end(), step):
+                yield at, cut, _WORD_CUT * estimate_pieces(text[at:cut]), cost
+                at, cost = cut, BREAK_WORD
+            size = _WORD_CUT * estimate_pieces(text[at : word.end()])
+    yield at, end, size, cost

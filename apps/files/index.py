@@ -1,0 +1,225 @@
+"""`edge index` and `edge watch`: bring a collection up to date with folders, once or from now on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.place import PROJECT, locate
+from edge.apps.collection.report import IndexReport
+from edge.apps.collection.roots import contains
+from edge.apps.options import collection_option, configure, engine_options, report_options
+from edge.config import Config, format_size
+from edge.errors import InputError
+from edge.resident import ResidentWatch
+from edge.trace import Trace
+
+_REASONS = 10
+"""Failed files that are named after a run; `edge status` has them all."""
+
+_paths = click.argument("paths", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
+_embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
+_poll = click.option("--poll", is_flag=True, help="Watch by comparing, for network drives that send no notifications.")
+
+
+@click.command()
+@_paths
+@click.option("--watch", is_flag=True, help="Go on, and take in every change as it happens.")
+@click.option("--retry", is_flag=True, help="Try files again that failed before.")
+@_poll
+@_embedder
+@collection_option
+@engine_options
+@report_options
+def index(
+    paths: tuple[Path, ...],
+    watch: bool,
+    retry: bool,
+    poll: bool,
+    embedder: str | None,
+    collection: Path | None,
+    memory: str | None,
+    runtime: str | None,
+    threads: int | None,
+    as_json: bool,
+    stats: bool,
+    trace: Path | None,
+) -> None:
+    """Make the files in DIR ... searchable, or bring what was indexed before up to date.
+
+    Only what has changed is read. Without DIR, all folders that were ever indexed are looked at. What .gitignore
+    excludes, hidden files and binary files are left out; `edge status` says why.
+    """
+    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
+    _run(paths, collection, config, as_json=as_json, stats=stats, trace=trace, retry=retry, watch=watch, poll=poll)
+
+
+@click.command("watch")
+@_paths
+@_poll
+@_embedder
+@collection_option
+@engine_options
+@report_options
+def watch_command(
+    paths: tuple[Path, ...],
+    poll: bool,
+    embedder: str | None,
+    collection: Path | None,
+    memory: str | None,
+    runtime: str | None,
+    threads: int | None,
+    as_json: bool,
+    stats: bool,
+    trace: Path | None,
+) -> None:
+    """Keep the index of DIR ... (of all indexed folders, if not given) up to date until interrupted."""
+    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
+    _run(paths, collection, config, as_json=as_json, stats=stats, trace=trace, retry=False, watch=True, poll=poll)
+
+
+def _run(
+    paths: tuple[Path, ...],
+    chosen: Path | None,
+    config: Config,
+    *,
+    as_json: bool,
+    stats: bool,
+    trace: Path | None,
+    retry: bool,
+    watch: bool,
+    poll: bool,
+) -> None:
+    recorder = Trace(events=trace is not None)
+    with ResidentWatch() as resident, Collection(locate(chosen), config=config, trace=recorder) as collection:
+        output = _Output(collection, resident, as_json=as_json, stats=stats)
+        with ProgressBar() as bar:
+            report = collection.index(_roots(collection, paths, chosen), retry=retry, progress=bar)
+        output(report)
+        if watch:
+            _watch(collection, output, poll)
+    if trace is not None:
+        recorder.write(trace)
+
+
+def _watch(collection: Collection, output: _Output, poll: bool) -> None:
+    """Watches until the user interrupts, which is how watching ends."""
+    from edge.apps.collection.watching import Watcher
+
+    click.echo(f"watching {', '.join(collection.roots)}; stop with Ctrl-C", err=True)
+    try:
+        Watcher(collection, report=output, notice=_notice, poll=poll).run(threading.Event())
+    except KeyboardInterrupt:
+        _notice("stopped watching")
+
+
+def _notice(text: str) -> None:
+    click.echo(f"edge: {text}", err=True)
+
+
+def _roots(collection: Collection, paths: tuple[Path, ...], chosen: Path | None) -> list[str]:
+    """What to index: the paths given, or what the collection remembers. A project's collection may have come with a
+    cloned folder, so it cannot send the indexer outside that folder on its own.
+
+    Raises:
+        InputError: a path does not exist, or there is nothing to index.
+    """
+    if paths or chosen is not None or collection.path.name != PROJECT:
+        return [str(path) for path in paths]
+    project = str(collection.path.parent)
+    remembered = collection.roots
+    inside = [root for root in remembered if contains(project, root)]
+    for root in remembered:
+        if root not in inside:
+            _notice(f"{root} lies outside {project}: name it to index it")
+    if not inside:
+        raise InputError("the collection has no folder to index yet; name one: `edge index DIR`")
+    return inside
+
+
+class _Output:
+    """Prints reports: on stdout what was done, on stderr what was not."""
+
+    def __init__(self, collection: Collection, resident: ResidentWatch, *, as_json: bool, stats: bool) -> None:
+        self._collection = collection
+        self._resident = resident
+        self._json = as_json
+        self._stats = stats
+
+    def __call__(self, report: IndexReport) -> None:
+        limit = self._collection.budget.limit
+        figures: dict[str, Any] = report.to_json() | {"peak_resident": self._resident.high_water, "limit": limit}
+        for root in report.missing:
+            _notice(f"{root} is not there; what was indexed of it stays searchable")
+        if self._json:
+            click.echo(json.dumps(figures))
+        else:
+            click.echo(_sentence(report))
+        if report.failed and not self._json:
+            self._print_failures()
+        if self._stats:
+            _print_stats(report, self._resident.high_water, limit)
+        sys.stdout.flush()
+
+    def _print_failures(self) -> None:
+        failed = self._collection.status().failed
+        for file in failed[:_REASONS]:
+            click.echo(f"failed: {file.path}: {file.reason}", err=True)
+        if len(failed) > _REASONS:
+            click.echo(f"... and {len(failed) - _REASONS} more: `edge status`", err=True)
+
+
+def _sentence(report: IndexReport) -> str:
+    left = ", ".join(
+        f"{count:,} {name}"
+        for name, count in (
+            ("unchanged", report.unchanged),
+            ("removed", report.removed),
+            ("skipped", report.skipped),
+            ("failed", report.failed),
+        )
+        if count
+    )
+    if not report.changed:
+        return "up to date" + (f": {left}" if left else "")
+    rate = report.chunks / report.seconds if report.seconds else 0.0
+    work = f"{report.chunks:,} passages in {report.seconds:.1f} s, {rate:.0f} per second"
+    return f"indexed {report.indexed:,} files ({work})" + (f", {left}" if left else "")
+
+
+def _print_stats(report: IndexReport, peak: int, limit: int) -> None:
+    for line in (
+        f"memory   {format_size(peak)} peak of {format_size(limit)} allowed",
+        f"time     {report.seconds:.2f} s: scan {report.scan_s:.2f}, embedder {report.embed_s:.2f}, waited for files "
+        f"{report.wait_s:.2f}, transactions {report.commit_s:.2f}, vector index {report.maintain_s:.2f}",
+        f"share    {report.outside:.1%} of the time outside the embedder",
+        f"passages {report.chunks:,} added, {report.reused:,} of them with the vector of an equal one",
+    ):
+        click.echo(line, err=True)
+
+
+class ProgressBar:
+    """A progress bar on a terminal, nothing elsewhere; called with the files done and to do."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, unit=" files", file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
+        self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

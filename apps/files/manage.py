@@ -1,0 +1,64 @@
+"""`edge remove` and `edge compact`: take files out of a collection, and give their space back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.place import locate
+from edge.apps.options import collection_option, configure
+from edge.config import format_size
+from edge.errors import StorageError
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@collection_option
+@_json_option
+def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> int:
+    """Take files, or folders with all below them, out of the index; exit code 1 if none of them was in it.
+
+    Nothing on disk is touched. A removed folder is not watched or indexed any more.
+    """
+    with _opened(collection) as opened:
+        removed = opened.delete(list(paths))
+    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} files")
+    return 0 if removed else 1
+
+
+@click.command()
+@click.option("--memory", help="Memory limit of the whole process, such as 300MB.")
+@collection_option
+@_json_option
+def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
+    """Give back the space of what was removed, and bring the index into its best shape."""
+    with _opened(collection, memory) as opened:
+        before = _nbytes(opened.path)
+        opened.compact()
+        after = _nbytes(opened.path)
+    if as_json:
+        click.echo(json.dumps({"bytes_before": before, "bytes_after": after}))
+    else:
+        click.echo(f"{format_size(before)} before, {format_size(after)} now")
+
+
+def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
+    """The collection, which must be there already.
+
+    Raises:
+        StorageError: it is not.
+    """
+    path = locate(chosen)
+    if not Collection.exists(path):
+        raise StorageError(f"there is no collection in {path}; `edge index DIR` makes one")
+    return Collection(path, config=configure(memory=memory))
+
+
+def _nbytes(path: Path) -> int:
+    """Bytes of a collection's files."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -1,0 +1,1 @@
+"""What collection and memory share: the database, BM25, fusion."""

@@ -1,0 +1,146 @@
+"""`LexicalIndex`: BM25 over texts through SQLite's FTS5.
+
+The table is contentless: the texts stand elsewhere in the database, and whoever deletes a row hands its text back.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import threading
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+_TOKENIZER = "porter unicode61 remove_diacritics 2"
+
+_POSTINGS = 100_000
+"""Rows a query may score, about a tenth of a second: its rarest terms are looked up first, and the rest is left out."""
+
+_COMMON = 0.5
+"""Terms in more than this share of the rows say nothing: BM25 as FTS5 computes it gives them no weight."""
+
+_REMEMBERED = 4_096
+"""Terms whose number of rows is remembered."""
+
+_PART = re.compile(r'"([^"]+)"|([^"]+)')
+_WORD = re.compile(r"[^\W_]+")
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+"""Characters of scripts written without spaces (Chinese, Japanese): each is a token of its own."""
+
+
+class LexicalIndex:
+    """Full-text index of one table. Holds no connection; thread-safe.
+
+    >>> lexical = LexicalIndex("notes_fts")
+    >>> with database.write() as db:
+    ...     lexical.add(db, [1, 2], ["the river floods", "bread needs time"])
+    ...     lexical.search(db, "when does the river flood?", 10)  # [(1, 0.7...)]
+    """
+
+    def __init__(self, table: str) -> None:
+        """Names the table that the statements of `create` made."""
+        self.table = table
+        self._counts: dict[str, int] = {}
+        self._counted_rows = 0
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def create(table: str) -> str:
+        """The statement that makes the table, for a migration."""
+        return f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
+
+    def add(self, db: sqlite3.Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
+        """Adds rows; an id must not be there yet."""
+        rows = zip(ids, map(_spaced, texts), strict=True)
+        db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
+
+    def delete(self, db: sqlite3.Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
+        """Deletes rows; `texts` must be exactly those they were added with."""
+        rows = zip(ids, map(_spaced, texts), strict=True)
+        db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
+
+    def search(
+        self, db: sqlite3.Connection, query: str, k: int, *, where: str = "", params: Sequence[object] = ()
+    ) -> list[tuple[int, float]]:
+        """The `k` best rows as (id, BM25 score), best first; higher is better.
+
+        Any text is a valid query: a row matches if it holds one of its words, or one of its phrases in double quotes.
+
+        Args:
+            where: an SQL condition on `rowid` with its `params`, such as `rowid IN (SELECT ...)`.
+        """
+        terms = self._weighty(db, list(dict.fromkeys(_terms(query))))
+        if not terms or k <= 0:
+            return []
+        condition = f"AND ({where})" if where else ""
+        found = db.execute(
+            f"SELECT rowid, -rank FROM {self.table} WHERE {self.table} MATCH ? {condition} ORDER BY rank LIMIT ?",
+            (" OR ".join(terms), *params, k),
+        )
+        return [(int(identifier), float(score)) for identifier, score in found]
+
+    def weights(self, db: sqlite3.Connection, query: str) -> dict[str, float]:
+        """The query's words that say something, with their inverse document frequencies: what a snippet shows."""
+        words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}
+        chosen = self._weighty(db, list(words.values()))
+        with self._lock:
+            counts, rows = dict(self._counts), self._counted_rows
+        return {
+            word: math.log(1 + rows / max(1, counts.get(term, 0))) for word, term in words.items() if term in chosen
+        }
+
+    def optimize(self, db: sqlite3.Connection) -> None:
+        """Merges the index into one b-tree, which drops what deleted rows still occupy."""
+        db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
+
+    def _weighty(self, db: sqlite3.Connection, terms: list[str]) -> list[str]:
+        """The terms that say something, rarest first, as many as may be scored; the rarest if none does."""
+        counts = self._frequencies(db, terms)
+        present = sorted((term for term in terms if counts[term]), key=lambda term: counts[term])
+        chosen: list[str] = []
+        postings = 0
+        for term in present:
+            postings += counts[term]
+            if chosen and (postings > _POSTINGS or counts[term] > _COMMON * self._counted_rows):
+                break
+            chosen.append(term)
+        return chosen
+
+    def _frequencies(self, db: sqlite3.Connection, terms: Iterable[str]) -> dict[str, int]:
+        """How many rows hold each term; remembered until the number of rows has changed by a tenth."""
+        rows = int(db.execute(f"SELECT count(*) FROM {self.table}_docsize").fetchone()[0])
+        with self._lock:
+            if abs(rows - self._counted_rows) > self._counted_rows // 10 or len(self._counts) > _REMEMBERED:
+                self._counts.clear()
+                self._counted_rows = rows
+            known = dict(self._counts)
+        statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
+        # A term that was absent may have come since, so only what was there is remembered.
+        counts = {term: known.get(term) or int(db.execute(statement, (term,)).fetchone()[0]) for term in terms}
+        with self._lock:
+            self._counts.update(counts)
+        return counts
+
+
+def _spaced(text: str) -> str:
+    return _UNSPACED.sub(r" \g<0> ", text)
+
+
+def _terms(query: str) -> Iterator[str]:
+    """Phrases and words of a query as FTS5 strings; what the user typed cannot become an operator."""
+    for phrase, free in _PART.findall(unicodedata.normalize("NFC", query)):
+        if phrase:
+            words = _WORD.findall(_spaced(phrase))
+            if words:
+                yield _quoted(words)
+        for word in _WORD.findall(free):
+            parts = _spaced(word).split()
+            if len(parts) <= 2:
+                yield _quoted(parts)
+            else:  # a run of characters without spaces: each pair of neighbours is about a word
+                yield from (_quoted(parts[i : i + 2]) for i in range(len(parts) - 1))
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return '"' + " ".join(words) + '"'

@@ -1,0 +1,410 @@
+"""Indexing and searching as a whole, on tiny random models."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.filters import Filters
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
+
+Make = Callable[..., Collection]
+Check = Callable[[Collection], None]
+
+
+def paths(collection: Collection) -> list[str]:
+    return [Path(file.path).name for file in collection.files()]
+
+
+def test_index_search_and_index_again(collection: Collection, small: Any, consistent: Check) -> None:
+    first = collection.index(small.path)
+    assert (first.indexed, first.unchanged, first.skipped, first.failed, first.removed) == (3, 0, 1, 0, 0)
+    assert first.chunks == 3
+    again = collection.index(small.path)
+    assert (again.indexed, again.unchanged, again.skipped, again.chunks) == (0, 3, 1, 0)
+    assert not again.changed
+    hits = collection.search("when does the river flood", 2)
+    assert len(hits) == 2
+    hit = next(hit for hit in hits if hit.path == str(small.path / "rivers.md"))
+    assert "river floods in spring" in hit.text
+    assert {"river", "floods"} <= {hit.snippet[a:b] for a, b in hit.marks}
+    assert (hit.line_start, hit.line_end, hit.page) == (1, 3, None)
+    assert hit.citation == f"{hit.path}:1"
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    consistent(collection)
+
+
+def test_an_unchanged_file_is_not_even_opened(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.index(small.path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr("edge.apps.documents.scanner.OpenedFile", refuse)
+    monkeypatch.setattr("edge.apps.collection.preparation.content_hash", refuse)
+    assert collection.index(small.path).unchanged == 3
+
+
+def test_only_what_changed_is_embedded(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, consistent: Check
+) -> None:
+    parts = [f"# Part {i}\n\n" + f"Sentence number {i} about topic {i}. " * 40 + "\n\n" for i in range(6)]
+    folder.write("book.md", "".join(parts))
+    collection.index(folder.path)
+    with collection.database.read() as db:
+        before = dict(db.execute("SELECT text, id FROM chunks"))
+    embedded: list[str] = []
+    embed = collection._models.embed
+
+    def count(texts: list[str], **options: Any) -> Any:
+        embedded.extend(texts)
+        return embed(texts, **options)
+
+    monkeypatch.setattr(collection._writer._models, "embed", count)
+    parts[2] = parts[2].replace("topic", "subject")
+    folder.write("book.md", "".join(parts))
+    report = collection.index(folder.path)
+    assert report.indexed == 1
+    assert 0 < len(embedded) < len(before)
+    assert all("subject" in text for text in embedded)
+    with collection.database.read() as db:
+        rows = db.execute("SELECT ordinal, line_start, line_end, text, id FROM chunks ORDER BY ordinal").fetchall()
+    assert [row[0] for row in rows] == list(range(len(rows)))
+    assert all(before[text] == identifier for _, _, _, text, identifier in rows if text in before)
+    lines = "".join(parts).split("\n")
+    for _, start, end, text, _ in rows:
+        assert text.split("\n")[0].strip() in lines[start - 1]
+        assert text.split("\n")[-1].strip() in lines[end - 1]
+    consistent(collection)
+
+
+def test_a_file_that_was_touched_or_moved_keeps_its_vectors(
+    collection: Collection, small: Any, consistent: Check
+) -> None:
+    collection.index(small.path)
+    os.utime(small.path / "ice.txt", ns=(10**18, 10**18))
+    touched = collection.index(small.path)
+    assert (touched.indexed, touched.unchanged, touched.chunks) == (0, 3, 0)
+    assert collection.index(small.path).unchanged == 3
+    (small.path / "elsewhere").mkdir()
+    os.rename(small.path / "rivers.md", small.path / "elsewhere" / "rivers.md")
+    moved = collection.index(small.path)
+    assert (moved.indexed, moved.removed, moved.chunks, moved.reused) == (1, 1, 1, 1)
+    assert moved.embed_s < 0.001
+    consistent(collection)
+
+
+def test_files_that_went_or_are_ignored_now_are_removed(collection: Collection, small: Any, consistent: Check) -> None:
+    collection.index(small.path)
+    os.remove(small.path / "ice.txt")
+    small.write(".gitignore", "kitchen/\n")
+    report = collection.index(small.path)
+    assert (report.removed, report.unchanged) == (2, 1)
+    assert paths(collection) == ["rivers.md"]
+    assert all("bread" not in hit.text.lower() for hit in collection.search("bread flour", 10))
+    os.remove(small.path / ".gitignore")
+    assert collection.index(small.path).indexed == 1
+    consistent(collection)
+
+
+def test_one_bad_file_is_recorded_and_stops_nothing(collection: Collection, small: Any, consistent: Check) -> None:
+    small.write("broken.pdf", b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
+    report = collection.index(small.path)
+    assert (report.indexed, report.failed) == (3, 1)
+    failed = collection.status().failed
+    assert [Path(file.path).name for file in failed] == ["broken.pdf"]
+    assert failed[0].reason
+    assert collection.index(small.path).failed == 1
+    small.write("broken.pdf", "not a PDF any more")
+    assert collection.index(small.path).failed == 0
+    consistent(collection)
+
+
+def test_what_failed_is_tried_again_when_asked(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edge.apps.documents.extraction import Extractor
+
+    def fail(self: Extractor, path: Path) -> Any:
+        raise InputError("took longer than 20 seconds to read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Extractor, "extract", fail)
+        assert collection.index(small.path).failed == 3
+    assert collection.index(small.path).failed == 3
+    assert collection.index(small.path, retry=True).indexed == 3
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, consistent: Check
+) -> None:
+    monkeypatch.setattr("edge.apps.collection.intake.BATCH", 2)
+    for number in range(6):
+        folder.write(f"{number}.txt", "".join(f"Sentence {i} of text {number}. " for i in range(100)))
+    embed, calls = collection._models.embed, iter(range(100))
+
+    def interrupted(texts: list[str], **options: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return embed(texts, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collection._models, "embed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collection.index(folder.path)
+    consistent(collection)
+    status = collection.status()
+    assert status.pending > 0
+    done = status.chunks
+    assert done == 4
+    report = collection.index(folder.path)
+    assert report.failed == 0
+    assert report.indexed == status.pending
+    assert collection.status().pending == 0
+    assert collection.status().chunks == done + report.chunks
+    consistent(collection)
+
+
+def test_progress_counts_files(collection: Collection, small: Any) -> None:
+    said: list[tuple[int, int]] = []
+    collection.index(small.path, progress=lambda done, total: said.append((done, total)))
+    assert said[-1] == (3, 3)
+    said.clear()
+    collection.index(small.path, progress=lambda done, total: said.append((done, total)))
+    assert said == []
+
+
+def test_a_missing_root_is_an_error_and_keeps_what_it_had(collection: Collection, small: Any) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        collection.index(small.path / "absent")
+    with pytest.raises(InputError, match="no folder to index yet"):
+        collection.index()
+    collection.index([small.path])
+    shutil.move(small.path, small.path.with_name("unplugged"))
+    report = collection.index()
+    assert report.missing == (str(small.path),)
+    assert report.removed == 0
+    assert len(collection.files()) == 3
+    with pytest.raises(InputError, match="does not exist"):
+        collection.index(small.path)
+
+
+def test_roots_may_lie_in_each_other(collection: Collection, small: Any, consistent: Check) -> None:
+    small.write(".gitignore", "kitchen/\n")
+    assert collection.index(small.path).indexed == 2
+    assert collection.index(small.path / "kitchen").indexed == 1
+    for _ in range(2):
+        report = collection.index(small.path)
+        assert (report.unchanged, report.removed) == (3, 0)
+    os.remove(small.path / "kitchen" / "bread.md")
+    assert collection.index(small.path).removed == 1
+    single = small.write("kitchen/cake.md", "Cake needs sugar.")
+    assert collection.index(single).indexed == 1
+    assert collection.roots == [str(small.path), str(small.path / "kitchen"), str(single)]
+    os.remove(single)
+    assert collection.index().missing == (str(single),)
+    consistent(collection)
+
+
+def test_what_is_deleted_is_gone_for_good(collection: Collection, small: Any, consistent: Check) -> None:
+    collection.index(small.path)
+    assert collection.delete(small.path / "ice.txt") == 1
+    assert collection.delete(small.path / "ice.txt") == 0
+    assert collection.roots == [str(small.path)]
+    assert collection.delete(str(small.path / "kitchen")) == 1
+    assert collection.delete(small.path) == 2  # the picture, which was only noted, counts too
+    assert collection.roots == []
+    assert collection.search("river", 5) == []
+    consistent(collection)
+
+
+def test_texts_are_added_found_replaced_and_deleted(collection: Collection, consistent: Check) -> None:
+    names = collection.add(["The river floods in spring.", "Bread needs time."], title="Facts")
+    assert len(set(names)) == 2
+    assert collection.add(["The river floods in spring."]) == names[:1]
+    collection.add("Ice is blue.", ids=["ice"])
+    assert {hit.path for hit in collection.search("river", 5)} == {*names, "ice"}
+    collection.add("Ice is cold.", ids=["ice"])
+    texts = {hit.path: hit.text for hit in collection.search("ice", 5)}
+    assert texts["ice"] == "Ice is cold."
+    assert collection.delete(["ice", names[0]]) == 2
+    assert [hit.path for hit in collection.search("river", 5)] == [names[1]]
+    with pytest.raises(InputError, match="is empty"):
+        collection.add("  \n ")
+    with pytest.raises(InputError, match="2 items came with 1 ids"):
+        collection.add(["a", "b"], ids=["a"])
+    consistent(collection)
+
+
+def test_paths_are_added_as_files(collection: Collection, small: Any) -> None:
+    assert collection.add([small.path / "ice.txt"]) == [str(small.path / "ice.txt")]
+    assert collection.add(str(small.path / "rivers.md")) == [str(small.path / "rivers.md")]
+    assert paths(collection) == ["ice.txt", "rivers.md"]
+
+
+def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    found = collection.search("ice bread river", 10, where=["type:markdown"])
+    assert {Path(hit.path).name for hit in found} == {"rivers.md", "bread.md"}
+    found = collection.search("ice bread river", 10, where="type:text")
+    assert {Path(hit.path).name for hit in found} == {"ice.txt"}
+    found = collection.search("ice bread river", 10, where=Filters(paths=("kitchen/**",)))
+    assert {Path(hit.path).name for hit in found} == {"bread.md"}
+    assert collection.search("river", 10, where=["smaller:1B"]) == []
+    assert collection.search("river", 10, rerank=False, min_score=1.01) == []
+
+
+def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> None:
+    with pytest.raises(InputError, match="query is empty"):
+        collection.search("  ")
+    with pytest.raises(InputError, match="at least 1"):
+        collection.search("river", 0)
+    assert collection.search("river") == []
+
+
+def test_without_reranking_the_reranker_stays_closed(make: Make, small: Any, tiny_config: Config) -> None:
+    make().index(small.path)
+    reader = make(config=dataclasses.replace(tiny_config, reranker="absent"), read_only=True)
+    hits = reader.search("river", 3, rerank=False)
+    assert hits[0].stages.relevance is None
+    assert hits[0].stages.fused_rank == 1
+    with pytest.raises(ModelError, match="absent"):
+        reader.search("river", 3)
+
+
+def test_stages_tell_how_a_hit_came_about(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    hits = collection.search("river flood", 3)
+    hit = next(hit for hit in hits if hit.path.endswith("rivers.md"))
+    assert hit.stages.lexical_rank == 1
+    assert hit.stages.vector_rank in (1, 2, 3)
+    assert hit.stages.relevance is not None
+    assert 0 <= hit.stages.relevance <= 1
+    fused = [hit.stages.fused_rank for hit in collection.search("river flood", 3, rerank=False)]
+    assert fused == [1, 2, 3]
+
+
+def test_the_embedder_cannot_be_changed(make: Make, small: Any, tiny_config: Config, model_folder: Path) -> None:
+    make().index(small.path)
+    other = make(embedder="other-embedder")
+    with pytest.raises(ModelError, match=r"embedded with .*, and vectors of two models cannot be compared"):
+        other.search("river")
+    with pytest.raises(ModelError, match="cannot be compared"):
+        other.add("a text")
+    # Without a choice it is the collection's own, whatever the default is.
+    own = make(config=dataclasses.replace(tiny_config, embedder=""))
+    assert own.search("river")
+
+
+def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any, model_folder: Path) -> None:
+    first = make()
+    with pytest.raises(InputError, match="is empty"):
+        first.add(" ")
+    other = make(embedder="other-embedder")
+    assert other.index(small.path).indexed == 3
+    assert other.search("river")
+    with pytest.raises(ModelError, match="another build"):
+        make().search("river")
+
+
+def test_a_missing_embedder_is_named_with_the_command_that_gets_it(make: Make, small: Any, tiny_config: Config) -> None:
+    collection = make(config=dataclasses.replace(tiny_config, embedder=""))
+    with pytest.raises(ModelError, match="edge models pull all-MiniLM-L6-v2"):
+        collection.index(small.path)
+    assert collection.files() == []
+
+
+def test_a_collection_that_is_not_there_cannot_be_read(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"there is no collection in .*; `edge index DIR` makes one"):
+        make("absent", read_only=True)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_reader_changes_nothing(make: Make, small: Any) -> None:
+    make().index(small.path)
+    reader = make(read_only=True)
+    assert reader.search("river")
+    assert reader.status().indexed == 3
+    with pytest.raises(StorageError):
+        reader.index(small.path)
+
+
+def test_a_newer_collection_is_refused(make: Make, tmp_path: Path) -> None:
+    make().close()
+    db = sqlite3.connect(tmp_path / "collection" / "edge.db")
+    db.execute("PRAGMA user_version = 1000")
+    db.close()
+    with pytest.raises(StorageError, match="newer version of edge-rag"):
+        make()
+
+
+def test_status_and_files(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    status = collection.status()
+    assert status.indexed == 3
+    assert dict(status.kinds) == {"markdown": 2, "text": 1}
+    assert [Path(file.path).name for file in status.skipped] == ["picture.bin"]
+    assert status.chunks == 3
+    assert status.roots == (str(small.path),)
+    assert status.embedder is not None
+    assert status.vectors is not None
+    assert status.vectors.rows == 3
+    assert [file.chunks for file in collection.files()] == [1, 1, 1]
+    assert [file.kind for file in collection.files(["path:*.txt"])] == ["text"]
+
+
+def test_compacting_keeps_what_is_there(collection: Collection, small: Any, consistent: Check) -> None:
+    collection.index(small.path)
+    collection.delete(small.path / "ice.txt")
+    before = [(hit.path, hit.id) for hit in collection.search("river", 5)]
+    collection.compact()
+    assert [(hit.path, hit.id) for hit in collection.search("river", 5)] == before
+    consistent(collection)
+
+
+def test_everything_is_given_back(make: Make, small: Any) -> None:
+    budget = MemoryBudget(10**9, baseline=0)
+    collection = make(budget=budget)
+    collection.index(small.path)
+    collection.search("river")
+    held = budget.holders()
+    assert {"SQLite", "headroom"} <= set(held)
+    collection.close()
+    assert budget.used == 0, budget.holders()
+
+
+def test_a_limit_that_cannot_work_is_refused(make: Make, small: Any) -> None:
+    make().index(small.path)
+    with pytest.raises(BudgetExceeded, match="smallest"):
+        make(budget=MemoryBudget(20_000_000, baseline=0)).search("river")
+
+
+def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
+    """What is needed for one model at a time is enough: the other one makes room."""
+    collection = make(budget=(wide := MemoryBudget(10**9, baseline=0)))
+    collection.index(small.path)
+    collection.close()
+    reader = make(budget=wide, read_only=True)
+    reader.search("river", rerank=False)
+    reader.vectors, reader.embedder  # noqa: B018
+    alone = wide.used
+    reader.rerank("river", reader.candidates("river"))
+    both = wide.used
+    reader.close()
+    narrow = MemoryBudget((alone + both) // 2 + (both - alone) // 4, baseline=0)
+    tight = make(budget=narrow, read_only=True)
+    expected = [hit.id for hit in make(read_only=True).search("river")]
+    assert [hit.id for hit in tight.search("river")] == expected
+    assert [hit.id for hit in tight.search("river")] == expected

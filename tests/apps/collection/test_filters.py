@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.schema import migrations
+from edge.errors import InputError
+
+
+@dataclass(frozen=True)
+class File:
+    path: str
+    kind: str
+    size: int
+    mtime: datetime
+
+
+def passing(files: list[File], filters: Filters) -> list[str]:
+    """What SQL lets through."""
+    db = sqlite3.connect(":memory:")
+    tables = migrations()[0]
+    assert isinstance(tables, str)
+    db.executescript(tables)
+    db.executemany(
+        "INSERT INTO files(path, root, size, mtime_ns, kind, status) VALUES (?, '/', ?, ?, ?, 'indexed')",
+        [(f.path, f.size, round(f.mtime.timestamp() * 1e9), f.kind) for f in files],
+    )
+    clause, params = filters.where(db)
+    found = [row[0] for row in db.execute(f"SELECT path FROM files WHERE {clause} ORDER BY id", params)]
+    db.close()
+    return found
+
+
+def naive_glob(parts: list[str], pattern: list[str]) -> bool:
+    """Part by part, as one would with a pencil."""
+    if not pattern:
+        return True  # the pattern named a folder above
+    if pattern[0] == "**":
+        if len(pattern) == 1:
+            return True
+        return any(naive_glob(parts[i:], pattern[1:]) for i in range(len(parts)))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and naive_glob(parts[1:], pattern[1:])
+
+
+def naive(file: File, filters: Filters) -> bool:
+    parts = file.path.split("/")[1:]
+    if filters.paths and not any(
+        naive_glob(parts, glob.split("/")[1:])
+        if glob.startswith("/")
+        else any(naive_glob(parts[i:], glob.split("/")) for i in range(len(parts)))
+        for glob in filters.paths
+    ):
+        return False
+    if filters.kinds and not any(file.kind == k or file.path.endswith(f".{k}") for k in filters.kinds):
+        return False
+    return (
+        (filters.after is None or file.mtime >= filters.after)
+        and (filters.before is None or file.mtime < filters.before)
+        and (filters.larger is None or file.size >= filters.larger)
+        and (filters.smaller is None or file.size <= filters.smaller)
+    )
+
+
+names = st.sampled_from(["a", "b", "docs", "x.md", "y.pdf", "z.md.txt", "[b]", "deep"])
+moments = st.datetimes(datetime(2020, 1, 1), datetime(2020, 1, 5)).map(lambda d: d.replace(microsecond=0))
+files = st.lists(
+    st.builds(
+        File,
+        st.lists(names, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts)),
+        st.sampled_from(["pdf", "markdown", "text"]),
+        st.integers(0, 5),
+        moments,
+    ),
+    max_size=12,
+    unique_by=lambda f: f.path,
+)
+part = st.sampled_from(["a", "b", "docs", "*", "*.md", "?", "x.*", "[ab]", "**", "[!a]", "y.pdf"])
+globs = st.tuples(st.sampled_from(["", "/"]), st.lists(part, min_size=1, max_size=3)).map(
+    lambda pair: pair[0] + "/".join(pair[1])
+)
+filters = st.builds(
+    Filters,
+    paths=st.lists(globs, max_size=2).map(tuple),
+    kinds=st.lists(st.sampled_from(["pdf", "md", "text", "markdown"]), max_size=2).map(tuple),
+    after=st.none() | moments,
+    before=st.none() | moments,
+    larger=st.none() | st.integers(0, 5),
+    smaller=st.none() | st.integers(0, 5),
+)
+
+
+@given(files, filters)
+def test_what_passes_is_what_the_naive_twin_lets_pass(some: list[File], conditions: Filters) -> None:
+    assert passing(some, conditions) == [f.path for f in some if naive(f, conditions)]
+
+
+def test_filters_are_written_as_key_and_value() -> None:
+    found = Filters.parse(
+        ["path:docs/**", "path:*.md", "type:pdf", "after:2024-01-31", "before:2024-02-01T12:30", "larger:1MB",
+         "Smaller: 2MB"]
+    )  # fmt: skip
+    assert found == Filters(
+        paths=("docs/**", "*.md"),
+        kinds=("pdf",),
+        after=datetime(2024, 1, 31),
+        before=datetime(2024, 2, 1, 12, 30),
+        larger=10**6,
+        smaller=2 * 10**6,
+    )
+    assert not Filters.parse([])
+    assert Filters.parse(["type:pdf"])
+
+
+@pytest.mark.parametrize("path", ["/home/docs/a.md", "/home/docs/x/y/a.md", "/docs/z"])
+def test_a_folder_s_pattern_holds_for_all_below_it(path: str) -> None:
+    file = File(path, "markdown", 1, datetime(2020, 1, 1))
+    for pattern in ("docs", "docs/", "docs/**", "**"):
+        assert passing([file], Filters(paths=(pattern,))) == [path]
+    assert passing([file], Filters(paths=("doc", "ocs", "home/a.md"))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pdf", "no filter"),
+        ("colour:red", "no filter"),
+        ("type:", "no filter"),
+        ("after:yesterday", "no date"),
+        ("larger:huge", "not a size"),
+        ("path:[a", r"without a \]"),
+        ("path:[z-a]", "no glob"),
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_said(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Filters.parse([text])
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
+    for key in ("path:", "type:", "after:", "larger:", ""):
+        try:
+            found = Filters.parse([key + text])
+        except InputError:
+            continue
+        passing([File("/a/b", "text", 1, datetime(2020, 1, 1))], found)

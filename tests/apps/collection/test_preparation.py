@@ -1,0 +1,131 @@
+"""Reading ahead: bounded, under leases, and over when its reader stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.preparation import Preparation, content_hash
+from edge.apps.collection.schema import migrations
+from edge.apps.documents.base import Chunk, Extracted
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
+from edge.errors import CapabilityError, InputError
+
+
+class Texts:
+    """An extractor of texts of a thousand characters; notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def extract(self, path: Path) -> Extracted:
+        self.read.append(path.name)
+        return Extracted("text", path.name, (Chunk("x" * 1000, "", 1, 1, None),), "utf-8")
+
+
+@pytest.fixture
+def budget() -> MemoryBudget:
+    return MemoryBudget(50_000_000, baseline=0)
+
+
+@pytest.fixture
+def database(tmp_path: Path, budget: MemoryBudget) -> Database:
+    database = Database(tmp_path / "edge.db", migrations(), budget=budget)
+    with database.write() as db:
+        for number in range(30):
+            path = tmp_path / f"{number:02d}.txt"
+            path.write_text(str(number))
+            Catalog().insert(db, str(path), str(tmp_path), due=True)
+    return database
+
+
+@pytest.fixture
+def prepare(database: Database, budget: MemoryBudget, tmp_path: Path) -> Callable[..., Preparation]:
+    return lambda extractor, **options: Preparation(database, Catalog(), extractor, budget, [str(tmp_path)], **options)
+
+
+def settled(texts: Texts) -> int:
+    """How many files have been read when nothing more is."""
+    count = -1
+    while count != len(texts.read):
+        count = len(texts.read)
+        time.sleep(0.2)
+    return count
+
+
+def test_it_reads_ahead_as_far_as_it_may(
+    prepare: Callable[..., Preparation], budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.collection.preparation.AHEAD_BYTES", 5_000)
+    texts = Texts()
+    with prepare(texts) as preparation:
+        assert 3 <= settled(texts) <= 5
+        assert 4_000 < budget.holders()["texts to embed"] < 8_000
+        names = []
+        for prepared in preparation:
+            names.append(Path(prepared.file.path).name)
+            prepared.lease.release()
+        assert names == [f"{number:02d}.txt" for number in range(30)]
+        assert preparation.waited >= 0
+    assert "texts to embed" not in budget.holders()
+
+
+def test_what_nobody_takes_is_given_back(prepare: Callable[..., Preparation], budget: MemoryBudget) -> None:
+    texts = Texts()
+    with prepare(texts) as preparation:
+        next(iter(preparation)).lease.release()
+        settled(texts)
+    assert "texts to embed" not in budget.holders()
+
+
+def test_a_text_that_does_not_fit_is_a_failure_of_its_file_alone(
+    prepare: Callable[..., Preparation], budget: MemoryBudget
+) -> None:
+    class Large(Texts):
+        def extract(self, path: Path) -> Extracted:
+            if path.name == "07.txt":
+                return Extracted("text", "", (Chunk("x" * 60_000_000, "", 1, 1, None),), None)
+            return super().extract(path)
+
+    with prepare(Large()) as preparation:
+        found = list(preparation)
+    assert [Path(one.file.path).name for one in found if one.status == "failed"] == ["07.txt"]
+    assert "60.0 MB does not fit the memory limit" in next(one.reason for one in found if one.status == "failed")
+
+
+def test_outcomes(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
+    class Picky(Texts):
+        def extract(self, path: Path) -> Extracted:
+            if path.name == "01.txt":
+                raise InputError("a damaged text")
+            if path.name == "02.txt":
+                path.unlink()
+                raise InputError("cannot be read: no such file")
+            return super().extract(path)
+
+    (tmp_path / "03.txt").unlink()
+    with prepare(Picky(), clock=lambda: time.time() + 100) as preparation:
+        found = {Path(one.file.path).name: one for one in preparation}
+    assert [found[f"0{i}.txt"].status for i in range(5)] == ["indexed", "failed", "gone", "gone", "indexed"]
+    assert found["01.txt"].reason == "a damaged text"
+    assert found["00.txt"].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
+    assert found["00.txt"].hash == content_hash(tmp_path / "00.txt")
+
+
+def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., Preparation]) -> None:
+    with prepare(Texts()) as preparation:
+        assert all(one.mtime_ns == 0 for one in preparation)
+
+
+def test_an_extractor_that_cannot_work_at_all_is_the_run_s_error(prepare: Callable[..., Preparation]) -> None:
+    class Broken(Texts):
+        def extract(self, path: Path) -> Extracted:
+            raise CapabilityError("the worker cannot be started")
+
+    with prepare(Broken()) as preparation, pytest.raises(CapabilityError, match="cannot be started"):
+        list(preparation)

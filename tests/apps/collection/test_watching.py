@@ -1,0 +1,200 @@
+"""Watching a folder: real files, real notifications."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.narrowing import Narrowed
+from edge.apps.collection.report import IndexReport
+from edge.apps.collection.watching import Watcher
+from edge.errors import InputError, StorageError
+
+
+class Watched:
+    """A watcher at work in a thread, and what it said."""
+
+    def __init__(self, collection: Collection, **options: Any) -> None:
+        self.collection = collection
+        self.reports: list[IndexReport] = []
+        self.notices: list[str] = []
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._watcher = Watcher(
+            collection, report=self.reports.append, notice=self.notices.append, quiet_ms=50, **options
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self._watcher.run(self._stop)
+        except BaseException as error:
+            self._error = error
+
+    def names(self) -> set[str]:
+        return {Path(file.path).name for file in self.collection.files()}
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not holds():
+            assert self._error is None, self._error
+            assert time.monotonic() < end, (self.names(), self.reports, self.notices)
+            time.sleep(0.02)
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        self.until(lambda: len(self.reports) > 0)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def no_rebuild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+    """Records what the watcher looks at; a full comparison fails."""
+    looked: list[list[str]] = []
+    update = Collection.update
+
+    def record(self: Collection, paths: Any, **options: Any) -> IndexReport:
+        looked.append(list(paths))
+        return update(self, looked[-1], **options)
+
+    def refuse(self: Collection, *_: Any, **__: Any) -> IndexReport:
+        raise AssertionError("everything was compared")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "update", record)
+        patch.setattr(Collection, "index", refuse)
+        yield looked
+
+
+def changes_are_followed(watched: Watched, small: Any) -> None:
+    """A file comes, changes and goes."""
+    assert watched.names() == {"rivers.md", "bread.md", "ice.txt", "found-at-start.txt"}
+    (small.path / "new.txt").write_text("A new file about volcanoes.")
+    watched.until(lambda: "new.txt" in watched.names())
+    (small.path / "new.txt").write_text("It is about geysers now, and longer than before.")
+    collection = watched.collection
+    watched.until(lambda: any("geysers" in hit.text for hit in collection.search("geysers", 9, rerank=False)))
+    os.remove(small.path / "new.txt")
+    watched.until(lambda: "new.txt" not in watched.names())
+    assert watched.names() == {"rivers.md", "bread.md", "ice.txt", "found-at-start.txt"}
+
+
+def test_only_what_changes_is_looked_at(collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection.index(small.path)
+    small.write("found-at-start.txt", "Something that came while nobody watched.")
+    with Watched(collection) as watched, no_rebuild(monkeypatch) as looked:
+        changes_are_followed(watched, small)
+    assert {path for paths in looked for path in paths} == {str(small.path / "new.txt")}
+    assert watched.notices == []
+
+
+def test_polling(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    small.write("found-at-start.txt", "Something that came while nobody watched.")
+    with Watched(collection, poll=True, poll_seconds=0.05) as watched:
+        changes_are_followed(watched, small)
+    assert watched.notices == []
+
+
+def test_folders_that_come_and_go_and_rules_that_change(
+    collection: Collection, small: Any, tmp_path: Path, consistent: Callable[[Collection], None]
+) -> None:
+    collection.index(small.path)
+    elsewhere = tmp_path / "elsewhere" / "inner"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "moved.txt").write_text("A file in a folder that is moved in.")
+    with Watched(collection) as watched:
+        shutil.move(elsewhere.parent, small.path / "arrived")
+        watched.until(lambda: "moved.txt" in watched.names())
+        (small.path / ".gitignore").write_text("arrived/\n")
+        watched.until(lambda: "moved.txt" not in watched.names())
+        os.remove(small.path / ".gitignore")
+        watched.until(lambda: "moved.txt" in watched.names())
+        shutil.rmtree(small.path / "arrived")
+        watched.until(lambda: "moved.txt" not in watched.names())
+        (small.path / ".hidden.txt").write_text("hidden")
+        (small.path / "seen.txt").write_text("seen")
+        watched.until(lambda: "seen.txt" in watched.names())
+        assert ".hidden.txt" not in watched.names()
+    consistent(collection)
+
+
+def test_a_root_that_is_a_file_may_be_replaced(collection: Collection, small: Any) -> None:
+    single = small.path / "ice.txt"
+    collection.index(single)
+    with Watched(collection) as watched:
+        replacement = small.write("replacement", "Ice is cold, the new file says.")
+        os.replace(replacement, single)
+        watched.until(lambda: any("new file" in hit.text for hit in collection.search("ice", 5, rerank=False)))
+        assert watched.names() == {"ice.txt"}
+
+
+def test_without_notifications_folders_are_compared(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: str, **options: Any) -> Any:
+        raise OSError("OS file watch limit reached")
+
+    monkeypatch.setattr("watchfiles.watch", refuse)
+    collection.index(small.path)
+    with Watched(collection, poll_seconds=0.05) as watched:
+        assert "watch limit reached" in watched.notices[0]
+        (small.path / "new.txt").write_text("A new file.")
+        watched.until(lambda: "new.txt" in watched.names())
+
+
+def test_changes_wait_for_another_writer(collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection.index(small.path)
+    update, refusals = Collection.update, iter([True, True])
+
+    def busy(self: Collection, paths: Any, **options: Any) -> IndexReport:
+        if next(refusals, False):
+            raise StorageError("another process has been changing the collection")
+        return update(self, paths, **options)
+
+    monkeypatch.setattr(Collection, "update", busy)
+    with Watched(collection) as watched:
+        (small.path / "new.txt").write_text("A new file.")
+        watched.until(lambda: "new.txt" in watched.names())
+    assert len(watched.notices) == 2
+
+
+def test_there_must_be_something_to_watch(collection: Collection) -> None:
+    with pytest.raises(InputError, match="no folder to watch"):
+        Watcher(collection, report=print).run(threading.Event())
+
+
+def test_a_folder_and_a_file_in_it_may_change_together(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    new = small.write("kitchen/new.txt", "A new file.")
+    report = collection.update([new, small.path, small.path / "kitchen", small.path / "nothing"])
+    assert (report.indexed, report.unchanged, report.removed) == (1, 3, 0)
+    assert collection.update(["/elsewhere/entirely"]).changed is False
+
+
+def test_only_the_folders_on_the_way_are_listed(folder: Any) -> None:
+    for name in ("a/b/c.txt", "a/b/d.txt", "a/e/f.txt", "g/h.txt", "i.txt"):
+        folder.write(name, "text")
+    os.symlink(folder.path / "a", folder.path / "link")
+    root = str(folder.path)
+    narrowed = Narrowed(root, [f"{root}/a/b/c.txt"])
+    found = {os.path.relpath(path, root).replace(os.sep, "/") for path in narrowed.siblings()}
+    assert found == {"g", "i.txt", "a/e", "a/b/d.txt"}
+    for path, says in (("a/b/c.txt", True), ("a/b/c.txt/x", True), ("a", True), ("a/b/d.txt", False), ("g", False)):
+        assert narrowed.concerns(f"{root}/{path}") == says
+    assert list(Narrowed(root, [root]).siblings()) == []
+    gone = Narrowed(root, [f"{root}/gone/deep.txt"])
+    assert set(gone.siblings()) == {f"{root}/{name}" for name in ("a", "g", "i.txt")}

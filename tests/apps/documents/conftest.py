@@ -1,0 +1,267 @@
+"""Real files of every kind, built on the spot, and the steps from a file to its blocks and chunks."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from edge.apps.documents.base import Chunk, Document
+from edge.apps.documents.chunking import chunks_of
+from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.registry import choose, load
+from edge.budget import MemoryBudget
+
+Read = Callable[..., Document]
+Cut = Callable[..., list[Chunk]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Writes data to a file of a name and extracts it, in this process."""
+
+    def read(name: str, data: str | bytes) -> Document:
+        path = tmp_path / name
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        with OpenedFile(path) as file:
+            return load(choose(file.name, file.head).extractor)(file)
+
+    return read
+
+
+@pytest.fixture
+def cut(read: Read) -> Cut:
+    """Like `read`, and on to chunks."""
+
+    def cut(name: str, data: str | bytes, max_tokens: int = 220) -> list[Chunk]:
+        document = read(name, data)
+        return list(chunks_of(document.blocks, document.title or name, max_tokens=max_tokens))
+
+    return cut
+
+
+@pytest.fixture(scope="session")
+def session_extractor() -> Iterator[Extractor]:
+    """An extractor whose worker all tests share that do not harm it."""
+    with Extractor(budget=MemoryBudget(10**10)) as extractor:
+        yield extractor
+
+
+Run = tuple[float, float, float, str]
+"""Text on a page of a PDF: x, y and size in points, and what it says."""
+
+
+def pdf_bytes(pages: Sequence[Sequence[Run]], *, title: str = "", encrypted: bool = False) -> bytes:
+    """A PDF with one text run for each entry, in Helvetica."""
+    objects: list[bytes] = []
+
+    def add(body: bytes) -> int:
+        objects.append(body)
+        return len(objects)
+
+    catalog, tree, font = add(b""), add(b""), add(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
+    kids = []
+    for runs in pages:
+        lines = [
+            b"BT /F1 %g Tf 1 0 0 1 %g %g Tm (%s) Tj ET"
+            % (size, x, y, text.encode("cp1252").replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)"))
+            for x, y, size, text in runs
+        ]
+        stream = b"\n".join(lines)
+        content = add(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
+        kids.append(
+            add(
+                b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
+                b"/Resources << /Font << /F1 %d 0 R >> >> >>" % (tree, content, font)
+            )
+        )
+    information = add(b"<< /Title (%s) >>" % title.encode("cp1252"))
+    extra = b""
+    if encrypted:
+        extra = b" /Encrypt %d 0 R /ID [<%s> <%s>]" % (
+            add(b"<< /Filter /Standard /V 1 /R 2 /P -44 /O <%s> /U <%s> >>" % (b"5a" * 32, b"3c" * 32)),
+            b"11" * 16,
+            b"11" * 16,
+        )
+    objects[catalog - 1] = b"<< /Type /Catalog /Pages %d 0 R >>" % tree
+    objects[tree - 1] = b"<< /Type /Pages /Count %d /Kids [%s] >>" % (
+        len(kids),
+        b" ".join(b"%d 0 R" % kid for kid in kids),
+    )
+    out = bytearray(b"%PDF-1.4\n")
+    offsets = []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    for offset in offsets:
+        out += b"%010d 00000 n \n" % offset
+    out += b"trailer\n<< /Size %d /Root %d 0 R /Info %d 0 R%s >>\nstartxref\n%d\n%%%%EOF\n" % (
+        len(objects) + 1,
+        catalog,
+        information,
+        extra,
+        start,
+    )
+    return bytes(out)
+
+
+def epub_bytes(
+    chapters: Sequence[str], *, title: str = "A book", encrypted: Sequence[str] = (), package: str | None = None
+) -> bytes:
+    """An EPUB of XHTML chapters; `package` in place of its own list of contents."""
+    items = "".join(
+        f'<item id="c{n}" href="text/chapter%20{n}.xhtml" media-type="application/xhtml+xml"/>'
+        for n in range(1, len(chapters) + 1)
+    )
+    spine = "".join(f'<itemref idref="c{n}"/>' for n in range(1, len(chapters) + 1))
+    content = package or (
+        '<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0">'
+        f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>'
+        f"<manifest>{items}</manifest><spine>{spine}</spine></package>"
+    )
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as book:
+        book.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")
+        book.writestr(
+            "META-INF/container.xml",
+            '<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+            '<rootfile full-path="OEBPS/content.opf" media-type="application/oebps-package+xml"/>'
+            "</rootfiles></container>",
+        )
+        if encrypted:
+            references = "".join(f'<CipherReference URI="{name}"/>' for name in encrypted)
+            book.writestr("META-INF/encryption.xml", f"<encryption>{references}</encryption>")
+        book.writestr("OEBPS/content.opf", content)
+        for n, chapter in enumerate(chapters, 1):
+            book.writestr(f"OEBPS/text/chapter {n}.xhtml", chapter)
+    return buffer.getvalue()
+
+
+def docx_bytes() -> bytes:
+    """A DOCX with headings, paragraphs and a table."""
+    import docx
+
+    document = docx.Document()
+    document.core_properties.title = "Rivers of the north"
+    document.add_heading("Floods", 1)
+    document.add_paragraph("The river rises in April. Snow melts in the hills.")
+    document.add_heading("Measurements", 2)
+    table = document.add_table(rows=2, cols=2)
+    for row, cells in zip(table.rows, (("Year", "Level"), ("1997", "8.2 m")), strict=True):
+        for cell, text in zip(row.cells, cells, strict=True):
+            cell.text = text
+    document.add_heading("Droughts", 1)
+    document.add_paragraph("In August little is left of it.")
+    buffer = io.BytesIO()
+    document.save(buffer)
+    return buffer.getvalue()
+
+
+def pptx_bytes() -> bytes:
+    """A PPTX of two slides, one with bullets and notes, one with a table."""
+    import pptx
+    from pptx.util import Inches
+
+    deck = pptx.Presentation()
+    first = deck.slides.add_slide(deck.slide_layouts[1])
+    first.shapes.title.text = "Why rivers flood"
+    first.placeholders[1].text = "Melting snow\nHeavy rain"
+    first.notes_slide.notes_text_frame.text = "Show the picture of 1997 here."
+    second = deck.slides.add_slide(deck.slide_layouts[5])
+    second.shapes.title.text = "Levels"
+    table = second.shapes.add_table(2, 2, Inches(1), Inches(2), Inches(4), Inches(1)).table
+    for (row, column), text in {(0, 0): "Year", (0, 1): "Level", (1, 0): "1997", (1, 1): "8.2 m"}.items():
+        table.cell(row, column).text = text
+    buffer = io.BytesIO()
+    deck.save(buffer)
+    return buffer.getvalue()
+
+
+def notebook_text() -> str:
+    """A notebook as Jupyter writes it: one string for each line of a cell."""
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": ["# Rivers\n", "\n", "They flood in spring.\n"]},
+        {
+            "cell_type": "code",
+            "execution_count": 1,
+            "metadata": {},
+            "outputs": [{"name": "stdout", "output_type": "stream", "text": ["outputs are left out\n"]}],
+            "source": ["def level(year):\n", '    return "8.2\\n"\n', "\n", "level(1997)"],
+        },
+    ]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+
+
+HTML = """<!DOCTYPE html>
+<html lang="en"><head><title>Rivers &amp; floods</title>
+<style>p { color: red }</style>
+<script>var hidden = "never shown";</script></head>
+<body><nav><a href="/">Home</a></nav>
+<h1>Rivers<a class="headerlink" href="#r">¶</a></h1>
+<p>They rise
+in spring, when the
+<b>snow</b> melts.</p><!-- a comment
+of two lines -->
+<h2>Levels</h2>
+<table><tr><th>Year</th><th>Level</th></tr>
+<tr><td>1997</td><td>8.2 m</td></tr></table>
+<pre>
+first
+  second
+</pre>
+<ul><li>one<li>two</ul>
+</body></html>
+"""
+
+CHAPTER = """<?xml version="1.0" encoding="utf-8"?>
+<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head>
+<body><h1>{title}</h1>
+<p>{text}</p></body></html>
+"""
+
+
+@pytest.fixture(scope="session")
+def make_pdf() -> Callable[..., bytes]:
+    return pdf_bytes
+
+
+@pytest.fixture(scope="session")
+def make_epub() -> Callable[..., bytes]:
+    return epub_bytes
+
+
+@pytest.fixture(scope="session")
+def samples() -> dict[str, bytes]:
+    """A small real file of every kind, by name."""
+    page = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring, when the snow melts."), (72, 676, 11, "So.")]
+    texts = {
+        "plain.txt": "Rivers\n======\n\nThey rise in spring. Then they fall.\n\nAnother paragraph\nof two lines.\n",
+        "notes.md": "---\ntitle: Notes\n---\n# Rivers\n\nThey *rise*.\n\n```py\nx = 1\n```\n\n"
+        "| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "manual.rst": "Manual\n======\n\n.. note:: careful\n\nUse::\n\n   code here\n\nPart\n----\n\nText.\n",
+        "program.py": '"""A module."""\n\nimport os\n\n\n'
+        'class River:\n    """Flows."""\n\n    def rise(self) -> None:\n        pass\n',
+        "program.c": "#include <stdio.h>\n\nint main(void)\n{\n    return 0;\n}\n\n"
+        "static int level(int year)\n{\n    return 8;\n}\n",
+        "table.csv": 'year;level\n1997;8.2\n2013;"8.8; the\nhighest"\n',
+        "data.json": '{\n "rivers": [\n  {"name": "Elbe", "level": 8.8},\n  {"name": "Oder"}\n ],\n'
+        ' "note": "in \\u00e9t\\u00e9"\n}\n',
+        "records.jsonl": '{"name": "Elbe"}\n{"name": "Oder"}\n',
+        "book.ipynb": notebook_text(),
+        "page.html": HTML,
+    }
+    chapters = [CHAPTER.format(title=f"Chapter {n}", text=f"Text of chapter {n}.") for n in (1, 2)]
+    return {
+        **{name: text.encode() for name, text in texts.items()},
+        "paper.pdf": pdf_bytes([page, [(72, 720, 11, "The second page.")]], title="A paper"),
+        "letter.docx": docx_bytes(),
+        "talk.pptx": pptx_bytes(),
+        "novel.epub": epub_bytes(chapters),
+    }

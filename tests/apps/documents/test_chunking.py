@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.documents.base import Block, Chunk
+from edge.apps.documents.chunking import _cut, chunks_of
+from edge.apps.documents.lengths import estimate_pieces
+from edge.apps.documents.units import Unit, units_of
+
+Cut = Callable[..., list[Chunk]]
+
+
+def prose(words: int, line: int = 1, **fields: object) -> Block:
+    return Block(" ".join(["word"] * (words - 1) + ["end."]), line, line, **fields)  # type: ignore[arg-type]
+
+
+def paragraphs(*words: int) -> list[Block]:
+    return [prose(count, 2 * index + 1) for index, count in enumerate(words)]
+
+
+def sizes(chunks: list[Chunk]) -> list[int]:
+    return [len(chunk.text.split()) for chunk in chunks]
+
+
+def test_small_neighbours_are_merged() -> None:
+    chunks = list(chunks_of(paragraphs(*[20] * 8), ""))
+    assert len(chunks) == 1
+    assert chunks[0].text.count("\n\n") == 7
+    assert (chunks[0].line_start, chunks[0].line_end) == (1, 15)
+
+
+def test_a_long_section_is_cut_into_even_parts_between_sentences() -> None:
+    text = " ".join(f"Sentence number {n} says about ten more words than this one." for n in range(40))
+    chunks = list(chunks_of([Block(text, 1, 1)], ""))
+    counts = sizes(chunks)
+    assert all(chunk.text.startswith("Sentence") and chunk.text.endswith("one.") for chunk in chunks)
+    assert max(counts) - min(counts) <= 11
+    assert all(estimate_pieces(chunk.text) <= 220 for chunk in chunks)
+
+
+def test_a_section_that_fills_a_chunk_keeps_to_itself() -> None:
+    blocks = [prose(130, 1, path=("A",)), prose(130, 3, path=("B",)), prose(130, 5, path=("C",))]
+    assert [chunk.context for chunk in chunks_of(blocks, "T")] == ["T > A", "T > B", "T > C"]
+
+
+def test_a_heading_stays_with_what_it_heads() -> None:
+    blocks = []
+    for n in range(12):
+        blocks.append(Block(f"Heading {n}", 4 * n + 1, 4 * n + 1, kind="heading", path=(f"Heading {n}",)))
+        blocks.append(prose(40 + 13 * n, 4 * n + 3, path=(f"Heading {n}",)))
+    for chunk in chunks_of(blocks, ""):
+        assert not chunk.text.splitlines()[-1].startswith("Heading")
+
+
+def test_a_sentence_longer_than_a_chunk_is_cut_between_words() -> None:
+    words = [f"word{n}" for n in range(600)]
+    chunks = list(chunks_of([Block(" ".join(words), 1, 1)], ""))
+    assert " ".join(chunk.text for chunk in chunks).split() == words
+    assert all(estimate_pieces(chunk.text) <= 220 for chunk in chunks)
+
+
+def test_a_word_longer_than_a_chunk_is_cut_anywhere() -> None:
+    text = "x" * 5000 + " 山" * 10 + "é" * 3000
+    chunks = list(chunks_of([Block(text, 1, 1)], "", max_tokens=64))
+    assert "".join("".join(chunk.text.split()) for chunk in chunks) == text.replace(" ", "")
+    assert all(estimate_pieces(chunk.text) <= 64 for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "See Fig. 3 for that. Next one.",
+        "It was J. R. Tolkien. Next one.",
+        "Rivers, e.g. Elbe and Oder, flood. Next one.",
+        "Version 1.2 is out. Next one.",
+        "He asked “Why?” and left. Next one.",
+        "Costs 5 p. A pound more. Next one.".replace("p. A", "p. a"),
+    ],
+)
+def test_dots_that_end_no_sentence(text: str) -> None:
+    units = list(units_of(Block(text, 1, 1), 0, 1000))
+    assert [text[unit.start : unit.end].strip() for unit in units] == [text.removesuffix(" Next one."), "Next one."]
+
+
+def test_items_of_a_list_are_units() -> None:
+    text = "Things:\n- one\n  goes on\n- two\n3. three"
+    units = list(units_of(Block(text, 5, 9), 0, 1000))
+    assert [(unit.first, unit.last) for unit in units] == [(0, 0), (1, 2), (3, 3), (4, 4)]
+
+
+def test_code_is_cut_after_blank_lines_and_at_the_margin() -> None:
+    body = "\n".join(f"    statement_{n} = call(argument_{n})" for n in range(12))
+    text = f"def first():\n{body}\n\ndef second():\n{body}\n\ndef third():\n{body}"
+    chunks = list(chunks_of([Block(text, 1, text.count("\n") + 1, kind="lines")], "", max_tokens=200))
+    assert [chunk.text.split("(")[0] for chunk in chunks] == ["def first", "def second", "def third"]
+    assert [(chunk.line_start, chunk.line_end) for chunk in chunks] == [(1, 13), (15, 27), (29, 41)]
+
+
+def test_a_chunk_never_spans_two_pages() -> None:
+    blocks = [prose(10, 1, page=1), prose(10, 2, page=1), prose(10, 1, page=2), prose(10, 1, page=4)]
+    assert [(chunk.page, chunk.line_start, chunk.line_end) for chunk in chunks_of(blocks, "")] == [
+        (1, 1, 2),
+        (2, 1, 1),
+        (4, 1, 1),
+    ]
+
+
+def test_context_is_title_and_headings_that_the_text_does_not_show() -> None:
+    heading = Block("# B", 1, 1, kind="heading", path=("A", "B"))
+    blocks = [heading, prose(150, 3, path=("A", "B")), prose(150, 5, path=("A", "B"))]
+    first, second = chunks_of(blocks, "The  title")
+    assert first.context == "The title > A"
+    assert second.context == "The title > A > B"
+    merged = [prose(20, 1, path=("A", "B")), prose(20, 3, path=("A", "C"))]
+    assert [chunk.context for chunk in chunks_of(merged, "T")] == ["T > A"]
+    assert [chunk.context for chunk in chunks_of([prose(5, path=("Same", "B"))], "Same")] == ["Same > B"]
+
+
+def test_a_long_context_leaves_room_for_the_text() -> None:
+    path = tuple(f"a heading that goes on for very long and then some {n}" for n in range(30))
+    blocks = [prose(400, 1, path=path)]
+    for chunk in chunks_of(blocks, "title " * 100, max_tokens=100):
+        assert estimate_pieces(chunk.context) <= 25
+        assert estimate_pieces(chunk.text) + estimate_pieces(chunk.context) <= 100
+    assert chunk.context.startswith("title")
+    assert chunk.context
+
+
+def test_many_blank_lines_shrink_to_one() -> None:
+    text = "a\n" + "\n" * 50 + "b\n\nc"
+    (chunk,) = chunks_of([Block(text, 1, 54, kind="lines")], "")
+    assert chunk.text == "a\n\nb\n\nc"
+    assert (chunk.line_start, chunk.line_end) == (1, 54)
+
+
+def test_lines_that_do_not_count_up_are_kept() -> None:
+    block = Block("one\ntwo\nthree", 7, 21, kind="lines", lines=(7, 14, 21))
+    (chunk,) = chunks_of([block], "")
+    assert (chunk.line_start, chunk.line_end) == (7, 21)
+
+
+def every_cut(n: int) -> list[list[tuple[int, int]]]:
+    found = []
+    for count in range(n):
+        for ends in itertools.combinations(range(1, n), count):
+            edges = [0, *ends, n]
+            found.append(list(itertools.pairwise(edges)))
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.integers(5, 120), st.sampled_from(["", "A", "A/x", "A/y", "B"])), min_size=1, max_size=8),
+    st.data(),
+)
+def test_the_cut_is_the_cheapest_of_all(parts: list[tuple[int, str]], data: st.DataObject) -> None:
+    """Against the cost of every possible cut, as the module's docstring has it."""
+    blocks = [
+        prose(words, 2 * n + 1, path=tuple(path.split("/")) if path else ()) for n, (words, path) in enumerate(parts)
+    ]
+    units = [unit for n, block in enumerate(blocks) for unit in units_of(block, n, 220)]
+    room = 220.0
+    runs = _cut(blocks, units, [room] * len(units))
+
+    def cost(cut: list[tuple[int, int]]) -> float:
+        total = 0.0
+        for number, (first, end) in enumerate(cut):
+            filled = sum(unit.pieces for unit in units[first:end])
+            if filled > room:
+                return math.inf
+            total += (1 - filled / room) ** 2
+            changed = [blocks[units[i].block].path != blocks[units[i - 1].block].path for i in range(first, end)]
+            if number and not changed[0]:
+                total += units[first].cost
+            for i in range(first + 1, end):
+                if changed[i - first]:
+                    total += boundary(blocks[units[i - 1].block].path, blocks[units[i].block].path)
+        return total
+
+    def boundary(before: tuple[str, ...], here: tuple[str, ...]) -> float:
+        if here[: len(before)] == before:
+            return 0.175
+        return 0.35 if len(here) > 1 and here[:1] == before[:1] else 0.8
+
+    best = min(map(cost, every_cut(len(units))))
+    assert cost(runs) == pytest.approx(best)
+
+
+def test_units_know_their_lines() -> None:
+    text = "  One.  \n Two goes\non. Three.\n\nFour."
+    units = list(units_of(Block(text, 1, 5), 0, 100))
+    assert [(text[u.start : u.end].strip(), u.first, u.last) for u in units] == [
+        ("One.", 0, 0),
+        ("Two goes\non.", 1, 2),
+        ("Three.", 2, 2),
+        ("Four.", 4, 4),
+    ]
+    assert all(isinstance(unit, Unit) for unit in units)

@@ -1,0 +1,440 @@
+"""The worker process: what it does right, and what it survives."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge.apps.documents.base import Extracted, Reason, Skipped
+from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
+from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, InputError
+from edge.trace import Trace
+
+PLUGIN = """
+import ctypes, os, sys, time
+from edge.apps.documents.base import Block, Document
+
+def read(text):
+    return Document("A plug-in's title", [Block(text, 1, 1)])
+
+def extract(file):
+    what, _, rest = file.read().decode().partition(" ")
+    if what == "hang":
+        time.sleep(1000)
+    elif what == "spin":
+        (lambda: [None for _ in iter(int, 1)])()
+    elif what == "crash":
+        ctypes.string_at(0)
+    elif what == "exit":
+        os._exit(3)
+    elif what == "abort":
+        os.abort()
+    elif what == "hold":
+        held = [b"x" * 1_000_000 for _ in range(int(rest))]
+        time.sleep(0.2)
+        return read(f"held {len(held)}")
+    elif what == "touch":
+        held = bytearray(int(rest) * 1_000_000)
+        time.sleep(5)
+    elif what == "print":
+        print("noise" * 10_000)
+        os.write(1, b"more noise")
+        sys.stderr.write("noise")
+        sys.stdin.read()
+    elif what == "much":
+        return Document("", [Block(f"Sentence {n} of very many.", n, n, path=(str(n),)) for n in range(1, int(rest))])
+    elif what == "raise":
+        raise KeyError("odd")
+    elif what == "exhaust":
+        raise MemoryError
+    elif what == "pid":
+        return read(str(os.getpid()))
+    elif what == "modules":
+        return read(" ".join(sorted(sys.modules)))
+    elif what == "surrogate":
+        return read("a \\ud800 b")
+    return read(rest)
+"""
+
+Ask = Callable[..., Extracted]
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An extractor for `.xyz` that does what its file says, importable in this process and its children."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "edge_test_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(folder))
+    return {".xyz": "edge_test_plugin:extract"}
+
+
+@pytest.fixture
+def budget() -> MemoryBudget:
+    return MemoryBudget(10**9, baseline=0)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    return Trace()
+
+
+@pytest.fixture
+def extractor(plugins: dict[str, str], budget: MemoryBudget, trace: Trace) -> Iterator[Extractor]:
+    with Extractor(budget=budget, seconds=30, plugins=plugins, trace=trace) as extractor:
+        yield extractor
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Has an extractor read a plug-in file with these words."""
+
+    def ask(extractor: Extractor, words: str) -> Extracted:
+        path = tmp_path / "file.xyz"
+        path.write_text(words)
+        return extractor.extract(path)
+
+    return ask
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[str, bytes], tmp_path: Path) -> None:
+    kinds = {}
+    for name, data in samples.items():
+        (tmp_path / name).write_bytes(data)
+        extracted = session_extractor.extract(tmp_path / name)
+        kinds[name] = extracted.kind
+        assert extracted.chunks
+        assert extracted.title
+        assert all(chunk.text.strip() and chunk.context for chunk in extracted.chunks)
+        assert extracted.warning == ""
+    assert kinds == {
+        "plain.txt": "text",
+        "notes.md": "markdown",
+        "manual.rst": "rst",
+        "program.py": "code",
+        "program.c": "code",
+        "table.csv": "csv",
+        "data.json": "json",
+        "records.jsonl": "json",
+        "book.ipynb": "notebook",
+        "page.html": "html",
+        "paper.pdf": "pdf",
+        "letter.docx": "docx",
+        "talk.pptx": "pptx",
+        "novel.epub": "epub",
+    }
+
+
+def test_the_title_is_the_files_name_where_it_has_none(session_extractor: Extractor, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("Some words.")
+    extracted = session_extractor.extract(tmp_path / "words.txt")
+    assert (extracted.title, extracted.encoding) == ("words.txt", "utf-8")
+    assert [chunk.context for chunk in extracted.chunks] == ["words.txt"]
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
+def test_names_that_are_no_text_are_read(session_extractor: Extractor, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff\n.txt")
+    path.write_text("Some words.")
+    extracted = session_extractor.extract(path)
+    assert extracted.title == "\\xff\n.txt"
+    assert [chunk.context for chunk in extracted.chunks] == ["\\xff .txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("empty.txt", b"", Reason.EMPTY),
+        ("blank.txt", b" \n\x0c\n", Reason.NO_TEXT),
+        ("binary.txt", b"\x7fELF\0\0", Reason.BINARY),
+        ("picture.svg", b"<svg/>", Reason.UNSUPPORTED),
+        ("large.txt", b"x" * 3000, Reason.TOO_LARGE),
+    ],
+)
+def test_what_holds_nothing_is_skipped_with_its_reason(tmp_path: Path, name: str, data: bytes, reason: Reason) -> None:
+    (tmp_path / name).write_bytes(data)
+    with Extractor(budget=MemoryBudget(10**9, baseline=0), max_bytes=2000) as extractor:
+        with pytest.raises(Skipped) as skipped:
+            extractor.extract(tmp_path / name)
+        assert skipped.value.reason is reason
+
+
+def test_what_is_no_file_is_skipped(session_extractor: Extractor, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "target").write_text("text")
+    for name, reason in (("link", Reason.SYMLINK), ("nowhere", Reason.UNREADABLE), (".", Reason.SPECIAL)):
+        with pytest.raises(Skipped) as skipped:
+            session_extractor.extract(tmp_path / name)
+        assert skipped.value.reason is reason
+    with pytest.raises(Skipped, match="null"):
+        session_extractor.extract(tmp_path / "nul\0l")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(Skipped, match="not a regular file"):
+            session_extractor.extract(tmp_path / "pipe")
+
+
+def test_one_worker_reads_all_files_and_starts_with_the_first(extractor: Extractor, ask: Ask, trace: Trace) -> None:
+    before = children()
+    pids = {ask(extractor, "pid").chunks[0].text for _ in range(3)}
+    assert {int(pid) for pid in pids} == children() - before
+    assert trace.snapshot() == {"documents.files": 3, "documents.chunks": 3, "documents.worker_starts": 1}
+    extractor.close()
+    assert children() == before
+    assert ask(extractor, "say again").chunks[0].text == "again"
+
+
+@pytest.mark.parametrize("words", ["hang", "spin"])
+def test_a_file_that_hangs_is_cut_off(plugins: dict[str, str], budget: MemoryBudget, ask: Ask, words: str) -> None:
+    with Extractor(budget=budget, seconds=0.5, plugins=plugins) as extractor:
+        with pytest.raises(InputError, match=r"took longer than 0\.5 seconds"):
+            ask(extractor, words)
+        assert ask(extractor, "say on").chunks[0].text == "on"
+
+
+@pytest.mark.parametrize(
+    ("words", "how"), [("crash", "SIGSEGV|SIGBUS|exit code"), ("abort", "SIGABRT|exit code"), ("exit", "exit code 3")]
+)
+def test_a_file_that_crashes_the_worker_fails_alone(
+    extractor: Extractor, ask: Ask, trace: Trace, words: str, how: str
+) -> None:
+    with pytest.raises(InputError, match=f"crashed the process that was reading it .({how})"):
+        ask(extractor, words)
+    assert ask(extractor, "say on").chunks[0].text == "on"
+    assert trace.counters["documents.failed"] == 1
+    assert trace.counters["documents.worker_starts"] == 2
+
+
+def test_a_worker_that_somebody_killed_is_replaced(extractor: Extractor, ask: Ask) -> None:
+    pid = int(ask(extractor, "pid").chunks[0].text)
+    os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
+    assert int(ask(extractor, "pid").chunks[0].text) != pid
+
+
+def test_a_file_that_needs_too_much_memory_is_cut_off(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
+    with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=80_000_000) as extractor:
+        with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
+            ask(extractor, "touch 300")
+        with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
+            ask(extractor, "exhaust")
+        assert budget.used == 0
+        assert ask(extractor, "say on").chunks[0].text == "on"
+
+
+def test_a_file_that_needs_more_memory_gets_it_while_there_is_some(
+    plugins: dict[str, str], ask: Ask, trace: Trace
+) -> None:
+    budget = MemoryBudget(150_000_000, baseline=0)
+    with Extractor(
+        budget=budget, plugins=plugins, memory=40_000_000, most_memory=140_000_000, trace=trace
+    ) as extractor:
+        assert ask(extractor, "hold 70").chunks[0].text == "held 70"
+        assert trace.counters["documents.worker_starts"] == 2
+        assert budget.holders().get("document worker", 0) == 0  # that worker is gone
+        ask(extractor, "say on")
+        assert budget.holders()["document worker"] == 40_000_000
+        with budget.reserve("somebody else", 100_000_000), pytest.raises(InputError, match="leaves no more"):
+            ask(extractor, "hold 70")
+
+
+def test_the_system_refuses_memory_beyond_the_limit(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
+    """Faster than the parent's watch can look."""
+    with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=40_000_000) as extractor:
+        with pytest.raises(InputError, match=r"needs more than 40\.0 MB of memory"):
+            ask(extractor, "touch 100000")
+        assert ask(extractor, "say on").chunks[0].text == "on"
+
+
+def test_worker_and_result_are_leased(extractor: Extractor, ask: Ask, budget: MemoryBudget) -> None:
+    extracted = ask(extractor, "much 5000")
+    assert len(extracted.chunks) > 100
+    text = sum(len(chunk.text) for chunk in extracted.chunks)
+    assert budget.holders()["document worker"] == WORKER_NBYTES
+    assert budget.holders()["extracted text"] >= text
+    ask(extractor, "say on")
+    assert budget.holders()["extracted text"] < text
+    extractor.close()
+    assert budget.used == 0
+
+
+def test_a_result_that_does_not_fit_the_limit_fails_alone(plugins: dict[str, str], ask: Ask) -> None:
+    budget = MemoryBudget(WORKER_NBYTES + 100_000, baseline=0)
+    with Extractor(budget=budget, plugins=plugins) as extractor:
+        with pytest.raises(InputError, match="does not fit the memory limit"):
+            ask(extractor, "much 10000")
+        assert ask(extractor, "say on").chunks[0].text == "on"
+
+
+def test_a_limit_without_room_for_a_worker_is_refused(plugins: dict[str, str], ask: Ask) -> None:
+    budget = MemoryBudget(WORKER_NBYTES - 1, baseline=0)
+    before = children()
+    with Extractor(budget=budget, plugins=plugins) as extractor, pytest.raises(BudgetExceeded, match="document worker"):
+        ask(extractor, "say on")
+    assert children() == before
+
+
+def test_an_idle_worker_is_small_and_lean(extractor: Extractor, ask: Ask) -> None:
+    words = ask(extractor, "modules")
+    modules = set(" ".join(chunk.text for chunk in words.chunks).split())
+    assert not modules & {
+        "numpy",
+        "onnxruntime",
+        "faiss",
+        "psutil",
+        "pypdfium2",
+        "lxml",
+        "markdown_it",
+        "docutils",
+        "click",
+    }
+    assert extractor._worker is not None
+    assert extractor._worker.resident() < 30_000_000
+
+
+def test_noise_of_a_library_does_not_get_between_the_answers(extractor: Extractor, ask: Ask) -> None:
+    assert ask(extractor, "print and say").chunks[0].text == "and say"
+
+
+def test_what_an_extractor_raises_is_damage(extractor: Extractor, ask: Ask) -> None:
+    with pytest.raises(InputError, match=r"damaged, or not what its name says .KeyError"):
+        ask(extractor, "raise")
+    assert ask(extractor, "surrogate").chunks[0].text == "a ? b"
+
+
+def test_an_extractor_that_cannot_be_imported_fails_its_files_only(tmp_path: Path, budget: MemoryBudget) -> None:
+    (tmp_path / "a.xyz").write_text("text")
+    (tmp_path / "a.txt").write_text("text")
+    with Extractor(budget=budget, plugins={".xyz": "no_such_module:extract"}) as extractor:
+        with pytest.raises(InputError, match="no_such_module"):
+            extractor.extract(tmp_path / "a.xyz")
+        assert extractor.extract(tmp_path / "a.txt").chunks
+
+
+def test_threads_take_turns(extractor: Extractor, ask: Ask, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.xyz" for n in range(20)]
+    for n, path in enumerate(paths):
+        path.write_text(f"say number {n}")
+    said: dict[int, str] = {}
+
+    def read(n: int) -> None:
+        said[n] = extractor.extract(paths[n]).chunks[0].text
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == {n: f"number {n}" for n in range(20)}
+
+
+def test_an_interrupt_leaves_no_half_answer(extractor: Extractor, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(extractor, "say on")
+
+    def interrupted(nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extractor, "_hold", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ask(extractor, "much 3000")
+    gc.collect()
+    assert ask(extractor, "say on").chunks[0].text == "on"
+
+
+def test_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is indexed from within may hold a stranger's `json.py`."""
+    for name in ("json", "signal", "lxml", "edge", "sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text("import os; open('imported', 'w').close(); os._exit(9)")
+    (tmp_path / "a.html").write_text("<p>text")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    with Extractor(budget=budget) as extractor:
+        assert extractor.extract(Path("a.html")).chunks[0].text == "text"
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_worker_that_cannot_start_says_why(
+    tmp_path: Path, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with Extractor(budget=budget) as extractor:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(tmp_path / "no-python"))
+            with pytest.raises(CapabilityError, match="cannot be started"):
+                extractor.extract(tmp_path / "a.txt")
+            patch.setattr(sys, "executable", "")
+            with pytest.raises(CapabilityError, match="cannot start another"):
+                extractor.extract(tmp_path / "a.txt")
+        (tmp_path / "json.py").write_text("raise RuntimeError('a broken library')")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(tmp_path))
+            with pytest.raises(CapabilityError, match="a broken library"):
+                extractor.extract(tmp_path / "a.txt")
+        assert budget.used == 0
+        assert extractor.extract(tmp_path / "a.txt").chunks
+
+
+def test_chunks_too_small_for_a_sentence_are_refused(budget: MemoryBudget) -> None:
+    with pytest.raises(ConfigError, match="at least 32"):
+        Extractor(budget=budget, max_tokens=10)
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from edge.apps.documents.extraction import Extractor
+from edge.budget import MemoryBudget
+extractor = Extractor(budget=MemoryBudget(10**9), plugins={".xyz": "edge_test_plugin:extract"})
+for path in sys.argv[1:]:
+    print(extractor.extract(Path(path)).chunks[0].text, flush=True)
+"""
+
+
+def test_it_works_from_a_script_without_a_main_guard_and_from_stdin(tmp_path: Path, plugins: dict[str, str]) -> None:
+    (tmp_path / "a.xyz").write_text("say hello")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "plugins"))
+    for command, typed in (
+        ([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "a.xyz")], ""),
+        ([sys.executable, "-i", "-", str(tmp_path / "a.xyz")], SCRIPT.replace("    print", " print") + "\n\n"),
+        ([sys.executable, "-c", SCRIPT, str(tmp_path / "a.xyz")], ""),
+    ):
+        run = subprocess.run(command, input=typed, capture_output=True, text=True, env=environment, check=False)
+        assert run.stdout == "hello\n", run.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL to send")
+def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path, plugins: dict[str, str]) -> None:
+    (tmp_path / "a.xyz").write_text("pid")
+    script = SCRIPT + "\ntime.sleep(1000)\n"
+    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "plugins"))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "a.xyz")], stdout=subprocess.PIPE, env=environment
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

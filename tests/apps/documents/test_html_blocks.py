@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.apps.documents.base import Document, Skipped
+from edge.apps.documents.html import html_blocks
+from edge.errors import InputError
+
+Read = Callable[[str, "str | bytes"], Document]
+
+OPENING = (
+    "<p>",
+    "<div>",
+    "<b>",
+    "<h2>",
+    "<li>",
+    "<td>",
+    "<tr>",
+    "<table>",
+    "<br>",
+    "</p>",
+    "</div>",
+    "</b>",
+    "</table>",
+)
+OTHERS = (
+    "<a\nhref='x'\n>", "<!-- w0 \n -->", "<script>\nvar w0 = '<p>';\n</script>", "<style>\nw0 {}\n</style>",
+    "\n", "\n\n", " ", "&amp;", "&nbsp;", "<pre>\n", "</pre>", "<nav>\nmenu</nav>",
+    "<img alt='picture'>", "<", "<?x\n?>",
+    "<select>\n<option>w0</select>", "<ul>", "</ul>", "<p hidden>\nw0</p>", "<svg><text>w0\n</text></svg>",
+)  # fmt: skip
+
+
+def test_a_page(read: Read, samples: dict[str, bytes]) -> None:
+    document = read("page.html", samples["page.html"])
+    assert document.title == "Rivers & floods"
+    assert [(b.kind, b.line_start, b.line_end, b.path, b.text) for b in document.blocks] == [
+        ("heading", 6, 6, ("Rivers",), "Rivers"),
+        ("prose", 7, 9, ("Rivers",), "They rise\nin spring, when the\nsnow melts."),
+        ("heading", 11, 11, ("Rivers", "Levels"), "Levels"),
+        ("prose", 12, 12, ("Rivers", "Levels"), "Year | Level"),
+        ("prose", 13, 13, ("Rivers", "Levels"), "1997 | 8.2 m"),
+        ("lines", 15, 16, ("Rivers", "Levels"), "first\n  second"),
+        ("prose", 18, 18, ("Rivers", "Levels"), "one"),
+        ("prose", 18, 18, ("Rivers", "Levels"), "two"),
+    ]
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.one_of(st.sampled_from(OPENING), st.sampled_from(OTHERS), st.just("WORD")), max_size=40), st.booleans()
+)
+def test_every_word_stands_on_its_line(parts: list[str], whole: bool) -> None:
+    """Words are numbered, so that each can be looked up in the source."""
+    parts = [f" w{n} " if part == "WORD" else part for n, part in enumerate(parts, 1)]
+    source = "".join(parts)
+    if whole:
+        source = f"<!DOCTYPE html>\n<html><head>\n<title>t\nu</title>\n</head>\n<body>\n{source}\n</body></html>"
+    line_of = {}
+    for number, line in enumerate(source.split("\n"), 1):
+        for word in line.replace("<", " ").split():
+            line_of[word] = number
+    _, blocks = html_blocks(source)
+    seen = []
+    for block in blocks:
+        assert block.lines is not None
+        for text, number in zip(block.text.split("\n"), block.lines, strict=True):
+            assert block.line_start <= number <= block.line_end
+            for word in text.split():
+                if word.startswith("w"):
+                    seen.append(word)
+                    assert line_of[word] == number
+    assert len(set(seen)) == len(seen)
+    assert "w0" not in seen
+
+
+def test_lines_beyond_what_the_parser_counts() -> None:
+    source = "<body>\n" + "<p>line\n" * 70_000 + "<p>last"
+    _, blocks = html_blocks(source)
+    assert (blocks[0].line_start, blocks[-1].line_start) == (2, 70_002)
+    assert all(block.line_start == number for number, block in enumerate(blocks, 2))
+
+
+def test_the_navigation_of_a_page_that_is_nothing_else_is_kept() -> None:
+    _, blocks = html_blocks("<body><nav><p>All the text stands in an element that is never closed.")
+    assert [block.text for block in blocks] == ["All the text stands in an element that is never closed."]
+
+
+def test_boilerplate_is_left_out() -> None:
+    source = (
+        "<body><div role=navigation>menu</div><header role=banner>site</header><nav>nav</nav>"
+        "<noscript>enable</noscript><template>t</template>"
+        "<form><select><option>o</select><button>b</button></form><main>Text.</main>"
+    )
+    assert [block.text for block in html_blocks(source)[1]] == ["Text."]
+
+
+def test_xhtml_that_closes_empty_elements_its_own_way() -> None:
+    source = (
+        '<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml"><head><title/><script src="x"/></head>\n'
+        '<body><a id="here"/><p>One.</p><div class="line"/>\n<p>Two<br/>three.</p></body></html>'
+    )
+    assert [(b.text, b.line_start) for b in html_blocks(source)[1]] == [("One.", 3), ("Two\nthree.", 4)]
+
+
+@pytest.mark.parametrize(
+    ("head", "codec"),
+    [
+        ('<meta charset="windows-1251">', "cp1251"),
+        ('<meta http-equiv=x content="text/html; charset=koi8-r">', "koi8_r"),
+    ],
+)
+def test_the_encoding_that_the_page_names(read: Read, head: str, codec: str) -> None:
+    document = read("a.html", f"<html><head>{head}</head><body>Река</body>".encode(codec))
+    assert document.blocks[0].text == "Река"
+
+
+def test_a_page_without_text_is_skipped(read: Read) -> None:
+    with pytest.raises(Skipped, match="no text"):
+        read("a.html", "<html><body><script>render()</script></body></html>")
+
+
+@pytest.mark.parametrize("depth", [300, 2_000])
+def test_deep_trees_are_read(depth: int) -> None:
+    _, blocks = html_blocks("<div>" * depth + "deep" + "</div>" * depth)
+    assert [block.text for block in blocks] == ["deep"]
+
+
+def test_trees_that_are_too_deep_are_refused() -> None:
+    with pytest.raises(InputError, match="nested deeper"):
+        html_blocks("<div>" * 5_000 + "deep")
+
+
+def test_entities_are_not_multiplied(read: Read) -> None:
+    source = (
+        '<!DOCTYPE html [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><html><body>x &b; y &lt;</body></html>'
+    )
+    assert "aaaaaaaaaaaaaaaaaaaa" not in " ".join(block.text for block in read("a.html", source).blocks)
+
+
+@given(st.text(st.sampled_from("<>/!-?&;#[]'\"= \nabpx"), max_size=200))
+def test_any_soup_is_read(source: str) -> None:
+    for block in html_blocks(source)[1]:
+        assert block.text.strip()
+        assert block.line_start <= block.line_end <= source.count("\n") + 1

@@ -1,0 +1,94 @@
+"""Which extractor a file gets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.documents.base import Reason, Skipped
+from edge.apps.documents.opened import HEAD_BYTES
+from edge.apps.documents.registry import KINDS, choose, is_binary, load
+
+TEXT = b"Just some words.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "kind"),
+    [
+        ("notes.MD", TEXT, "markdown"),
+        ("README", TEXT, "text"),
+        ("Makefile", TEXT, "code"),
+        ("unknown.suffix", TEXT, "text"),
+        ("no suffix", TEXT, "text"),
+        (".txt", TEXT, "text"),
+        ("script", b"#!/usr/bin/env python3\n", "code"),
+        ("script", b"#!/bin/sh\n", "code"),
+        ("page", b"  <!-- a -->\n<!DOCTYPE html>\n", "html"),
+        ("page.txt", b"<?xml version='1.0'?><html>", "html"),
+        ("page.py", b"<html>", "code"),
+        ("paper", b"junk before %PDF-1.7\n", "pdf"),
+        ("paper.txt", b"%PDF-1.7\n\0\0", "pdf"),
+        ("about.txt", b"A file begins with %PDF-1.7.\n", "text"),
+        ("utf16.txt", "\ufeffwords".encode("utf-16-le"), "text"),
+        ("latin.txt", "Füße, Straße".encode("cp1252"), "text"),
+        ("colours.log", b"\x1b[31mred\x1b[0m\n", "text"),
+    ],
+)
+def test_kind(name: str, head: bytes, kind: str) -> None:
+    assert choose(name, head).name == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "reason"),
+    [
+        ("a.txt", b"\x89PNG\r\n\x1a\n\0\0\0", Reason.BINARY),
+        ("a.py", b"text\0text", Reason.BINARY),
+        ("a", bytes(range(1, 256)), Reason.BINARY),
+        ("a.svg", b"<svg/>", Reason.UNSUPPORTED),
+        ("a.rtf", b"{\\rtf1 text}", Reason.UNSUPPORTED),
+        ("a.ps", b"%!PS-Adobe-3.0", Reason.UNSUPPORTED),
+        ("a.xlsx", b"PK\x03\x04....", Reason.UNSUPPORTED),
+        ("a.docx", TEXT, Reason.UNSUPPORTED),
+    ],
+)
+def test_what_is_not_read(name: str, head: bytes, reason: Reason) -> None:
+    with pytest.raises(Skipped) as skipped:
+        choose(name, head)
+    assert skipped.value.reason is reason
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.extractor)
+def test_every_extractor_is_there(kind: object) -> None:
+    assert callable(load(kind.extractor))  # type: ignore[attr-defined]
+
+
+def test_no_suffix_has_two_kinds() -> None:
+    suffixes = [suffix for kind in KINDS for suffix in kind.suffixes]
+    assert len(suffixes) == len(set(suffixes))
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1))
+def test_text_is_not_binary(text: str) -> None:
+    assert not is_binary(text.encode())
+
+
+def test_random_bytes_are_binary() -> None:
+    import random
+
+    for seed in range(50):
+        data = random.Random(seed).randbytes(HEAD_BYTES).replace(b"\0", b"")
+        assert is_binary(data)
+
+
+@given(st.binary(max_size=600), st.text(max_size=12))
+def test_any_head_has_a_kind_or_a_reason(head: bytes, name: str) -> None:
+    try:
+        found = choose(name, head).name
+    except Skipped as reason:
+        found = str(reason)
+    assert found
+
+
+def test_comments_before_markup_take_no_time() -> None:
+    assert choose("a", b"<!---->" * 1100 + b"x").name == "text"

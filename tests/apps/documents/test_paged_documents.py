@@ -1,0 +1,341 @@
+"""PDF, DOCX, PPTX and EPUB; where a library can build them, it is the oracle."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge.apps.documents import archive
+from edge.apps.documents.base import Chunk, Document, Reason, Skipped
+from edge.errors import InputError
+
+Read = Callable[[str, bytes], Document]
+Cut = Callable[[str, bytes], "list[Chunk]"]
+Make = Callable[..., bytes]
+
+CHAPTER = (
+    '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body>\n<h1>{0}</h1>\n<p>{1}</p></body></html>'
+)
+
+
+def shape(document: Document) -> list[tuple[Any, ...]]:
+    return [(b.page, b.line_start, b.line_end, b.kind, b.path, b.text) for b in document.blocks]
+
+
+def rewritten(data: bytes, change: Callable[[str, bytes], bytes | None]) -> bytes:
+    """A ZIP container with each member changed; None leaves it out."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            content = change(member.filename, old.read(member))
+            if content is not None:
+                new.writestr(member.filename, content)
+    return buffer.getvalue()
+
+
+# PDF
+
+
+def test_pdf_paragraphs_headings_and_pages(read: Read, make_pdf: Make) -> None:
+    body = 11
+    first = [
+        (72, 720, 20, "Rivers"),
+        (72, 690, 14, "Floods in spring"),
+        (72, 670, body, "They rise when the snow"),
+        (72, 656, body, "melts in the hills."),
+        (72, 620, body, "Another paragraph."),
+    ]
+    document = read("a.pdf", make_pdf([first, [], [(72, 700, body, "The third page.")]], title="All  rivers"))
+    floods = ("Rivers", "Floods in spring")
+    assert document.title == "All rivers"
+    assert shape(document) == [
+        (1, 1, 1, "heading", ("Rivers",), "Rivers"),
+        (1, 2, 2, "heading", floods, "Floods in spring"),
+        (1, 3, 4, "prose", floods, "They rise when the snow\nmelts in the hills."),
+        (1, 5, 5, "prose", floods, "Another paragraph."),
+        (3, 1, 1, "prose", floods, "The third page."),
+    ]
+
+
+def test_pdf_hyphenated_words_are_joined(read: Read, make_pdf: Make) -> None:
+    lines = [
+        "The mani-",
+        "pulation of objects that are",
+        "well-known is a com-",
+        "plicated, long story - or",
+        "2-",
+        "3 of them.",
+    ]
+    page = [(72, 720 - 14 * n, 11, text) for n, text in enumerate(lines)]
+    text = " ".join(read("a.pdf", make_pdf([page])).blocks[0].text.split())
+    assert text == "The manipulation of objects that are well-known is a complicated, long story - or 2- 3 of them."
+
+
+def test_pdf_dot_leaders_are_cut_short(read: Read, make_pdf: Make) -> None:
+    document = read(
+        "a.pdf", make_pdf([[(72, 720, 11, "Introduction . . . . . . . . . . . . . 5"), (72, 700, 11, "Two....... 7")]])
+    )
+    assert document.blocks[0].text == "Introduction … 5\nTwo … 7"
+
+
+@pytest.mark.parametrize("title", ["", "untitled", "Microsoft Word - draft3.doc"])
+def test_pdf_titles_that_say_nothing_give_way_to_the_first_heading(read: Read, make_pdf: Make, title: str) -> None:
+    page = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring, and fall again.")]
+    assert read("a.pdf", make_pdf([page], title=title)).title == "Rivers"
+
+
+def test_pdf_with_a_password_or_without_text_is_skipped(read: Read, make_pdf: Make) -> None:
+    with pytest.raises(Skipped) as locked:
+        read("a.pdf", make_pdf([[(72, 720, 11, "secret")]], encrypted=True))
+    assert locked.value.reason is Reason.ENCRYPTED
+    with pytest.raises(Skipped) as scanned:
+        read("a.pdf", make_pdf([[], []]))
+    assert scanned.value.reason is Reason.NO_TEXT
+
+
+def test_pdf_damage_is_said(read: Read, make_pdf: Make) -> None:
+    whole = make_pdf([[(72, 720, 11, "One page.")], [(72, 720, 11, "Another page.")]])
+    with pytest.raises(InputError, match="damaged PDF"):
+        read("a.pdf", whole[:60])
+    # The second page's own object is gone: the rest is read, and the loss is told.
+    broken = whole.replace(b"/Type /Page /Parent", b"/Type /Pagx /Parent", 2).replace(b"/Pagx", b"/Page", 1)
+    document = read("a.pdf", broken)
+    assert document.blocks[0].text == "One page."
+
+
+def test_pdf_is_told_by_its_content(read: Read, make_pdf: Make) -> None:
+    assert read("paper", make_pdf([[(72, 720, 11, "No suffix.")]])).blocks[0].text == "No suffix."
+    with pytest.raises(Skipped, match="the name says PDF"):
+        read("a.pdf", b"Just a text.")
+
+
+# DOCX
+
+
+def test_docx(read: Read, samples: dict[str, bytes]) -> None:
+    document = read("a.docx", samples["letter.docx"])
+    assert document.title == "Rivers of the north"
+    floods, measured = ("Floods",), ("Floods", "Measurements")
+    assert shape(document) == [
+        (None, 1, 1, "heading", floods, "Floods"),
+        (None, 2, 2, "prose", floods, "The river rises in April. Snow melts in the hills."),
+        (None, 3, 3, "heading", measured, "Measurements"),
+        (None, 4, 5, "lines", measured, "Year | Level\n1997 | 8.2 m"),
+        (None, 6, 6, "heading", ("Droughts",), "Droughts"),
+        (None, 7, 7, "prose", ("Droughts",), "In August little is left of it."),
+    ]
+
+
+def docx_of(samples: dict[str, bytes], body: str) -> bytes:
+    """A DOCX with a body of our own."""
+    start = (
+        '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+        'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"><w:body>'
+    )
+    document = f"{start}{body}</w:body></w:document>".encode()
+    return rewritten(samples["letter.docx"], lambda name, data: document if name == "word/document.xml" else data)
+
+
+def test_docx_keeps_what_lies_in_controls_and_boxes_and_drops_what_is_deleted(
+    read: Read, samples: dict[str, bytes]
+) -> None:
+    def run(text: str) -> str:
+        return f"<w:r><w:t>{text}</w:t></w:r>"
+
+    body = (
+        f"<w:sdt><w:sdtContent><w:p>{run('In a control.')}</w:p></w:sdtContent></w:sdt>"
+        f"<w:p>{run('Kept, ')}<w:del>{run('deleted ')}</w:del><w:ins>{run('inserted.')}</w:ins>"
+        f"<w:hyperlink>{run(' A link.')}</w:hyperlink><w:r><w:instrText>PAGE</w:instrText></w:r></w:p>"
+        f"<w:p>{run('Around')}<w:r><mc:AlternateContent><mc:Choice><w:txbxContent><w:p>{run('In a box.')}</w:p>"
+        f"</w:txbxContent></mc:Choice><mc:Fallback><w:txbxContent><w:p>{run('In a box.')}</w:p></w:txbxContent>"
+        "</mc:Fallback></mc:AlternateContent></w:r><w:r><w:br/><w:t>two lines.</w:t><w:tab/></w:r></w:p>"
+        f"<w:tbl><w:tr><w:tc><w:p>{run('outer')}</w:p><w:tbl><w:tr><w:tc><w:p>{run('inner')}</w:p></w:tc></w:tr></w:tbl>"
+        f"</w:tc><w:tc><w:p>{run('right')}</w:p></w:tc></w:tr></w:tbl>"
+        '<w:p><w:pPr><w:outlineLvl w:val="1"/></w:pPr>' + run("By outline level") + "</w:p>"
+    )
+    document = read("a.docx", docx_of(samples, body))
+    assert [(b.line_start, b.kind, b.text) for b in document.blocks] == [
+        (1, "prose", "In a control."),
+        (2, "prose", "Kept, inserted. A link."),
+        (3, "prose", "Around\ntwo lines."),
+        (4, "prose", "In a box."),
+        (5, "lines", "outer | right\ninner"),
+        (7, "heading", "By outline level"),
+    ]
+
+
+def test_docx_agrees_with_python_docx(read: Read) -> None:
+    import docx
+
+    written = docx.Document()
+    for n in range(60):
+        if n % 7 == 0:
+            written.add_heading(f"Heading {n}", n % 3 + 1)
+        elif n % 11 == 0:
+            written.add_paragraph(f"Item {n}", style="List Bullet")
+        else:
+            written.add_paragraph(f"Paragraph {n} with ä and 漢字.")
+    buffer = io.BytesIO()
+    written.save(buffer)
+    expected = [(p.text, p.style.name.startswith("Heading")) for p in written.paragraphs]
+    document = read("a.docx", buffer.getvalue())
+    assert [(b.text, b.kind == "heading") for b in document.blocks] == expected
+
+
+def test_docx_without_text_is_skipped(read: Read, samples: dict[str, bytes]) -> None:
+    with pytest.raises(Skipped) as empty:
+        read("a.docx", docx_of(samples, "<w:p/>"))
+    assert empty.value.reason is Reason.NO_TEXT
+
+
+def test_an_encrypted_office_file_is_skipped(read: Read) -> None:
+    with pytest.raises(Skipped, match="without a password"):
+        read("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
+
+
+# PPTX
+
+
+def test_pptx(read: Read, samples: dict[str, bytes]) -> None:
+    document = read("a.pptx", samples["talk.pptx"])
+    why, levels = ("Why rivers flood",), ("Levels",)
+    assert document.title == "Why rivers flood"
+    assert shape(document) == [
+        (1, 1, 1, "heading", why, "Why rivers flood"),
+        (1, 2, 2, "prose", why, "Melting snow"),
+        (1, 3, 3, "prose", why, "Heavy rain"),
+        (1, 4, 4, "prose", (*why, "Notes"), "Show the picture of 1997 here."),
+        (2, 1, 1, "heading", levels, "Levels"),
+        (2, 2, 2, "prose", levels, "Year | Level"),
+        (2, 3, 3, "prose", levels, "1997 | 8.2 m"),
+    ]
+
+
+def test_pptx_slides_come_in_the_order_they_are_shown(read: Read, samples: dict[str, bytes]) -> None:
+    import pptx
+
+    deck = pptx.Presentation(io.BytesIO(samples["talk.pptx"]))
+    order = deck.slides._sldIdLst
+    order.insert(0, order[1])
+    buffer = io.BytesIO()
+    deck.save(buffer)
+    document = read("a.pptx", buffer.getvalue())
+    assert [(b.page, b.text) for b in document.blocks if b.kind == "heading"] == [
+        (1, "Levels"),
+        (2, "Why rivers flood"),
+    ]
+
+
+def test_pptx_with_a_missing_slide_is_damaged(read: Read, samples: dict[str, bytes]) -> None:
+    data = rewritten(samples["talk.pptx"], lambda name, data: None if name == "ppt/slides/slide2.xml" else data)
+    with pytest.raises(InputError, match=r"slide2[.]xml is missing"):
+        read("a.pptx", data)
+
+
+# EPUB
+
+
+def test_epub(read: Read, make_epub: Make) -> None:
+    document = read("a.epub", make_epub([CHAPTER.format("One", "First."), CHAPTER.format("Two", "Second\nhere.")]))
+    assert document.title == "A book"
+    assert shape(document) == [
+        (1, 2, 2, "heading", ("One",), "One"),
+        (1, 3, 3, "prose", ("One",), "First."),
+        (2, 2, 2, "heading", ("Two",), "Two"),
+        (2, 3, 4, "prose", ("Two",), "Second\nhere."),
+    ]
+
+
+def test_epub_with_encrypted_chapters_is_skipped_and_with_encrypted_fonts_is_not(read: Read, make_epub: Make) -> None:
+    chapters = [CHAPTER.format("One", "First.")]
+    with pytest.raises(Skipped, match="encrypted"):
+        read("a.epub", make_epub(chapters, encrypted=["OEBPS/text/chapter%201.xhtml"]))
+    assert read("a.epub", make_epub(chapters, encrypted=["OEBPS/font.otf"])).blocks
+
+
+def test_epub_that_names_a_file_outside_is_damaged(read: Read, make_epub: Make) -> None:
+    package = (
+        '<package><manifest><item id="c" href="../../../etc/passwd" media-type="text/html"/></manifest>'
+        '<spine><itemref idref="c"/></spine></package>'
+    )
+    with pytest.raises(InputError, match="is missing"):
+        read("a.epub", make_epub([], package=package))
+
+
+# Containers
+
+
+@pytest.mark.parametrize("name", ["letter.docx", "talk.pptx", "novel.epub"])
+def test_containers_are_told_by_their_content_too(read: Read, samples: dict[str, bytes], name: str) -> None:
+    assert read("no suffix", samples[name]).blocks
+
+
+def test_other_containers_are_not_read(read: Read) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.txt", "text")
+    with pytest.raises(Skipped) as other:
+        read("a.zip", buffer.getvalue())
+    assert other.value.reason is Reason.UNSUPPORTED
+
+
+def test_a_part_that_unpacks_to_too_much_is_refused(
+    read: Read, samples: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_PART_BYTES", 2_000_000)
+    bomb = b'<?xml version="1.0"?><w:document xmlns:w="w">' + b" " * 3_000_000
+    data = rewritten(samples["letter.docx"], lambda name, data: bomb if name == "word/document.xml" else data)
+    assert len(data) < 100_000
+    with pytest.raises(InputError, match="unpack"):
+        read("a.docx", data)
+
+
+def test_parts_that_unpack_to_too_much_together_are_refused(
+    read: Read, make_epub: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_PARTS_BYTES", 2_000_000)
+    chapter = CHAPTER.format("One", "x" + " " * 500_000)
+    assert read("a.epub", make_epub([chapter] * 3)).blocks
+    with pytest.raises(InputError, match="unpack"):
+        read("a.epub", make_epub([chapter] * 4))
+
+
+def test_a_container_of_too_many_members_is_refused(
+    read: Read, make_epub: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 3)
+    with pytest.raises(InputError, match="5 members"):
+        read("a.epub", make_epub(["<p>one</p>", "<p>two</p>"]))
+
+
+@pytest.mark.parametrize(
+    "doctype",
+    [
+        '<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>',
+        '<!DOCTYPE d [<!ENTITY a SYSTEM "file:///etc/passwd">]>',
+        '<!DOCTYPE d [<!ENTITY % a SYSTEM "http://127.0.0.1:9/x.dtd"> %a;]>',
+    ],
+)
+def test_entities_are_refused(read: Read, samples: dict[str, bytes], doctype: str) -> None:
+    document = (
+        f'<?xml version="1.0"?>{doctype}<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">'
+        "<w:body><w:p><w:r><w:t>Text &b;&a;</w:t></w:r></w:p></w:body></w:document>"
+    ).encode()
+    data = rewritten(samples["letter.docx"], lambda name, data: document if name == "word/document.xml" else data)
+    with pytest.raises(InputError, match=r"entities|is not XML"):
+        read("a.docx", data)
+
+
+def test_an_encrypted_container_is_skipped(read: Read, samples: dict[str, bytes]) -> None:
+    data = bytearray(samples["letter.docx"])
+    at = data.find(b"PK\x01\x02")
+    while at >= 0:
+        data[at + 8] |= 1
+        at = data.find(b"PK\x01\x02", at + 1)
+    with pytest.raises(Skipped) as locked:
+        read("a.docx", bytes(data))
+    assert locked.value.reason is Reason.ENCRYPTED

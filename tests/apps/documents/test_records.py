@@ -1,0 +1,215 @@
+"""CSV, JSON, JSON Lines and notebooks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.apps.documents.base import Document
+from edge.apps.documents.json_tokens import NotJson, leaves
+from edge.errors import InputError
+
+Read = Callable[[str, "str | bytes"], Document]
+
+
+def shape(document: Document) -> list[tuple[Any, ...]]:
+    return [(b.line_start, b.line_end, b.kind, b.text) for b in document.blocks]
+
+
+# CSV
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_csv_rows_name_their_columns(read: Read, delimiter: str) -> None:
+    text = (
+        delimiter.join(("year", "level", "note"))
+        + "\n"
+        + delimiter.join(("1997", "8.2", '"high, but\nnot the; highest"'))
+    )
+    text += "\n\n" + delimiter.join(("2013", "", "x")) + "\n"
+    assert shape(read("a.csv", text)) == [
+        (1, 1, "heading", "year | level | note"),
+        (2, 3, "lines", "year: 1997\nlevel: 8.2\nnote: high, but not the; highest"),
+        (5, 5, "lines", "year: 2013\nnote: x"),
+    ]
+
+
+def test_csv_without_a_header(read: Read) -> None:
+    assert shape(read("a.csv", "1997,8.2\n2013,8.8,extra\n")) == [
+        (1, 1, "lines", "1997\n8.2"),
+        (2, 2, "lines", "2013\n8.8\nextra"),
+    ]
+
+
+def test_csv_with_more_values_than_columns(read: Read) -> None:
+    assert shape(read("a.tsv", "year\tlevel\n1997\t8.2\thigh\n"))[1] == (
+        2,
+        2,
+        "lines",
+        "year: 1997\nlevel: 8.2\ncolumn 3: high",
+    )
+
+
+def test_csv_of_absurd_width_is_refused(read: Read) -> None:
+    with pytest.raises(InputError, match="5,000 columns"):
+        read("a.csv", ",".join("abcde" * 1000) + "\n")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.lists(st.text(st.sampled_from('ab ,;"\n1'), max_size=6), min_size=3, max_size=3), min_size=1, max_size=8
+    )
+)
+def test_csv_lines_hold_for_any_quoting(read: Read, rows: list[list[str]]) -> None:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([["first", "second", "third"], *rows])
+    lines = buffer.getvalue().split("\n")
+    blocks = read("a.csv", buffer.getvalue()).blocks
+    expected = [[" ".join(value.split()) for value in row] for row in rows]
+    expected = [row for row in expected if any(row)]
+    assert len(blocks) == len(expected) + 1
+    for block, row in zip(blocks[1:], expected, strict=True):
+        values = [line.partition(": ")[2] for line in block.text.split("\n")]
+        assert values == [value for value in row if value]
+        source = "\n".join(lines[block.line_start - 1 : block.line_end])
+        (parsed,) = [r for r in csv.reader(io.StringIO(source)) if any("".join(r).split())]
+        assert [" ".join(value.split()) for value in parsed] == row
+
+
+# JSON
+
+
+def walked(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Any]]:
+    """The naive twin: leaves of a parsed value."""
+    if isinstance(value, dict):
+        return [leaf for key, item in value.items() for leaf in walked(item, (*path, key))]
+    if isinstance(value, list):
+        return [leaf for index, item in enumerate(value) for leaf in walked(item, (*path, index))]
+    return [(path, value)]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8"), max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('ab:{["\\\n', max_size=3), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.sampled_from([None, 1]), st.booleans())
+def test_leaves_are_those_of_the_standard_parser(value: Any, indent: int | None, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    if "\x7f" in text or re.search("[\x80-\x9f]", text):
+        return  # read as spaces
+    found = list(leaves(text))
+    expected = walked(value)
+    assert [leaf.path for leaf in found] == [path for path, _ in expected]
+    lines = text.split("\n")
+    for leaf, (path, item) in zip(found, expected, strict=True):
+        if isinstance(item, str):
+            assert leaf.is_text
+            assert re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", item) == leaf.value.replace("\n", " ").replace("\t", " ")
+        else:
+            assert json.loads(leaf.value) == item
+        shown = json.dumps(item, ensure_ascii=ascii_only)
+        assert shown in lines[leaf.line - 1]
+        if path and isinstance(path[-1], str):
+            assert json.dumps(path[-1], ensure_ascii=ascii_only) in lines[leaf.line - 1]
+
+
+@given(st.text(st.sampled_from('{}[],:"\\ \nau0123dtrenflsx.-+'), max_size=40))
+def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
+    try:
+        json.loads(text, strict=False)
+        valid = True
+    except ValueError:
+        valid = False
+    if valid and re.search(r'"[^"]*\n', text):
+        return  # a line end inside a string is refused here
+    try:
+        list(leaves(text))
+        accepted = True
+    except NotJson:
+        accepted = False
+    assert accepted == valid
+
+
+def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
+    document = read("a.json", samples["data.json"])
+    assert shape(document) == [
+        (3, 3, "lines", "[0].name: Elbe\n[0].level: 8.8"),
+        (4, 4, "lines", "[1].name: Oder"),
+        (6, 6, "lines", "note: in été"),
+    ]
+    assert [block.path for block in document.blocks] == [("rivers",), ("rivers",), ()]
+
+
+@pytest.mark.parametrize("text", ["3\n", '"text"\n', "[[[1]]]\n", '[1, "a\\ud800b"]'])
+def test_json_of_odd_shapes(read: Read, text: str) -> None:
+    (block, *_) = read("a.json", text).blocks
+    block.text.encode("utf-8")
+
+
+def test_json_that_is_none_is_text(read: Read) -> None:
+    assert shape(read("a.json", '// settings\n{"a": 1,}\n')) == [(1, 2, "lines", '// settings\n{"a": 1,}')]
+    assert shape(read("a.json", "[" * 5000)) == [(1, 1, "prose", "[" * 5000)]
+
+
+def test_json_lines(read: Read) -> None:
+    assert shape(read("a.jsonl", '{"a": 1, "b": {"c": "x"}}\n\nnot json\n[1, 2]\n')) == [
+        (1, 1, "lines", "a: 1\nb.c: x"),
+        (3, 3, "lines", "not json"),
+        (4, 4, "lines", "[0]: 1\n[1]: 2"),
+    ]
+
+
+# Notebooks
+
+
+@pytest.mark.parametrize("indent", [1, None])
+def test_notebook_cells_stand_on_the_lines_of_the_file(
+    read: Read, samples: dict[str, bytes], indent: int | None
+) -> None:
+    text = json.dumps(json.loads(samples["book.ipynb"]), indent=indent)
+    document = read("a.ipynb", text)
+    lines = text.split("\n")
+    assert document.title == "Rivers"
+    assert [(b.kind, b.text, b.path) for b in document.blocks] == [
+        ("heading", "# Rivers", ("Rivers",)),
+        ("prose", "They flood in spring.", ("Rivers",)),
+        ("lines", 'def level(year):\n    return "8.2\\n"', ("Rivers", "level")),
+        ("lines", "level(1997)", ("Rivers",)),
+    ]
+    for block in document.blocks:
+        assert block.lines is not None
+        for line, number in zip(block.text.split("\n"), block.lines, strict=True):
+            assert json.dumps(line)[1:-1] in lines[number - 1]
+
+
+def test_notebook_whose_cells_are_single_strings(read: Read) -> None:
+    notebook = {"cells": [{"cell_type": "code", "source": "a = 1\n\n\nb = 2\n"}, {"cell_type": "raw", "source": ""}]}
+    document = read("a.ipynb", json.dumps(notebook, indent=1))
+    assert [(b.line_start, b.line_end, b.text) for b in document.blocks] == [(5, 5, "a = 1"), (5, 5, "b = 2")]
+
+
+def test_notebook_of_format_three(read: Read) -> None:
+    notebook = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["x = 1\n", "y = 2"]}]}]}
+    assert read("a.ipynb", json.dumps(notebook)).blocks[0].text == "x = 1\ny = 2"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"cells": []}', '{"cells": {"a": 1}}', "plain"])
+def test_what_is_no_notebook_is_said(read: Read, text: str) -> None:
+    with pytest.raises(InputError, match="not a notebook"):
+        read("a.ipynb", text)

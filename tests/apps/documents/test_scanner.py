@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from edge.apps.documents.base import Found, Reason, SkippedFile, printable
+from edge.apps.documents.scanner import scan
+from edge.errors import InputError
+
+
+def listed(*roots: Path, **options: object) -> tuple[list[str], dict[str, Reason]]:
+    """Names of files found, in order, and reasons by name of what was skipped; relative to the first root."""
+    base = roots[0].resolve()
+    found, skipped = [], {}
+    for item in scan(roots, **options):  # type: ignore[arg-type]
+        name = os.path.relpath(item.path, base)
+        if isinstance(item, Found):
+            found.append(name)
+        else:
+            assert isinstance(item, SkippedFile)
+            assert item.detail
+            assert name not in skipped
+            skipped[name] = item.reason
+    return found, skipped
+
+
+def write(folder: Path, *names: str, data: bytes = b"text") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def test_files_come_depth_first_by_their_bytes(tmp_path: Path) -> None:
+    write(tmp_path, "b/2", "b/10", "a", "B", "c.d/x", "c/x", "é")
+    found, skipped = listed(tmp_path)
+    assert found == ["B", "a", "b/10", "b/2", "c/x", "c.d/x", "é"]
+    assert skipped == {}
+    assert listed(tmp_path)[0] == found
+
+
+def test_what_a_file_tells(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt")
+    os.utime(tmp_path / "a.txt", ns=(1, 5_000_000_000))
+    root = tmp_path.resolve()
+    assert list(scan([tmp_path])) == [Found(root / "a.txt", root, 4, 5_000_000_000)]
+    assert list(scan([str(tmp_path / "a.txt")])) == [Found(root / "a.txt", root / "a.txt", 4, 5_000_000_000)]
+
+
+def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
+    write(tmp_path, "kept.txt", ".hidden", ".folder/inside", "sub/.edge/edge.db", "collection/edge.db", "skip.log")
+    write(tmp_path, ".gitignore", data=b"*.log\n")
+    write(tmp_path, "empty", data=b"")
+    write(tmp_path, "large.txt", data=b"x" * 2000)
+    write(tmp_path, "binary.txt", data=b"\x7fELF\0\0\0")
+    write(tmp_path, "old.doc", data=b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(100))
+    write(tmp_path, "fake.pdf", data=b"no PDF")
+    found, skipped = listed(tmp_path, exclude=[tmp_path / "collection"], max_bytes=1000)
+    assert found == ["kept.txt"]
+    assert skipped == {
+        ".hidden": Reason.HIDDEN,
+        ".folder": Reason.HIDDEN,
+        ".gitignore": Reason.HIDDEN,
+        "sub/.edge": Reason.EXCLUDED,
+        "collection": Reason.EXCLUDED,
+        "skip.log": Reason.IGNORED,
+        "empty": Reason.EMPTY,
+        "large.txt": Reason.TOO_LARGE,
+        "binary.txt": Reason.BINARY,
+        "old.doc": Reason.UNSUPPORTED,
+        "fake.pdf": Reason.UNSUPPORTED,
+    }
+
+
+def test_symlinks_are_never_followed(tmp_path: Path) -> None:
+    write(tmp_path, "outside/secret.txt", "root/real/a.txt")
+    root = tmp_path / "root"
+    for name, target in (
+        ("out", "../outside"), ("file", "../outside/secret.txt"), ("loop", "."), ("real/up", ".."), ("dead", "nowhere"),
+    ):  # fmt: skip
+        (root / name).symlink_to(target)
+    found, skipped = listed(root)
+    assert found == ["real/a.txt"]
+    assert skipped == dict.fromkeys(["out", "file", "loop", "real/up", "dead"], Reason.SYMLINK)
+    (tmp_path / "link").symlink_to("root")
+    assert [item.path for item in scan([tmp_path / "link"]) if isinstance(item, Found)] == [
+        root.resolve() / "real/a.txt"
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no such files")
+def test_pipes_and_sockets_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)  # a socket's name may not be long
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        assert listed(tmp_path) == ([], {"pipe": Reason.SPECIAL, "socket": Reason.SPECIAL})
+    assert [type(item) for item in scan([tmp_path / "pipe"])] == [SkippedFile]
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for the system: permissions do not stop a superuser."""
+    write(tmp_path, "a/1", "b", "c")
+    real_scan, real_open = os.scandir, os.open
+
+    def scandir(path: Path) -> object:
+        if Path(path).name == "a":
+            raise PermissionError(13, "Permission denied")
+        return real_scan(path)
+
+    def opened(path: Path, flags: int, *arguments: int) -> int:
+        if Path(path).name == "b":
+            raise PermissionError(13, "Permission denied")
+        return real_open(path, flags, *arguments)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "open", opened)
+    assert listed(tmp_path) == (["c"], {"a": Reason.UNREADABLE, "b": Reason.UNREADABLE})
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/d\xff"
+    os.mkdir(folder)
+    for name in (b"/\xfe.txt", b"/new\nline", b"/tab\t", b"/.gitignore"):
+        with open(folder + name, "wb") as file:
+            file.write(b"*\t\n" if name == b"/.gitignore" else b"text")
+    found, skipped = listed(tmp_path)
+    assert [os.fsencode(name) for name in found] == [b"d\xff/new\nline", b"d\xff/\xfe.txt"]
+    assert {os.fsencode(name) for name in skipped} == {b"d\xff/.gitignore", b"d\xff/tab\t"}
+    assert printable(found[1]) == "d\\xff/\\xfe.txt"
+
+
+def test_roots_that_overlap_give_each_file_once(tmp_path: Path) -> None:
+    write(tmp_path, "a", "sub/b", "sub/.deep/c", "sub/.deep/d.txt")
+    roots: Sequence[Path] = (
+        tmp_path,
+        tmp_path / "sub",
+        tmp_path,
+        tmp_path / "sub" / ".deep" / "c",
+        tmp_path / "sub" / "..",
+    )
+    found, skipped = listed(*roots)
+    assert sorted(found) == ["a", "sub/.deep/c", "sub/b"]
+    assert skipped == {"sub/.deep": Reason.HIDDEN}
+
+
+def test_a_root_that_is_hidden_or_ignored_is_walked(tmp_path: Path) -> None:
+    write(tmp_path, ".notes/a.txt", ".notes/build/b.txt")
+    (tmp_path / ".notes/.gitignore").write_text("build\n")
+    assert listed(tmp_path / ".notes")[0] == ["a.txt"]
+    assert listed(tmp_path / ".notes" / "build")[0] == ["b.txt"]
+
+
+def test_a_missing_root_is_an_error_before_anything_is_walked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere cannot be indexed"):
+        scan([tmp_path, tmp_path / "nowhere"])
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match="loop cannot be indexed"):
+        scan([tmp_path / "loop"])
+
+
+def test_files_that_are_known_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a", "b")
+    opened = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(Path(path).name) or real(path, *rest))
+    assert listed(tmp_path, unchanged=lambda found: found.path.name == "a")[0] == ["a", "b"]
+    assert opened == ["b"]
+
+
+def test_a_plugin_may_take_what_would_be_binary(tmp_path: Path) -> None:
+    write(tmp_path, "a.xyz", data=b"\0\1\2")
+    assert listed(tmp_path)[1] == {"a.xyz": Reason.BINARY}
+    assert listed(tmp_path, plugins={".xyz": "some.module:extract"})[0] == ["a.xyz"]
+
+
+def test_folders_deeper_than_the_interpreter_recurses(tmp_path: Path) -> None:
+    limit = 150
+    folder = tmp_path.joinpath(*["d"] * (limit + 50))
+    folder.mkdir(parents=True)
+    (folder / "a").write_text("text")
+    items = scan([tmp_path])
+    depth = len(inspect.stack())
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + limit)
+    try:
+        found = [item for item in items if isinstance(item, Found)]
+    finally:
+        sys.setrecursionlimit(before)
+    assert len(found) == 1

@@ -1,0 +1,269 @@
+"""Plain text, reStructuredText, Markdown and source code: no visible character is lost, and every line number holds."""
+
+from __future__ import annotations
+
+import io
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from edge.apps.documents.base import Block, Chunk, Document
+from edge.apps.documents.chunking import chunks_of
+from edge.apps.documents.decoding import decode
+from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.registry import choose, load
+from edge.errors import InputError
+
+Read = Callable[[str, str], Document]
+SUFFIXES = ("txt", "md", "rst", "py", "c", "yaml")
+PIECES = (
+    "word", "Two words.", "  indented", "    code", "\tx", "", "", " ", "# Heading", "## Sub", "====", "----", "Title",
+    "```", "~~~", "- item", "1. item", "> quote", "| a | b |", "|---|---|", "[ref]: http://x", "<div>", "</div>",
+    ".. note:: x", "::", "+---+", "def f(x):", "class A:", "    def g(self):", "@decorator", "# comment", "x = '''",
+    "'''", "int main() {", "}", "return 1;", "[section]", "key: value", "---", "+++", "title: T", "e.g. this", "a\x0cb",
+    "A sentence ends here. Another begins! And a third? Yes.", "日本語の文。次の文。", "é" * 40, "x" * 300, "\\",
+    "<!--",
+)  # fmt: skip
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def assert_whole(text: str, blocks: list[Block], chunks: list[Chunk], most: int) -> None:
+    """Blocks and chunks each hold all visible characters once, in order, on the lines that they name."""
+    lines = text.split("\n")
+    assert "".join(squeezed(block.text) for block in blocks) == squeezed(text)
+    assert "".join(squeezed(chunk.text) for chunk in chunks) == squeezed(text)
+    for block in blocks:
+        assert block.text == "\n".join(lines[block.line_start - 1 : block.line_end]).rstrip()
+        assert block.text.split("\n", 1)[0].strip()
+    before = 0
+    for chunk in chunks:
+        where = lines[chunk.line_start - 1 : chunk.line_end]
+        assert squeezed(chunk.text) in squeezed("\n".join(where))
+        for line in (where[0], where[-1]):  # no line more than needed
+            assert line.strip()
+        assert squeezed(chunk.text)[0] in where[0]
+        assert squeezed(chunk.text)[-1] in where[-1]
+        assert chunk.line_start >= before
+        before = chunk.line_end
+
+
+def extracted(folder: Path, name: str, text: str) -> Document:
+    (folder / name).write_bytes(text.encode())
+    with OpenedFile(folder / name) as file:
+        return load(choose(file.name, file.head).extractor)(file)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), min_size=1, max_size=40),
+    ends=st.sampled_from(["\n", "\r\n", "\r"]),
+    most=st.sampled_from([32, 64, 220]),
+)
+@example(pieces=["---", "title: T", "---"], ends="\n", most=32)
+@example(pieces=["- item", "", "    code", "word", "[ref]: http://x", "", "[ref]: http://x"], ends="\n", most=32)
+@example(pieces=["# Heading", "## Sub", "x" * 300], ends="\n", most=32)
+def test_nothing_is_lost_and_lines_hold(suffix: str, tmp_path: Path, pieces: list[str], ends: str, most: int) -> None:
+    text = ends.join(pieces) + ends
+    if not text.strip():
+        return
+    document = extracted(tmp_path, f"file.{suffix}", text)
+    chunks = list(chunks_of(document.blocks, "title", max_tokens=most))
+    assert_whole(decode(text.encode()).text, document.blocks, chunks, most)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), suffix=st.sampled_from(SUFFIXES))
+def test_any_text_is_read(text: str, suffix: str, tmp_path: Path) -> None:
+    if not decode(text.encode()).text.strip():
+        return
+    try:
+        document = extracted(tmp_path, f"file.{suffix}", text)
+    except InputError:
+        return
+    whole = decode(text.encode()).text
+    assert_whole(whole, document.blocks, list(chunks_of(document.blocks, "t", max_tokens=32)), 32)
+
+
+@pytest.mark.parametrize("name", ["textwrap", "json/decoder", "ast", "enum", "this", "html/parser", "sched"])
+def test_real_modules(name: str, tmp_path: Path) -> None:
+    source = (Path(sysconfig.get_path("stdlib")) / f"{name}.py").read_text("utf-8")
+    for suffix in ("py", "c", "txt"):
+        document = extracted(tmp_path, f"file.{suffix}", source)
+        assert_whole(source, document.blocks, list(chunks_of(document.blocks, name)), 220)
+
+
+def shape(document: Document) -> list[tuple[int, int, str, tuple[str, ...]]]:
+    return [(block.line_start, block.line_end, block.kind, block.path) for block in document.blocks]
+
+
+def test_plain_text(read: Read) -> None:
+    text = "Rivers\n======\n\nOne\nparagraph.\n\n\x0cNext page.\n\nLevels\n------\n1997\n\n| not a title\n---\n"
+    assert shape(read("a.txt", text)) == [
+        (1, 2, "heading", ("Rivers",)),
+        (4, 5, "prose", ("Rivers",)),
+        (7, 7, "prose", ("Rivers",)),
+        (9, 10, "heading", ("Rivers", "Levels")),
+        (11, 11, "prose", ("Rivers", "Levels")),
+        (13, 14, "lines", ("Rivers", "Levels")),
+    ]
+    assert read("a.txt", text).title == "Rivers"
+
+
+def test_markdown(read: Read) -> None:
+    text = (
+        "---\ntitle: 'The title'\n---\n\nIntro with a\nsecond line.\n\nFirst *heading* [x](y)\n===\n- one\n- two\n\n"
+        "## Code `here`\n~~~\n# no heading\n\n~~~\n[a]: http://x\n\n"
+        "| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted\n# Next\n"
+    )
+    document = read("a.md", text)
+    assert document.title == "The title"
+    first, code = "First heading x", "Code here"
+    assert shape(document) == [
+        (1, 3, "lines", ()),
+        (5, 6, "prose", ()),
+        (8, 9, "heading", (first,)),
+        (10, 11, "prose", (first,)),
+        (13, 13, "heading", (first, code)),
+        (14, 17, "lines", (first, code)),
+        (18, 18, "lines", (first, code)),
+        (20, 22, "lines", (first, code)),
+        (24, 24, "prose", (first, code)),
+        (25, 25, "heading", ("Next",)),
+    ]
+
+
+def test_restructured_text(read: Read) -> None:
+    text = (
+        "=====\nTitle\n=====\n\nText::\n\n   literal\n\n   more\n\nProse.\n\n.. code-block:: python\n\n   x = 1\n\n"
+        "Part\n----\n\n.. note:: be careful\n\n   Still the note.\n\nTable\n~~~~~\n"
+    )
+    document = read("a.rst", text)
+    assert shape(document) == [
+        (1, 3, "heading", ("Title",)),
+        (5, 5, "prose", ("Title",)),
+        (7, 7, "lines", ("Title",)),
+        (9, 9, "lines", ("Title",)),
+        (11, 11, "prose", ("Title",)),
+        (13, 13, "lines", ("Title",)),
+        (15, 15, "lines", ("Title",)),
+        (17, 18, "heading", ("Title", "Part")),
+        (20, 20, "lines", ("Title", "Part")),
+        (22, 22, "prose", ("Title", "Part")),
+        (24, 25, "heading", ("Title", "Part", "Table")),
+    ]
+
+
+def test_python(read: Read) -> None:
+    text = (
+        '"""Module."""\nimport os\n\n# about f\n@cache\ndef f(\n    x,\n):\n    return x\n\n\n'
+        "class Small:\n    def g(self): ...\n"
+        "\n\nclass Large:\n    '''Doc.'''\n\n    a = 1\n\n    def g(self):\n"
+        + "        pass\n" * 40
+        + "\n    async def h(self):\n        pass\n\nx = 1; y = 2\n"
+    )
+    assert shape(read("a.py", text)) == [
+        (1, 2, "lines", ()),
+        (4, 9, "lines", ("f",)),
+        (12, 13, "lines", ("Small",)),
+        (16, 19, "lines", ("Large",)),
+        (21, 61, "lines", ("Large", "g")),
+        (63, 64, "lines", ("Large", "h")),
+        (66, 66, "lines", ()),
+    ]
+
+
+def test_python_of_another_version_is_read_as_code(read: Read) -> None:
+    assert shape(read("a.py", "def f(x):\n    print x\n\ndef g(x):\n    exec x\n")) == [
+        (1, 2, "lines", ("f",)),
+        (4, 5, "lines", ("g",)),
+    ]
+
+
+def test_a_coding_cookie_counts(read: Read) -> None:
+    document = read("a.py", "# -*- coding: iso-8859-2 -*-\nname = 'źródło'\n".encode("iso8859_2"))  # type: ignore[arg-type]
+    assert "źródło" in document.blocks[0].text
+    assert document.encoding == "iso8859-2"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "source", "name"),
+    [
+        ("c", "static int\nlevel(int year)\n{\n", ""),
+        ("c", "static const char *level(int year,\n    int month)\n{\n", "level"),
+        ("c", "// for the year\nstruct river {\n", "river"),
+        ("c", "if (x) {\n", ""),
+        ("cpp", "std::vector<int> River::levels(int year) const {\n", "River::levels"),
+        ("js", "export default async function level(year) {\n", "level"),
+        ("js", "export const level = async (year) => {\n", "level"),
+        ("ts", "export interface River {\n", "River"),
+        ("rs", "pub(crate) fn level<'a>(year: u32) -> f32 {\n", "level"),
+        ("rs", "impl<T> River for T {\n", "River"),
+        ("go", "func (r *River) Level(year int) float64 {\n", "Level"),
+        ("java", "public final class River extends Water {\n", "River"),
+        ("sql", "CREATE TABLE IF NOT EXISTS rivers (\n", "rivers"),
+        ("toml", "[tool.rivers]\nlevel = 8\n", "tool.rivers"),
+        ("rb", "def level(year)\n", "level"),
+    ],
+)
+def test_heads_of_functions_and_types(read: Read, suffix: str, source: str, name: str) -> None:
+    document = read(f"a.{suffix}", source + "  body\n")
+    assert document.blocks[0].path == ((name,) if name else ())
+
+
+def test_code_is_cut_at_the_margin_after_blank_lines(read: Read) -> None:
+    text = "/* about */\nint a(void)\n{\n    x;\n\n    y;\n\n}\n\nint b(void)\n{\n}\n"
+    assert shape(read("a.c", text)) == [(1, 8, "lines", ("a",)), (10, 12, "lines", ("b",))]
+
+
+def test_minified_code_is_left_out(read: Read) -> None:
+    with pytest.raises(InputError, match="minified"):
+        read("a.js", "var a=1;" * 2000)
+
+
+@pytest.mark.parametrize("hostile", ["a" + "*" * 280, "a* " * 90, "const " * 40, "x(" * 100, "[" * 280, "create " * 35])
+def test_long_odd_lines_of_code_take_no_time(read: Read, hostile: str) -> None:
+    """A pattern that backtracks would not end before the test run does."""
+    read("a.c", f"{hostile}\n" * 50)
+
+
+def test_section_titles_agree_with_docutils(tmp_path: Path) -> None:
+    from docutils.core import publish_doctree
+    from docutils.nodes import section, title
+
+    text = (
+        "=====\nTitle\n=====\n\nText.\n\nOne\n---\nText without a blank line.\n\nLonger than its line\n-------\n\n"
+        "Two\n---\n"
+        "Three\n~~~~~\n\n* list\n* of two\n\n----\n\n::\n\n   Not\n   ---\n\nqt\n==\n\n"
+        "=====  =====\nA      B\n=====  =====\n"
+        "1      2\n=====  =====\n\n  Indented\n  --------\n\nFour\n----\n\nPara\nof two lines\n-----\n"
+    )
+    tree = publish_doctree(
+        text,
+        settings_overrides={
+            "report_level": 5,
+            "halt_level": 6,
+            "warning_stream": io.StringIO(),
+            "doctitle_xform": False,
+        },
+    )
+
+    def path(node: title) -> tuple[str, ...]:
+        names = []
+        above = node.parent
+        while isinstance(above, section):
+            names.append(above[0].astext())
+            above = above.parent
+        return tuple(reversed(names))
+
+    expected = [path(node) for node in tree.findall(title) if isinstance(node.parent, section)]
+    document = extracted(tmp_path, "a.rst", text)
+    assert [block.path for block in document.blocks if block.kind == "heading"] == expected
+    assert len(expected) == 7

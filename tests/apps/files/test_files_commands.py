@@ -1,0 +1,295 @@
+"""The verbs of file search as a person uses them: what they print, how they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.cli import main
+from edge.apps.files.index import ProgressBar
+from edge.models.synth import synth
+
+RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"
+BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"
+
+
+@pytest.fixture(scope="module")
+def files_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of tiny random shapes, a project with an index, and nothing of the machine's own settings."""
+    folder = tmp_path_factory.mktemp("home").resolve()
+    synth("tiny-bert", folder / "models" / "tiny").close()
+    synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
+    synth("tiny-bert-embedder", folder / "models" / "other-embedder", seed=5).close()
+    project = folder / "project"
+    (project / "docs").mkdir(parents=True)
+    (project / ".edge").mkdir()
+    (project / "docs" / "rivers.md").write_text(RIVER)
+    (project / "docs" / "bread.md").write_text(BREAD)
+    (project / "notes.txt").write_text("Ice is blue.\n")
+    (project / "broken.pdf").write_bytes(b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
+    (project / "picture.bin").write_bytes(bytes(range(256)) * 8)
+    return folder
+
+
+@dataclass
+class Done:
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Edge:
+    """Runs `edge` in the project, in this process: starting one for each command would take most of the time."""
+
+    def __init__(self, home: Path) -> None:
+        self.project = home / "project"
+        self.environment = {
+            "EDGE_MODELS_DIR": str(home / "models"),
+            "EDGE_SCRATCH_DIR": str(home / "scratch"),
+            "EDGE_RERANKER": "tiny",
+            "EDGE_EMBEDDER": "tiny-embedder",
+            "EDGE_THREADS": "1",
+            "EDGE_MEMORY": "8GB",  # the process of the tests may hold a lot itself
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_DATA_HOME": str(home / "data"),
+        }
+
+    def __call__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> Done:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            for name in [name for name in os.environ if name.startswith("EDGE_")]:
+                patch.delenv(name)
+            for name, value in (self.environment | environment).items():
+                patch.setenv(name, value)
+            patch.chdir(cwd or self.project)
+            with pytest.raises(SystemExit) as end:
+                main(list(arguments))
+        assert isinstance(end.value.code, int)
+        return Done(end.value.code, out.getvalue(), err.getvalue())
+
+    def json(self, *arguments: str, code: int = 0, **options: Any) -> Any:
+        done = self(*arguments, "--json", **options)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, *arguments: str, **options: Any) -> str:
+        done = self(*arguments, **options)
+        assert done.returncode == 2, (done.returncode, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+        return done.stderr
+
+
+@pytest.fixture(scope="module")
+def edge(files_home: Path) -> Edge:
+    edge = Edge(files_home)
+    done = edge("index", ".")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("indexed 3 files (3 passages in ")
+    assert "1 skipped, 1 failed" in done.stdout
+    assert "failed: " in done.stderr
+    assert "broken.pdf" in done.stderr
+    assert "%|" not in done.stderr  # no progress bar where nobody looks
+    return edge
+
+
+def test_indexing_again_is_up_to_date(edge: Edge) -> None:
+    assert edge("index", ".").stdout == "up to date: 3 unchanged, 1 skipped, 1 failed\n"
+    report = edge.json("index", "--stats")
+    assert (report["indexed"], report["unchanged"], report["removed"]) == (0, 3, 0)
+    assert 0 < report["peak_resident"] <= report["limit"]
+
+
+def test_the_index_lies_in_the_nearest_edge_folder(edge: Edge) -> None:
+    assert (edge.project / ".edge" / "edge.db").is_file()
+    status = edge.json("status", cwd=edge.project / "docs")
+    assert status["collection"] == str(edge.project / ".edge")
+
+
+def test_search_json_has_the_documented_keys(edge: Edge) -> None:
+    document = edge.json("search", "when does the river flood", "-n", "2")
+    assert set(document) == {"results", "stats"}
+    assert len(document["results"]) == 2
+    for result in document["results"]:
+        assert set(result) == {"path", "line_start", "line_end", "score", "snippet", "id"}
+        assert Path(result["path"]).is_file()
+        assert 0 <= result["score"] <= 1
+    assert {"seconds", "embed_s", "search_s", "rerank_s", "peak_resident", "limit"} <= set(document["stats"])
+    explained = edge.json("search", "river", "--explain")["results"]
+    assert {"lexical_rank", "vector_rank", "fused_rank", "relevance"} <= set(explained[0]["explain"])
+
+
+def test_search_for_people(edge: Edge) -> None:
+    done = edge("search", "river floods", "--no-rerank", "--explain", "--stats")
+    assert done.returncode == 0
+    assert f"docs{os.sep}rivers.md:1" in done.stdout
+    assert "The river floods in spring" in done.stdout
+    assert "\x1b[" not in done.stdout
+    assert "words #1" in done.stdout
+    for word in ("memory", "time", "index"):
+        assert word in done.stderr
+
+
+def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path) -> None:
+    assert edge.json("search", "river", "--memory", "5.5GB")["stats"]["limit"] == 5_500_000_000
+    fused = edge.json("search", "river", "--no-rerank", "--explain")["results"]
+    assert all(result["explain"]["relevance"] is None for result in fused)
+    assert edge.json("search", "river", "--no-rerank", "--reranker", "absent")["results"]
+    assert "absent" in edge.refused("search", "river", "--reranker", "absent")
+    assert "cannot be compared" in edge.refused("search", "river", "--embedder", "other-embedder")
+    only = edge.json("search", "river bread ice", "--filter", "path:docs", "--filter", "type:md")["results"]
+    assert {Path(result["path"]).name for result in only} == {"rivers.md", "bread.md"}
+    assert edge.json("search", "river", "--min-score", "1.5", code=1)["results"] == []
+    trace = files_home / "trace.json"
+    edge.json("search", "river", "--trace", str(trace))
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"full text", "vectors", "rerank"} <= names
+    assert edge.json("search", "river", "--runtime", "numpy", "--threads", "1")["results"]
+
+
+def test_nothing_found_is_exit_code_1(edge: Edge) -> None:
+    done = edge("search", "river", "--filter", "larger:1GB")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing found" in done.stderr
+    assert edge("list", "--filter", "type:pdf").returncode == 1
+    assert edge("remove", "not-there.txt").returncode == 1
+
+
+def test_status_and_list(edge: Edge) -> None:
+    status = edge.json("status")
+    assert status["indexed"] == 3
+    assert [Path(entry["path"]).name for entry in status["failed"]] == ["broken.pdf"]
+    assert all(entry["reason"] for entry in status["failed"] + status["skipped"])
+    assert status["chunks"] == status["index"]["rows"] == 3
+    shown = edge("status").stdout
+    assert "3 files" in shown
+    assert "broken.pdf: " in shown
+    files = edge.json("list")["files"]
+    assert [Path(file["path"]).name for file in files] == ["bread.md", "rivers.md", "notes.txt"]
+    assert "markdown" in edge("list", "--filter", "path:docs").stdout
+
+
+def test_remove_and_compact(edge: Edge, files_home: Path) -> None:
+    place = ["--collection", str(files_home / "other")]
+    folder = files_home / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("A river.")
+    (folder / "b.txt").write_text("A bread.")
+    assert edge.json("index", str(folder), *place)["indexed"] == 2
+    assert edge.json("remove", str(folder / "a.txt"), *place) == {"removed": 1}
+    assert [file["path"] for file in edge.json("list", *place)["files"]] == [str(folder / "b.txt")]
+    after = edge.json("compact", *place)
+    assert after["bytes_after"] > 0
+    assert edge.json("search", "bread", *place)["results"][0]["path"] == str(folder / "b.txt")
+
+
+def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, files_home: Path) -> None:
+    outside = files_home / "outside"
+    outside.mkdir()
+    (outside / "private.txt").write_text("A secret river.")
+    assert edge.json("index", str(outside))["indexed"] == 1
+    (outside / "more.txt").write_text("Another secret.")
+    done = edge("index")
+    assert f"{outside} lies outside" in done.stderr
+    assert done.stdout.startswith("up to date")
+    assert edge.json("index", str(outside))["indexed"] == 1
+    assert edge.json("remove", str(outside)) == {"removed": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["search", " "], "query is empty"),
+        (["search", "river", "-n", "0"], "at least 1"),
+        (["search", "river", "--filter", "colour:red"], "no filter"),
+        (["search", "river", "--memory", "lots"], "lots"),
+        (["search", "river", "--collection", "nowhere"], "there is no collection"),
+        (["index", "absent-folder"], "does not exist"),
+        (["index", "--collection", "fresh"], "no folder to index yet"),
+        (["watch", "--collection", "fresh"], "no folder to index yet"),
+        (["status", "--collection", "nowhere"], "`edge index DIR` makes one"),
+        (["list", "--collection", "nowhere"], "there is no collection"),
+        (["remove", "a", "--collection", "nowhere"], "there is no collection"),
+        (["compact", "--collection", "nowhere"], "there is no collection"),
+        (["remove"], "PATH"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], says: str) -> None:
+    assert says in edge.refused(*arguments)
+    assert not (edge.project / "nowhere").exists()
+
+
+def test_without_an_embedder_the_command_that_gets_it_is_named(edge: Edge, files_home: Path) -> None:
+    place = ["--collection", str(files_home / "none")]
+    message = edge.refused("index", ".", *place, EDGE_EMBEDDER="", EDGE_MODELS_DIR=str(files_home / "empty"))
+    assert "edge models pull all-MiniLM-L6-v2" in message
+
+
+def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with ProgressBar() as bar:
+            bar(1, 4)
+            bar(4, 4)
+        assert ("files" in stream.getvalue()) == shown
+
+
+def test_what_matches_is_bold_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.apps.files.search.is_terminal", lambda: True)
+    shown = edge("search", "river", "--no-rerank").stdout
+    assert "\x1b[1mriver\x1b[0m" in shown
+    assert "\x1b[" not in edge("search", "river", "--no-rerank", NO_COLOR="1").stdout
+
+
+def test_a_process_of_its_own_stays_within_its_limit(edge: Edge) -> None:
+    """What only a real process shows: the installed command, its exit code, and memory that is all its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from edge.apps.cli import main; main()", "search", "river", "--json"],
+        capture_output=True, text=True, cwd=edge.project, check=False,
+        env={**os.environ, **edge.environment, "EDGE_MEMORY": "250MB"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert document["results"]
+    assert document["stats"]["peak_resident"] <= document["stats"]["limit"] == 250_000_000
+
+
+def test_indexing_stays_within_its_limit(edge: Edge, files_home: Path) -> None:
+    folder = files_home / "many"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number}.txt").write_text(f"Sentence {number} of a text about rivers and bread. " * 200)
+    done = subprocess.run(
+        [sys.executable, "-c", "from edge.apps.cli import main; main()", "index", str(folder), "--json",
+         "--collection", str(files_home / "tight")],
+        capture_output=True, text=True, check=False, env={**os.environ, **edge.environment, "EDGE_MEMORY": "170MB"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["indexed"] == 60
+    assert report["peak_resident"] <= 170_000_000
+
+
+def test_help_of_every_verb_is_quick_and_says_something(edge: Edge) -> None:
+    listed = edge("--help").stdout
+    for verb in ("index", "search", "watch", "status", "list", "remove", "compact"):
+        assert f"\n  {verb} " in listed
+        assert len(edge(verb, "--help").stdout) > 200

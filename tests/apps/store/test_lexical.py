@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.store.lexical import LexicalIndex
+
+TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
+
+
+def filled(texts: list[str]) -> tuple[sqlite3.Connection, LexicalIndex]:
+    db = sqlite3.connect(":memory:")
+    db.executescript(LexicalIndex.create("fts"))
+    lexical = LexicalIndex("fts")
+    lexical.add(db, range(1, len(texts) + 1), texts)
+    return db, lexical
+
+
+def ids(found: list[tuple[int, float]]) -> list[int]:
+    return [identifier for identifier, _ in found]
+
+
+def test_words_are_found_in_any_form_best_first() -> None:
+    db, lexical = filled(TEXTS)
+    found = lexical.search(db, "when does the river flood", 10)
+    assert ids(found) == [1, 4]
+    assert found[0][1] > found[1][1] > 0
+    assert ids(lexical.search(db, "RIVÉR", 10)) == [1]
+    assert lexical.search(db, "river", 0) == []
+    assert ids(lexical.search(db, "flood", 1)) == [4]
+
+
+def test_deleted_rows_are_gone_and_can_come_back() -> None:
+    db, lexical = filled(TEXTS)
+    lexical.delete(db, [1], [TEXTS[0]])
+    assert ids(lexical.search(db, "river flood", 10)) == [4]
+    lexical.add(db, [1], ["a river again"])
+    assert ids(lexical.search(db, "river", 10)) == [1]
+    lexical.optimize(db)
+    assert ids(lexical.search(db, "river", 10)) == [1]
+    db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
+
+
+def test_phrases_in_quotes_are_kept() -> None:
+    db, lexical = filled(["a blue old house", "an old blue house", "nothing"])
+    assert ids(lexical.search(db, '"old blue"', 10)) == [2]
+    assert ids(lexical.search(db, "old blue", 10)) == [1, 2]
+    assert ids(lexical.search(db, 'unclosed "old blue', 10)) == [1, 2]
+
+
+def test_words_in_most_rows_count_only_where_nothing_else_does() -> None:
+    db, lexical = filled(["the one", "the two", "the three", "other"])
+    assert ids(lexical.search(db, "the two", 10)) == [2]
+    assert ids(lexical.search(db, "the", 10)) == [1, 2, 3]
+    assert ids(lexical.search(db, "the absent", 10)) == [1, 2, 3]
+
+
+def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    db, lexical = filled(["rare", "often", "often", "x", "y", "z"])
+    assert set(ids(lexical.search(db, "rare often", 10))) == {1, 2, 3}
+    monkeypatch.setattr("edge.apps.store.lexical._POSTINGS", 2)
+    assert ids(lexical.search(db, "often rare", 10)) == [1]
+
+
+def test_a_word_that_was_absent_is_found_once_it_came() -> None:
+    db, lexical = filled([f"text {i}" for i in range(100)])
+    assert lexical.search(db, "newcomer", 10) == []
+    lexical.add(db, [1000], ["a newcomer"])
+    assert ids(lexical.search(db, "newcomer", 10)) == [1000]
+
+
+def test_scripts_without_spaces() -> None:
+    db, lexical = filled(["東京都に住んでいます", "京都に行きました", "unrelated"])
+    assert ids(lexical.search(db, "東京", 10)) == [1]
+    assert ids(lexical.search(db, "京都に行", 10))[0] == 2
+
+
+def test_where_restricts_the_rows() -> None:
+    db, lexical = filled(["word"] * 6)
+    db.execute("CREATE TABLE allowed(id INTEGER)")
+    db.executemany("INSERT INTO allowed VALUES (?)", [(2,), (5,)])
+    found = lexical.search(db, "word", 10, where="rowid IN (SELECT id FROM allowed WHERE id > ?)", params=[3])
+    assert ids(found) == [5]
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_query(query: str) -> None:
+    db, lexical = filled(TEXTS)
+    for _, score in lexical.search(db, query, 10):
+        assert score >= 0
+    db.close()
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=8))
+def test_any_text_can_be_added_and_deleted(texts: list[str]) -> None:
+    db, lexical = filled(texts)
+    lexical.delete(db, range(1, len(texts) + 1), texts)
+    db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
+    assert db.execute("SELECT count(*) FROM fts_docsize").fetchone()[0] == 0
+    db.close()
