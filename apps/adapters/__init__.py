@@ -1,0 +1,1 @@
+"""Thin bridges to other frameworks; each needs its own extra."""

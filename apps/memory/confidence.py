@@ -1,0 +1,150 @@
+"""How sure the action cache is that a stored trajectory answers a task: a logistic model of a few signals, fitted on
+labelled pairs, and the confidence from which wrong hits stay rare."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+SIGNALS = ("similarity", "lead", "overlap", "state_overlap", "details_differ", "relevance", "relevance_lead")
+"""What is known of the chosen trajectory: cosine with the task, and its lead over the next; shared words of task and of
+state; whether numbers, quoted texts or names differ; the reranker's judgement, and its lead (0 without reranking)."""
+
+_WORD = re.compile(r"\w+")
+_DETAIL = re.compile(r"\d+(?:[.:,]\d+)*|\"[^\"]+\"|'[^']{2,}'|(?<![.!?]\s)(?<!^)\b[A-Z]\w+")
+_RIDGE = 1.0
+_FOLDS = 5
+_SMALLEST = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """A fitted model.
+
+    Attributes:
+        weights: one for each signal, on standardized values, then the constant.
+        mean, scale: of each signal, for standardizing.
+        threshold: confidence from which a lookup is a hit; above 1 if no confidence was safe enough.
+        examples: labelled pairs it was fitted on.
+        hit_rate, wrong_rate: share of those that were hits in cross-validation, and of the hits that were wrong.
+        models: fingerprints of the embedder and the reranker it was fitted with.
+    """
+
+    weights: tuple[float, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    threshold: float
+    examples: int
+    hit_rate: float
+    wrong_rate: float
+    models: tuple[str, str]
+
+    def of(self, signals: Floats) -> float:
+        """Probability that the trajectory with these signals [len(SIGNALS)] is right."""
+        return float(
+            _probability(_standardized(signals[None], np.array(self.mean), np.array(self.scale)), self.weights)[0]
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Confidence:
+        values: dict[str, Any] = json.loads(text)
+        lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values | lists)
+
+
+def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models: tuple[str, str]) -> Confidence:
+    """Fits a ridge logistic regression, and chooses the lowest threshold whose wrong hits stay below `most_wrong`.
+
+    The threshold is chosen on predictions of folds that were not fitted on (5-fold cross-validation), and counts one
+    wrong hit more than were seen, so that few examples make it careful.
+
+    Args:
+        signals: [n, len(SIGNALS)].
+        right: [n], whether the chosen trajectory was the right one.
+        most_wrong: share of hits that may be wrong, in (0, 1).
+    """
+    mean, scale = signals.mean(axis=0), np.maximum(signals.std(axis=0), _SMALLEST)
+    values = _standardized(signals, mean, scale)
+    held_out = np.empty(len(values))
+    folds = np.arange(len(values)) % _FOLDS
+    for fold in range(_FOLDS):
+        inside = folds == fold
+        held_out[inside] = _probability(values[inside], _logistic(values[~inside], right[~inside]))
+    threshold = _threshold(held_out, right, most_wrong)
+    hits = held_out >= threshold
+    wrong = float((hits & ~right).sum() / hits.sum()) if hits.any() else 0.0
+    return Confidence(
+        weights=tuple(_logistic(values, right).tolist()), mean=tuple(mean.tolist()), scale=tuple(scale.tolist()),
+        threshold=threshold, examples=len(values), hit_rate=float(hits.mean()), wrong_rate=wrong, models=models,
+    )  # fmt: skip
+
+
+def describe(
+    task: str, state: str, other_task: str, other_state: str, *, similarity: float, lead: float,
+    relevance: float = 0.5, relevance_lead: float = 0.0,
+) -> Floats:  # fmt: skip
+    """The signals of a stored (task, state) against an asked one, in the order of `SIGNALS`."""
+    return np.array([
+        similarity, lead, _overlap(task, other_task), _overlap(state, other_state),
+        float(details(task) != details(other_task)), _logit(relevance), relevance_lead,
+    ])  # fmt: skip
+
+
+def details(text: str) -> frozenset[str]:
+    """What a paraphrase keeps: numbers, quoted texts, and capitalized words that do not begin a sentence."""
+    return frozenset(match.strip("\"'").casefold() for match in _DETAIL.findall(text))
+
+
+def _overlap(one: str, other: str) -> float:
+    """Jaccard similarity of the words; 1 where both have none."""
+    a, b = set(_WORD.findall(one.casefold())), set(_WORD.findall(other.casefold()))
+    return len(a & b) / len(a | b) if a | b else 1.0
+
+
+def _logit(probability: float) -> float:
+    clipped = min(max(probability, 1e-4), 1 - 1e-4)
+    return math.log(clipped / (1 - clipped))
+
+
+def _standardized(signals: Floats, mean: Floats, scale: Floats) -> Floats:
+    return np.hstack(((signals - mean) / scale, np.ones((len(signals), 1))))
+
+
+def _probability(values: Floats, weights: Sequence[float] | Floats) -> Floats:
+    odds = np.clip(values @ np.asarray(weights, np.float64), -30, 30)
+    return np.asarray(1 / (1 + np.exp(-odds)), np.float64)
+
+
+def _logistic(values: Floats, right: npt.NDArray[np.bool_]) -> Floats:
+    """Newton's method; the constant is not penalized (but for a trace, so that one class alone has a solution)."""
+    penalty = np.diag([*[_RIDGE] * (values.shape[1] - 1), 1e-2])
+    weights = np.zeros(values.shape[1])
+    for _ in range(50):
+        p = _probability(values, weights)
+        gradient = values.T @ (right - p) - penalty @ weights
+        step = np.linalg.solve((values * (p * (1 - p))[:, None]).T @ values + penalty, gradient)
+        weights = weights + step
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
+
+
+def _threshold(confidence: Floats, right: npt.NDArray[np.bool_], most_wrong: float) -> float:
+    order = np.argsort(-confidence, kind="stable")
+    wrong = np.cumsum(~right[order])
+    rates = (wrong + 1) / (np.arange(len(order)) + 2)
+    last = np.append(confidence[order][1:] < confidence[order][:-1], True)  # equal confidences are hits together
+    safe = np.flatnonzero((rates <= most_wrong) & last)
+    return float(confidence[order[safe[-1]]]) if len(safe) else 2.0

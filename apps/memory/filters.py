@@ -1,0 +1,273 @@
+"""Filters in mem0's form, compiled to SQL.
+
+`{"category": "food"}`, `{"price": {"gte": 10, "lt": 20}}`, `{"OR": [...]}`; keys are fields of a memory or keys of its
+metadata (`{"metadata": {...}}` says so where both exist). Every condition is true or false, never unknown: a missing
+value equals nothing, differs from everything, and `NOT` is the exact opposite.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge.apps.memory.moments import day_bounds, parse_day, parse_moment
+from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.errors import InputError
+
+OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "icontains")
+_COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_LOGICAL = ("AND", "OR", "NOT")
+_MOMENTS = frozenset({"timestamp", "created_at", "updated_at", "forgotten_at"})
+_DAYS = frozenset({"expiration_date"})
+_COLUMNS: Mapping[str, str] = {
+    "id": "uuid", "memory": "text", "hash": "hash", "user_id": "user_id", "agent_id": "agent_id", "run_id": "run_id",
+    "actor_id": "actor_id", "role": "role", "timestamp": "timestamp", "created_at": "created_at",
+    "updated_at": "updated_at", "forgotten_at": "forgotten_at", "expiration_date": "expiration_date",
+    "pinned": "pinned", "importance": "importance",
+}  # fmt: skip
+_DEEPEST = 32
+_MOST_CONDITIONS = 500
+"""SQLite bounds the depth of an expression by 1,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """SQL over a row of `memories`, with its parameters."""
+
+    sql: str
+    params: tuple[Any, ...] = ()
+
+    @classmethod
+    def all_of(cls, parts: Iterable[Condition]) -> Condition:
+        """True where every part is."""
+        return cls._joined(list(parts), " AND ", "1")
+
+    @classmethod
+    def any_of(cls, parts: Iterable[Condition]) -> Condition:
+        """True where some part is."""
+        return cls._joined(list(parts), " OR ", "0")
+
+    def negated(self) -> Condition:
+        """True where this is false."""
+        return Condition(f"NOT ({self.sql})", self.params)
+
+    @classmethod
+    def _joined(cls, parts: list[Condition], word: str, empty: str) -> Condition:
+        if not parts:
+            return cls(empty)
+        return cls(word.join(f"({part.sql})" for part in parts), tuple(p for part in parts for p in part.params))
+
+
+def compile_filters(filters: Mapping[str, Any]) -> Condition:
+    """The condition that holds for memories that pass `filters`.
+
+    Raises:
+        InputError: an unknown operator, an operand it cannot work with, or a scope that is not named but matched.
+    """
+    counter = iter(range(_MOST_CONDITIONS))
+    return _compile(filters, 0, counter.__next__)
+
+
+def names_scope(filters: Mapping[str, Any]) -> bool:
+    """Whether everything that passes `filters` carries a scope id that they name (so that they need no other)."""
+    return any(
+        (key in SCOPE_FIELDS and _names(value))
+        or (key == "AND" and any(names_scope(part) for part in _parts(key, value)))
+        or (key == "OR" and bool(value) and all(names_scope(part) for part in _parts(key, value)))
+        for key, value in filters.items()
+    )
+
+
+def register(db: sqlite3.Connection) -> None:
+    """Gives a connection the one function that filters need and SQLite lacks: case folding beyond ASCII."""
+    db.create_function(
+        "edge_casefold", 1, lambda text: text.casefold() if isinstance(text, str) else None, deterministic=True
+    )
+
+
+def _names(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(operator in ("eq", "in") and operand is not None for operator, operand in value.items())
+    return value is not None
+
+
+def _compile(filters: Any, depth: int, count: Callable[[], int]) -> Condition:
+    if not isinstance(filters, Mapping):
+        raise InputError(f"filters are a mapping such as {{'category': 'food'}}, not {filters!r}")
+    if depth > _DEEPEST:
+        raise InputError(f"filters are nested deeper than {_DEEPEST}")
+    parts: list[Condition] = []
+    for key, value in filters.items():
+        try:
+            count()
+        except StopIteration:
+            raise InputError(f"filters have more than {_MOST_CONDITIONS} conditions") from None
+        if key in _LOGICAL:
+            inner = [_compile(part, depth + 1, count) for part in _parts(key, value)]
+            if key == "NOT":
+                parts.append(Condition.any_of(inner).negated())
+            else:
+                parts.append(Condition.all_of(inner) if key == "AND" else Condition.any_of(inner))
+        elif key == "metadata" and isinstance(value, Mapping) and not _is_operators(value):
+            parts += [_field(_Metadata(str(name)), operand) for name, operand in value.items()]
+        elif key in _COLUMNS:
+            parts.append(_field(_Column(key), value))
+        else:
+            parts.append(_field(_Metadata(str(key)), value))
+    return Condition.all_of(parts)
+
+
+def _parts(key: str, value: Any) -> list[Mapping[str, Any]]:
+    """The filters inside AND, OR or NOT: a list of them, or one."""
+    parts = [value] if isinstance(value, Mapping) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, Mapping) for part in parts):
+        raise InputError(f"{key} takes a list of filters, not {value!r}")
+    return list(parts)
+
+
+def _is_operators(value: Mapping[str, Any]) -> bool:
+    return bool(value) and all(operator in OPERATORS for operator in value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A field of the row. Knows how its values are stored."""
+
+    name: str
+
+    def test(self, predicate: str, params: tuple[Any, ...]) -> Condition:
+        """`predicate` over `value` and `type`, false where the field is missing."""
+        column = f"memories.{_COLUMNS[self.name]}"
+        kind = "'true'" if self.name == "pinned" else f"typeof({column})"
+        sql = predicate.replace("{value}", column).replace("{type}", kind)
+        return Condition(f"coalesce({sql}, 0)", params)
+
+    def present(self) -> Condition:
+        return Condition(f"memories.{_COLUMNS[self.name]} IS NOT NULL")
+
+    def operand(self, value: Any) -> Any:
+        if self.name in _MOMENTS and value is not None:
+            return parse_moment(value, self.name)
+        if self.name in _DAYS and value is not None:
+            return parse_day(value, self.name)
+        if self.name in SCOPE_FIELDS and isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return value.strip() if self.name in SCOPE_FIELDS and isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """A key of the memory's metadata, at its top level; any text may be a key."""
+
+    name: str
+
+    def test(self, predicate: str, params: tuple[Any, ...]) -> Condition:
+        sql = predicate.replace("{value}", "field.value").replace("{type}", "field.type")
+        return Condition(
+            f"EXISTS (SELECT 1 FROM json_each(memories.metadata) AS field WHERE field.key = ? AND ({sql}))",
+            (self.name, *params),
+        )
+
+    def present(self) -> Condition:
+        return self.test("{type} <> 'null'", ())
+
+    def operand(self, value: Any) -> Any:
+        return value
+
+
+def _field(field: _Column | _Metadata, value: Any) -> Condition:
+    """One key's condition: a bare value means equality, a list membership, `*` any value."""
+    if value == "*":
+        if field.name in SCOPE_FIELDS:
+            raise InputError(f"{field.name} must be named: '*' would return one scope's memories to another")
+        return field.present()
+    if isinstance(value, list | tuple | set | frozenset):
+        return _apply(field, "in", value)
+    if not isinstance(value, Mapping):
+        return _apply(field, "eq", value)
+    if not value:
+        raise InputError(f"the filter on {field.name!r} is empty; operators are {', '.join(OPERATORS)}")
+    return Condition.all_of(_apply(field, str(operator), operand) for operator, operand in value.items())
+
+
+def _apply(field: _Column | _Metadata, operator: str, operand: Any) -> Condition:
+    if operator not in OPERATORS:
+        raise InputError(f"{operator!r} is no operator of a filter; they are {', '.join(OPERATORS)}, AND, OR and NOT")
+    if operator in ("in", "nin"):
+        if not isinstance(operand, list | tuple | set | frozenset):
+            raise InputError(f"{operator} takes a list, not {operand!r}")
+        found = Condition.any_of(_equal(field, value) for value in operand)
+        return found if operator == "in" else found.negated()
+    if operator in ("eq", "ne"):
+        found = _equal(field, operand)
+        return found if operator == "eq" else found.negated()
+    if operator in _COMPARISONS:
+        return _compare(field, operator, operand)
+    return _contains(field, operand, fold=operator == "icontains")
+
+
+def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
+    if operand is None:
+        return field.present().negated()
+    if field.name in _MOMENTS and isinstance(field, _Column):
+        bounds = day_bounds(operand)
+        if bounds:
+            return field.test("{value} >= ? AND {value} < ?", bounds)
+    operand = field.operand(operand)
+    if isinstance(operand, bool):
+        if isinstance(field, _Column):
+            return field.test("{type} = 'true' AND {value} = ?", (int(operand),))
+        return field.test("{type} = ?", ("true" if operand else "false",))
+    if isinstance(operand, int | float):
+        return field.test("{type} IN ('integer', 'real') AND {value} = ?", (_number(operand),))
+    if isinstance(operand, str):
+        return field.test("{type} = 'text' AND {value} = ?", (operand,))
+    raise InputError(f"a filter compares with text, numbers, true, false and null, not {operand!r}")
+
+
+def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Condition:
+    sign = _COMPARISONS[operator]
+    if field.name in _MOMENTS and isinstance(field, _Column):
+        bounds = day_bounds(operand)
+        if bounds:  # until a day means until its end, after a day means after its end
+            sign, operand = {
+                "gt": (">=", bounds[1]),
+                "gte": (">=", bounds[0]),
+                "lt": ("<", bounds[0]),
+                "lte": ("<", bounds[1]),
+            }[operator]
+    operand = field.operand(operand)
+    if isinstance(operand, bool) or not isinstance(operand, int | float | str):
+        raise InputError(f"{operator} takes a number or text, not {operand!r}")
+    if isinstance(operand, str):
+        return field.test(f"{{type}} = 'text' AND {{value}} {sign} ?", (operand,))
+    return field.test(f"{{type}} IN ('integer', 'real') AND {{value}} {sign} ?", (_number(operand),))
+
+
+def _contains(field: _Column | _Metadata, operand: Any, *, fold: bool) -> Condition:
+    """Text that contains a text, or a list that contains a value."""
+    if isinstance(operand, bool) or not isinstance(operand, int | float | str):
+        raise InputError(f"contains takes text or a number, not {operand!r}")
+    folded = "edge_casefold({})" if fold else "{}"
+    if isinstance(operand, str):
+        operand = operand.casefold() if fold else operand
+        text = f"{{type}} = 'text' AND instr({folded.replace('{}', '{value}')}, ?) > 0"
+        member = f"json_each.type = 'text' AND {folded.replace('{}', 'json_each.value')} = ?"
+    else:
+        operand = _number(operand)
+        text = "{type} = 'text' AND ? IS NULL"
+        member = "json_each.type IN ('integer', 'real') AND json_each.value = ?"
+    if isinstance(field, _Column):
+        return field.test(text, (operand,))
+    # CASE, because SQLite might look at a text as JSON before it has seen that it is none.
+    array = "json_each(CASE {type} WHEN 'array' THEN {value} ELSE '[]' END)"
+    return field.test(f"({text}) OR EXISTS (SELECT 1 FROM {array} WHERE {member})", (operand, operand))
+
+
+def _number(value: int | float) -> int | float:
+    if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
+        raise InputError(f"{value!r} cannot be compared with: it is no finite 64-bit number")
+    return value

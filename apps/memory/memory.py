@@ -1,0 +1,333 @@
+"""`Memory`: an agent's long-term memory, local, with mem0's verbs and scopes. What differs from mem0: `MEM0.md`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edge.apps.memory.actions import ActionCache
+from edge.apps.memory.answers import added_json, found_json
+from edge.apps.memory.arguments import UNSET, check_count, check_metadata, check_share, check_text
+from edge.apps.memory.entries import Entry, read_entries
+from edge.apps.memory.extraction import extract
+from edge.apps.memory.ledger import read_history
+from edge.apps.memory.moments import parse_day, parse_moment
+from edge.apps.memory.opening import NO_SCOPE, OpenMemory
+from edge.apps.memory.records import find_record
+from edge.apps.memory.searching import Weights
+from edge.apps.memory.selection import Count, Selection, select
+from edge.apps.memory.transfer import export_jsonl, import_jsonl
+from edge.errors import CapabilityError, InputError
+
+
+class Memory(OpenMemory):
+    """Long-term memory of agents: what users said, what agents found out, in scopes that never see each other.
+
+    A call belongs to the scope it names (`user_id`, `agent_id`, `run_id`, alone or together); one that names none is
+    refused. Ids given here bind the whole object: it then sees and changes nothing outside them.
+
+    Thread-safe; any number of processes may use the same directory. Nothing leaves the machine.
+
+    >>> with Memory("memory", user_id="alice", memory="300MB") as memory:
+    ...     memory.add("I am allergic to peanuts", metadata={"category": "health"})
+    ...     for hit in memory.search("what can I cook for her?", 3)["results"]:
+    ...         print(hit["score"], hit["memory"])
+    """
+
+    # Writing
+
+    def add(
+        self,
+        messages: str | Mapping[str, Any] | list[Any],
+        *,
+        user_id: str | int | None = None,
+        agent_id: str | int | None = None,
+        run_id: str | int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        timestamp: object = None,
+        expiration_date: object = None,
+        importance: float | None = None,
+        infer: bool = False,
+        prompt: str | None = None,
+    ) -> dict[str, Any]:
+        """Remembers a text, a message, or a list of either, as one transaction.
+
+        Args:
+            messages: text; or `{"role": ..., "content": ...}` as chat models take it. System messages are left out.
+            metadata: what JSON can hold; searchable by filters.
+            timestamp: when it was said or happened (the session's date): a datetime, seconds since 1970, or ISO 8601.
+                A message may carry its own.
+            expiration_date: the last day on which it is shown.
+            importance: 0 ... 1, for `search(importance=...)`.
+            infer: let the generator extract facts and store those; what it fails at is stored as it is, and
+                `result["extraction"]` says why.
+            prompt: instructions for the extraction.
+
+        Returns:
+            `{"results": [{"id", "memory", "event", ...}]}`: event ADD, or NONE where exactly this (text, role,
+            metadata, dates) is remembered in this scope already; `similar` names earlier memories much like it.
+
+        Raises:
+            InputError: no scope, or something that cannot be stored.
+            CapabilityError: `infer` without a generator.
+            ModelError, BudgetExceeded, StorageError: nothing was stored.
+        """
+        scope = self._scope(user_id, agent_id, run_id)
+        if not scope:
+            raise InputError(NO_SCOPE)
+        shared = Entry(
+            "",
+            metadata=check_metadata(metadata),
+            timestamp=None if timestamp is None else parse_moment(timestamp),
+            expiration_date=None if expiration_date is None else parse_day(expiration_date),
+            importance=check_share(importance, "importance"),
+        )
+        entries = read_entries(messages, shared)
+        failure = None
+        if infer and entries:
+            if self._generator is None:
+                raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
+            extraction = extract(self._generator, entries, shared, prompt)
+            entries, failure = list(extraction.entries), extraction.failure
+        result: dict[str, Any] = {"results": [added_json(added) for added in self._writer.add(entries, scope)]}
+        if failure is not None:
+            logging.getLogger(__name__).warning("stored as it came, because %s", failure)
+            result["extraction"] = {"stored": "messages", "reason": failure}
+        return result
+
+    def update(
+        self,
+        memory_id: str,
+        text: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        expiration_date: object = UNSET,
+        data: str | None = None,
+        *,
+        timestamp: object = UNSET,
+        importance: object = UNSET,
+    ) -> dict[str, Any]:
+        """Changes what is given. `metadata` are merged into the present ones; None takes a date or importance away.
+
+        Raises:
+            InputError: nothing to change, or no such memory here.
+        """
+        text = data if text is None else text
+        changes: dict[str, Any] = {}
+        if text is not None:
+            changes["text"] = check_text(text, "text")
+        if metadata is not None:
+            changes["metadata"] = check_metadata(metadata)
+        if expiration_date is not UNSET:
+            changes["expiration_date"] = None if expiration_date is None else parse_day(expiration_date)
+        if timestamp is not UNSET:
+            changes["timestamp"] = None if timestamp is None else parse_moment(timestamp)
+        if importance is not UNSET:
+            changes["importance"] = check_share(importance, "importance")
+        if not changes:
+            raise InputError("nothing to update: give text, metadata, expiration_date, timestamp or importance")
+        self._writer.update(memory_id, self.bound, changes)
+        return {"message": "Memory updated successfully!"}
+
+    def delete(self, memory_id: str) -> dict[str, Any]:
+        """Deletes a memory; its history stays.
+
+        Raises:
+            InputError: no such memory here.
+        """
+        self._writer.delete(memory_id, self.bound)
+        return {"message": "Memory deleted successfully!"}
+
+    def delete_all(
+        self,
+        user_id: str | int | None = None,
+        agent_id: str | int | None = None,
+        run_id: str | int | None = None,
+    ) -> dict[str, Any]:
+        """Deletes every memory of a scope; their history stays.
+
+        Raises:
+            InputError: no scope is named.
+        """
+        scope = self._scope(user_id, agent_id, run_id)
+        if not scope:
+            raise InputError(f"{NO_SCOPE}; reset() deletes everything")
+        self._writer.delete_all(scope)
+        return {"message": "Memories deleted successfully!"}
+
+    def reset(self) -> None:
+        """Deletes everything: all memories of all scopes, their history, and the action cache.
+
+        Raises:
+            InputError: this object is bound to a scope.
+        """
+        if self.bound:
+            raise InputError(f"this memory was opened for {self.bound}; delete_all() deletes that, reset() everything")
+        self._writer.reset()
+
+    def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
+        """Pins a memory: it neither expires nor ages. `pinned=False` takes the pin away.
+
+        Raises:
+            InputError: no such memory here.
+        """
+        event = "PIN" if pinned else "UNPIN"
+        self._writer.mark(memory_id, self.bound, event, lambda record, _: replace(record, pinned=pinned))
+        return {"message": f"Memory {'pinned' if pinned else 'unpinned'} successfully!"}
+
+    def forget(self, memory_id: str, forgotten: bool = True) -> dict[str, Any]:
+        """Hides a memory from `search` and `get_all` without deleting it; `forgotten=False` brings it back.
+
+        Raises:
+            InputError: no such memory here.
+        """
+        event = "FORGET" if forgotten else "RECALL"
+        self._writer.mark(
+            memory_id,
+            self.bound,
+            event,
+            lambda record, now: replace(record, forgotten_at=(record.forgotten_at or now) if forgotten else None),
+        )
+        return {"message": f"Memory {'forgotten' if forgotten else 'recalled'} successfully!"}
+
+    # Reading
+
+    def search(
+        self,
+        query: str,
+        top_k: int | None = None,
+        *,
+        user_id: str | int | None = None,
+        agent_id: str | int | None = None,
+        run_id: str | int | None = None,
+        filters: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        threshold: float | None = None,
+        rerank: bool = True,
+        explain: bool = False,
+        show_expired: bool = False,
+        neighbours: int = 0,
+        recency: float = 0.0,
+        importance: float = 0.0,
+        half_life: float = 30.0,
+    ) -> dict[str, Any]:
+        """The memories of a scope that say most about `query`, best first.
+
+        Args:
+            top_k, limit: how many at most; 20 if neither is given.
+            filters: see `edge.apps.memory.filters`; may name the scope, too.
+            threshold: lowest `relevance` in 0 ... 1.
+            rerank: let the cross-encoder judge the best candidates.
+            explain: add each stage's figures as `score_details`.
+            show_expired: also what has expired or is forgotten.
+            neighbours: so many turns before and after each result, as its `neighbours`.
+            recency, importance, half_life: see `Weights`; off by default.
+
+        Returns:
+            `{"results": [{"id", "memory", "score", "relevance", "timestamp", "metadata", ...}]}`. The order follows
+            `score`; `relevance` is absolute: the fused similarity or, reranked, the model's probability.
+
+        Raises:
+            InputError: no scope, an empty query, an unknown operator, a number out of range.
+            ModelError, BudgetExceeded: a model is missing or does not fit.
+        """
+        scope, condition = self._whose(user_id, agent_id, run_id, filters)
+        check_text(query, "the query")
+        weights = Weights(recency, importance, half_life)
+        candidates = self._searcher.search(
+            query,
+            scope,
+            condition,
+            check_count(top_k, limit),
+            rerank=rerank,
+            threshold=check_share(threshold, "threshold"),
+            weights=weights,
+            show_expired=show_expired,
+        )
+        results = [found_json(candidate, explain=explain) for candidate in candidates]
+        if neighbours:
+            for candidate, result in zip(candidates, results, strict=True):
+                around = self._searcher.neighbours(candidate.record, check_count(neighbours), show_expired=show_expired)
+                result["neighbours"] = [{"offset": offset, **record.to_json()} for offset, record in around]
+        return {"results": results}
+
+    def get(self, memory_id: str) -> dict[str, Any] | None:
+        """One memory, hidden or not, with `links` to those much like it; None if there is none here."""
+        with self.store.read() as db:
+            record = find_record(db, memory_id, self.bound)
+            if record is None:
+                return None
+            links = self.store.ledger.links(db, record)
+        document = record.to_json()
+        if links:
+            document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
+        return document
+
+    def get_all(
+        self,
+        *,
+        user_id: str | int | None = None,
+        agent_id: str | int | None = None,
+        run_id: str | int | None = None,
+        filters: Mapping[str, Any] | None = None,
+        top_k: int | None = None,
+        limit: int | None = None,
+        show_expired: bool = False,
+    ) -> dict[str, Any]:
+        """Memories of a scope, newest first, 20 at most if not said otherwise; arguments as for `search`."""
+        scope, condition = self._whose(user_id, agent_id, run_id, filters)
+        records = self._searcher.listed(scope, condition, check_count(top_k, limit), show_expired=show_expired)
+        return {"results": [record.to_json() for record in records]}
+
+    def history(self, memory_id: str) -> list[dict[str, Any]]:
+        """Every change of a memory, oldest first, in mem0's form; also of one that was deleted. Events: ADD, UPDATE,
+        DELETE, PIN, UNPIN, FORGET, RECALL, IMPORT."""
+        with self.store.read() as db:
+            return read_history(db, memory_id, self.bound)
+
+    # More
+
+    @property
+    def actions(self) -> ActionCache:
+        """What was done before, to be done again without asking a model."""
+        return self._actions
+
+    def select(
+        self,
+        text: str | Sequence[Mapping[str, Any]],
+        query: str,
+        budget_tokens: int,
+        *,
+        rerank: bool = True,
+        count: Count | None = None,
+    ) -> Selection:
+        """What of a long text or conversation says most about `query` within `budget_tokens`, in its own order; see
+        `edge.apps.memory.selection`.
+
+        Args:
+            count: tokens of a text, as the model counts that will read it; the generator's, else the reranker's own
+                vocabulary if not given.
+        """
+        count = count or (self._generator.count if self._generator is not None else self.store.models.count)
+        return select(self.store.models, text, query, budget_tokens, rerank=rerank, count=count)
+
+    def export_jsonl(self, target: str | os.PathLike[str]) -> int:
+        """Writes all memories of the bound scope (all there are, if none), hidden ones and their histories included,
+        to a JSON Lines file; returns how many.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        return export_jsonl(self.store, self.bound, Path(target))
+
+    def import_jsonl(self, source: str | os.PathLike[str]) -> int:
+        """Takes in an exported file, or lines of mem0's `get_all`; ids that are there already are left as they are.
+        Returns how many were new.
+
+        Raises:
+            InputError: a line is none, or belongs to another scope than the bound one; the lines before are kept.
+        """
+        return import_jsonl(self.store, self.bound, Path(source), self._clock)

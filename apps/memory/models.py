@@ -1,0 +1,237 @@
+"""The models of a memory: an embedder and a reranker in one budget, opened when they are first needed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import BudgetExceeded, InputError, ModelError
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Ranked, Reranker
+from edge.trace import Trace
+
+
+class TextEmbedder(Protocol):
+    """What a memory needs of an embedder; `edge.Embedder` is one."""
+
+    @property
+    def dim(self) -> int:
+        """Width of a vector."""
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+        """[n, dim] float32 of unit length. `query`: the texts are questions."""
+
+    def close(self) -> None:
+        """Gives its memory back."""
+
+
+class TextReranker(Protocol):
+    """What a memory needs of a reranker; `edge.Reranker` is one."""
+
+    def rank(
+        self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: bool = False
+    ) -> list[Ranked]:
+        """The best `top_k` of `docs`, best first. `retrieved`: they come in a retriever's order, best first."""
+
+    def close(self) -> None:
+        """Gives its memory back."""
+
+
+_WHOLE = 1 << 24
+"""Tokens no text has."""
+
+Model = TypeVar("Model", TextEmbedder, TextReranker)
+
+
+class _Slot(Generic[Model]):
+    """A model that is open, or will be: `chosen` by name or path, or handed over open and then not ours to close."""
+
+    def __init__(self, chosen: str | Path | Model | None) -> None:
+        self.chosen: str | Path | Model | None = chosen
+        self.open: Model | None = None
+        self.lock = threading.RLock()
+
+    def close(self) -> bool:
+        """Closes the model if it is ours, after its request; whether it did."""
+        with self.lock:
+            model, self.open = self.open, None
+            if model is None or model is self.chosen:
+                return False
+            model.close()
+            return True
+
+    def give(self) -> bool:
+        """Closes the model if it is idle; whether it did."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self.close()
+        finally:
+            self.lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderIdentity:
+    """Which model made a memory's vectors.
+
+    Attributes:
+        source: the name or path it was opened by.
+        fingerprint: changes with any of its weights.
+        dim: width of a vector.
+    """
+
+    source: str
+    fingerprint: str
+    dim: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EmbedderIdentity:
+        return cls(**json.loads(text))
+
+
+class Models:
+    """Opens models on first use; where both do not fit at once, one makes room for the other. Thread-safe; each runs
+    one request at a time."""
+
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        config: Config,
+        trace: Trace,
+        *,
+        embedder: str | Path | TextEmbedder | None,
+        reranker: str | Path | TextReranker | None,
+        identity: Callable[[], EmbedderIdentity | None],
+    ) -> None:
+        """Notes what to open; models that are open already stay their owner's to close.
+
+        Args:
+            identity: the model that made the vectors there are, None while there are none.
+        """
+        self._budget = budget
+        self._config = config
+        self._trace = trace
+        self._identity = identity
+        self._embedder: _Slot[TextEmbedder] = _Slot(embedder)
+        self._reranker: _Slot[TextReranker] = _Slot(reranker)
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+        """Vectors of texts, [n, dim] float32.
+
+        Raises:
+            ModelError: the embedder is missing, or is not the one that made the memory's vectors.
+            BudgetExceeded: the limit is too small for it.
+        """
+        with self._embedder.lock:
+            return self._open_embedder().embed(texts, query=query)
+
+    def rank(self, query: str, docs: Sequence[str], *, retrieved: bool) -> list[Ranked]:
+        """All of `docs` (at least one), best first.
+
+        Raises:
+            ModelError: the reranker is missing.
+            BudgetExceeded: the limit is too small for it.
+        """
+        with self._reranker.lock:
+            return self._open_reranker().rank(query, docs, None, retrieved=retrieved)
+
+    def describe(self) -> EmbedderIdentity:
+        """The embedder, opened if it was not; raises as `embed`."""
+        with self._embedder.lock:
+            model = self._open_embedder()
+            chosen = self._embedder.chosen
+            source = str(chosen) if isinstance(chosen, str | Path) and chosen else _name(model)
+            return EmbedderIdentity(source, fingerprint(model), model.dim)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text in the reranker's vocabulary, those that begin and end it included.
+
+        Raises:
+            InputError: a reranker that was handed over has none.
+        """
+        with self._reranker.lock:
+            reranker = self._open_reranker()
+            if not isinstance(reranker, Reranker):
+                raise InputError(
+                    "this reranker cannot count tokens: give count=, best that of the model that will read"
+                )
+            return int(reranker.engine.vocabulary().encode_texts([text], max_tokens=_WHOLE).lengths[0])
+
+    def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
+        """Of the embedder and, if asked for, the reranker (else empty); opens them if they were not."""
+        with self._reranker.lock:
+            reranker = fingerprint(self._open_reranker()) if rerank else ""
+        return self.describe().fingerprint, reranker
+
+    def close(self) -> None:
+        """Gives back the memory of the models that were opened here; they open again when needed."""
+        self._embedder.close()
+        self._reranker.close()
+
+    def _open_embedder(self) -> TextEmbedder:
+        slot = self._embedder
+        if slot.open is None:
+            opened = self._fitted(self._make_embedder, self._reranker.give)
+            known = self._identity()
+            if known is not None and known.fingerprint != fingerprint(opened):
+                if opened is not slot.chosen:
+                    opened.close()
+                raise ModelError(
+                    f"the memory was embedded with {known.source} ({known.fingerprint[:12]}), not with "
+                    f"{_name(opened)} ({fingerprint(opened)[:12]}), and vectors of two models cannot be compared: open "
+                    f"it with {known.source}, or export it and import it into a new one"
+                )
+            slot.open = opened
+        return slot.open
+
+    def _open_reranker(self) -> TextReranker:
+        slot = self._reranker
+        if slot.open is None:
+            slot.open = self._fitted(self._make_reranker, self._embedder.give)
+        return slot.open
+
+    def _make_embedder(self) -> TextEmbedder:
+        chosen = self._embedder.chosen
+        if chosen is not None and not isinstance(chosen, str | Path):
+            return chosen
+        known = self._identity()
+        # Unless somebody chose a model, it is the memory's own, not today's default.
+        name = chosen or self._config.embedder or (known.source if known else "")
+        return Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
+
+    def _make_reranker(self) -> TextReranker:
+        chosen = self._reranker.chosen
+        if chosen is not None and not isinstance(chosen, str | Path):
+            return chosen
+        return Reranker(chosen or "", budget=self._budget, config=self._config, trace=self._trace)
+
+    def _fitted(self, make: Callable[[], Model], give: Callable[[], bool]) -> Model:
+        try:
+            return make()
+        except BudgetExceeded:
+            if not give():
+                raise
+        return make()
+
+
+def fingerprint(model: object) -> str:
+    """What tells a model from another: that of its packed weights, its own attribute, or the name of its class."""
+    packed = getattr(model, "model", model)
+    return str(getattr(packed, "fingerprint", type(model).__qualname__))
+
+
+def _name(model: object) -> str:
+    packed = getattr(model, "model", model)
+    return str(getattr(packed, "name", type(model).__qualname__))

@@ -1,0 +1,70 @@
+"""Tables of an agent's memory: the whole history of their schema."""
+
+from __future__ import annotations
+
+from edge.apps.store.database import Migration
+from edge.apps.store.lexical import LexicalIndex
+from edge.ivf.index import VectorIndex
+
+TEXT_INDEX = "memories_fts"
+
+ACTIONS = 1 << 48
+"""Added to the id of an action, it is the id of its vector: memories and actions share one vector index."""
+
+_MEMORIES = f"""
+CREATE TABLE memories (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- what the text and vector indexes know a memory by; never used twice
+    uuid TEXT NOT NULL UNIQUE,             -- what callers know it by
+    text TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    user_id TEXT, agent_id TEXT, run_id TEXT, actor_id TEXT, role TEXT,
+    metadata TEXT NOT NULL,                -- a JSON object
+    importance REAL,
+    timestamp TEXT,                        -- when what it tells was said or happened
+    expiration_date TEXT,                  -- the last day on which it is shown
+    forgotten_at TEXT,
+    pinned INTEGER NOT NULL,
+    follows INTEGER REFERENCES memories(id) ON DELETE SET NULL,  -- the turn before, where it is one of a conversation
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL
+);
+CREATE INDEX memories_scope ON memories(user_id, agent_id, run_id, forgotten_at, pinned, expiration_date);
+CREATE INDEX memories_agent ON memories(agent_id, forgotten_at, pinned, expiration_date) WHERE agent_id IS NOT NULL;
+CREATE INDEX memories_run ON memories(run_id, forgotten_at, pinned, expiration_date) WHERE run_id IS NOT NULL;
+CREATE INDEX memories_hash ON memories(hash);
+CREATE INDEX memories_follows ON memories(follows) WHERE follows IS NOT NULL;
+CREATE TABLE history (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    memory_id TEXT NOT NULL,               -- outlives the memory
+    old_memory TEXT, new_memory TEXT,
+    event TEXT NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    is_deleted INTEGER NOT NULL,
+    actor_id TEXT, role TEXT, user_id TEXT, agent_id TEXT, run_id TEXT
+);
+CREATE INDEX history_memory ON history(memory_id);
+CREATE TABLE links (
+    memory INTEGER NOT NULL REFERENCES memories(id) ON DELETE CASCADE,
+    earlier INTEGER NOT NULL REFERENCES memories(id) ON DELETE CASCADE,
+    similarity REAL NOT NULL,              -- cosine; 1 for the same text
+    PRIMARY KEY (memory, earlier)
+) WITHOUT ROWID;
+CREATE INDEX links_earlier ON links(earlier);
+CREATE TABLE actions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL UNIQUE,
+    task TEXT NOT NULL, state TEXT NOT NULL,
+    trajectory TEXT NOT NULL,              -- JSON
+    user_id TEXT, agent_id TEXT, run_id TEXT,
+    successes INTEGER NOT NULL, failures INTEGER NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL
+);
+CREATE INDEX actions_scope ON actions(user_id, agent_id, run_id);
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO settings VALUES ('generation', '0');
+{LexicalIndex.create(TEXT_INDEX)}"""
+
+
+def migrations() -> list[Migration]:
+    """The history of the schema. New steps of either part go to the end, in the order they were made."""
+    return [_MEMORIES, *VectorIndex.migrations()]

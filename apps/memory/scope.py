@@ -1,0 +1,80 @@
+"""`Scope`: whose memory it is. Data of one scope is never returned to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from edge.errors import InputError
+
+SCOPE_FIELDS = ("user_id", "agent_id", "run_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Ids that a memory must carry; None leaves one open.
+
+    Stored with a memory, the three ids are what they are, missing ones included. Asked for, a scope holds every memory
+    that carries all the ids it names.
+    """
+
+    user_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
+
+    @classmethod
+    def of(cls, ids: Mapping[str, Any]) -> Scope:
+        """Reads the three ids from a mapping, ignoring its other keys. Ids are turned into text and stripped.
+
+        Raises:
+            InputError: an id is empty or neither text nor a whole number.
+        """
+        return cls(**{name: _identifier(name, ids.get(name)) for name in SCOPE_FIELDS})
+
+    def __bool__(self) -> bool:
+        return any(value is not None for _, value in self.items())
+
+    def items(self) -> Iterator[tuple[str, str | None]]:
+        """Names and values, in the order of `SCOPE_FIELDS`."""
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
+
+    def within(self, bound: Scope) -> Scope:
+        """This scope narrowed by what a memory is bound to.
+
+        Raises:
+            InputError: both name the same id with different values.
+        """
+        for (name, own), (_, outer) in zip(self.items(), bound.items(), strict=True):
+            if own is not None and outer is not None and own != outer:
+                raise InputError(f"this memory was opened for {name} {outer!r}; {own!r} is another scope")
+        return Scope(*(own if own is not None else outer for own, outer in zip(self, bound, strict=True)))
+
+    def covers(self, other: Scope) -> bool:
+        """Whether something stored under `other` belongs to this scope."""
+        return all(own is None or own == stored for own, stored in zip(self, other, strict=True))
+
+    def __iter__(self) -> Iterator[str | None]:
+        return (value for _, value in self.items())
+
+    def condition(self) -> tuple[str, list[str]]:
+        """SQL that holds for rows of this scope, with its parameters."""
+        named = [(name, value) for name, value in self.items() if value is not None]
+        return " AND ".join(f"memories.{name} = ?" for name, _ in named) or "1", [value for _, value in named]
+
+    def exactly(self) -> tuple[str, list[str | None]]:
+        """SQL that holds for rows stored under exactly these ids, missing ones included."""
+        return " AND ".join(f"memories.{name} IS ?" for name in SCOPE_FIELDS), list(self)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value!r}" for name, value in self.items() if value is not None) or "no scope"
+
+
+def _identifier(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{name} must be text that is not empty, not {value!r}")
+    return value.strip()

@@ -1,0 +1,296 @@
+"""`Searcher`: BM25 and vectors, fused, then reranked; nothing outside the asked scope is ever looked at as a result."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.memory.arguments import check_share
+from edge.apps.memory.filters import Condition
+from edge.apps.memory.moments import Clock, age_days, stamp
+from edge.apps.memory.records import SELECT, Record, read_records, visible
+from edge.apps.memory.scope import Scope
+from edge.apps.memory.store import MemoryStore
+from edge.errors import InputError
+
+_LEAST = 1.0
+"""A best BM25 score below this counts as this: words that most memories hold say nothing, even where they are all there
+is."""
+
+Ids = npt.NDArray[np.int64]
+
+DEPTH = 100
+"""Results that each of the two rankings contributes."""
+
+POOL = 40
+"""Fused candidates that are reranked, at least."""
+
+WORDS = 0.4
+"""Weight of BM25 beside the vectors' 0.6. Ranks alone (reciprocal rank fusion) lose to BM25 where the vectors are much
+weaker than the words, as they are on short turns of conversations; scores do not (`edge bench memory`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much recency and importance count beside relevance; both off by default.
+
+    The score becomes `(1 - recency - importance) * score + recency * 0.5 ** (age / half_life) + importance * value`:
+    all three parts lie in 0 ... 1. Age counts from a memory's timestamp, else from its creation; pinned memories do
+    not age. A memory without an importance counts as 0.5, a pinned one as 1.
+
+    Attributes:
+        half_life: days after which recency has halved.
+    """
+
+    recency: float = 0.0
+    importance: float = 0.0
+    half_life: float = 30.0
+
+    def __post_init__(self) -> None:
+        recency, importance = check_share(self.recency, "recency"), check_share(self.importance, "importance")
+        if (recency or 0.0) + (importance or 0.0) > 1:
+            raise InputError(
+                f"recency and importance weigh {self.recency + self.importance:g} together; 1 is all there is"
+            )
+        if not 0 < self.half_life < math.inf:
+            raise InputError(f"half_life is a positive number of days, not {self.half_life!r}")
+
+    def __bool__(self) -> bool:
+        return self.recency > 0 or self.importance > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A memory on its way through the stages.
+
+    Attributes:
+        score: what the order follows, in 0 ... 1.
+        relevance: a model's own judgement, whatever else was found: the cosine, or the reranker's probability.
+        details: each stage's score and rank, by name.
+    """
+
+    record: Record
+    score: float
+    relevance: float
+    details: Mapping[str, float | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """What the first stage found, by row number.
+
+    Attributes:
+        words: BM25 scores of what matches by words.
+        near: cosines of all that was found either way.
+        records: of all that was found.
+    """
+
+    words: Mapping[int, float]
+    near: Mapping[int, float]
+    records: Mapping[int, Record]
+
+
+class Searcher:
+    """Finds memories. Thread-safe."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._remembered: tuple[object, Ids, bool] | None = None
+        self._lease = store.budget.reserve("memory scope", 0)
+
+    def search(
+        self,
+        query: str,
+        scope: Scope,
+        condition: Condition,
+        top_k: int,
+        *,
+        rerank: bool,
+        threshold: float | None,
+        weights: Weights,
+        show_expired: bool,
+    ) -> list[Candidate]:
+        """The best `top_k` memories of `scope` that meet `condition`, best first.
+
+        Args:
+            threshold: lowest relevance.
+        """
+        if top_k == 0:
+            return []
+        found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired)
+        fused = fuse(found.words, found.near)[: max(POOL, top_k)]
+        candidates = [
+            Candidate(
+                found.records[identifier],
+                score,
+                min(1.0, max(0.0, found.near[identifier])),
+                _details(identifier, score, rank, found),
+            )
+            for rank, (identifier, score) in enumerate(fused, 1)
+        ]
+        if rerank and candidates:
+            candidates = self._rerank(query, candidates)
+        if weights:
+            candidates = weigh(candidates, weights, self._clock())
+        if threshold is not None:
+            candidates = [candidate for candidate in candidates if candidate.relevance >= threshold]
+        return candidates[:top_k]
+
+    def retrieve(self, query: str, scope: Scope, condition: Condition, depth: int, *, show_expired: bool) -> Retrieved:
+        """The best `depth` memories by words and the best by vectors, in one consistent view."""
+        index = self._store.index
+        if index is None:
+            return Retrieved({}, {}, {})
+        vector = self._store.embed([query], query=True)
+        whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
+        with self._store.read() as db, self._store.trace.span("candidates", "memory"):
+            allowed, everything = self._allowed(db, whose)
+            if len(allowed) == 0:
+                return Retrieved({}, {}, {})
+            found = index.search(db, vector, depth, allowed=None if everything else allowed)
+            near = {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
+            words = self._lexical(db, query, depth, whose, everything)
+            unknown = [identifier for identifier in words if identifier not in near]
+            if unknown:
+                near |= zip(unknown, (index.vectors(db, np.array(unknown, np.int64)) @ vector[0]).tolist(), strict=True)
+            return Retrieved(words, near, read_records(db, near))
+
+    def listed(self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool) -> list[Record]:
+        """Memories of `scope` that meet `condition`, newest first."""
+        whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
+        with self._store.read() as db:
+            rows = db.execute(
+                f"{SELECT} WHERE {whose.sql} ORDER BY memories.created_at DESC, memories.id DESC LIMIT ?",
+                (*whose.params, -1 if limit is None else limit),
+            )
+            return [Record.of(row) for row in rows]
+
+    def neighbours(self, record: Record, count: int, *, show_expired: bool) -> list[tuple[int, Record]]:
+        """The `count` memories stored before and after this one under the same ids, with their places relative to it,
+        in the order in which they were stored: the turns around a turn."""
+        sql, params = record.scope.exactly()
+        same = self.condition(Scope(), Condition(sql, tuple(params)), self._clock(), show_expired=show_expired)
+        around: list[tuple[int, Record]] = []
+        with self._store.read() as db:
+            for sign, comparison, order in ((-1, "<", "DESC"), (1, ">", "ASC")):
+                rows = db.execute(
+                    f"{SELECT} WHERE {same.sql} AND memories.id {comparison} ? ORDER BY memories.id {order} LIMIT ?",
+                    (*same.params, record.id, count),
+                )
+                around += [(sign * place, Record.of(row)) for place, row in enumerate(rows, 1)]
+        return sorted(around, key=lambda pair: pair[0])
+
+    def condition(self, scope: Scope, condition: Condition, now: datetime, *, show_expired: bool) -> Condition:
+        """What a memory must meet to be returned: of the scope, passing the filters, and shown."""
+        sql, params = scope.condition()
+        parts = [Condition(sql, tuple(params)), condition]
+        if not show_expired:
+            shown, today = visible(stamp(now)[:10])
+            parts.append(Condition(shown, tuple(today)))
+        return Condition.all_of(parts)
+
+    def close(self) -> None:
+        """Gives back what is remembered."""
+        with self._lock:
+            self._remembered = None
+            self._lease.release()
+
+    def _allowed(self, db: sqlite3.Connection, whose: Condition) -> tuple[Ids, bool]:
+        """Ids of the memories that may be returned, ascending, and whether they are all there are. Remembered until
+        any process writes."""
+        generation = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()[0]
+        key = (generation, whose.sql, whose.params)
+        with self._lock:
+            if self._remembered is not None and self._remembered[0] == key:
+                return self._remembered[1], self._remembered[2]
+        # As one text: a row for each of 100,000 ids takes three times as long.
+        sql = f"SELECT group_concat(memories.id) FROM memories WHERE {whose.sql}"
+        text = db.execute(sql, whose.params).fetchone()[0]
+        allowed = np.sort(np.fromstring(text, np.int64, sep=",")) if text else np.empty(0, np.int64)
+        total = db.execute("SELECT count(*) FROM memories").fetchone()[0]
+        total += db.execute("SELECT count(*) FROM actions").fetchone()[0]
+        with self._lock:
+            self._lease.resize(allowed.nbytes)
+            self._remembered = (key, allowed, len(allowed) == total)
+        return allowed, len(allowed) == total
+
+    def _lexical(
+        self, db: sqlite3.Connection, query: str, depth: int, whose: Condition, everything: bool
+    ) -> dict[int, float]:
+        """BM25 scores of the best `depth` memories that may be returned."""
+        lexical = self._store.ledger.lexical
+        if everything:
+            return dict(lexical.search(db, query, depth))
+        # The plus keeps SQLite from running the whole full-text query once for every id of the set.
+        inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
+        return dict(lexical.search(db, query, depth, where=inside, params=whose.params))
+
+    def _rerank(self, query: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates in the reranker's order, blended with the one they came in.
+
+        The reranker reads a turn after what it answers: alone, few answers say what they are about.
+        """
+        answered = {c.record.follows for c in candidates if c.record.follows is not None}
+        with self._store.read() as db:
+            before = read_records(db, answered)
+        docs = []
+        for record in (candidate.record for candidate in candidates):
+            turn = before.get(record.follows) if record.follows is not None else None
+            docs.append(record.indexed_text if turn is None else f"{turn.text}\n{record.indexed_text}")
+        with self._store.trace.span("rerank", "memory"):
+            ranked = self._store.models.rank(query, docs, retrieved=True)
+        return [
+            replace(
+                candidates[r.index],
+                score=r.score,
+                relevance=r.relevance,
+                details={**candidates[r.index].details, "reranker": r.relevance},
+            )
+            for r in ranked
+        ]
+
+
+def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:
+    """Candidates by score, recency and importance together, best first."""
+    weighed = []
+    for candidate in candidates:
+        record = candidate.record
+        age = 0.0 if record.pinned else age_days(record.timestamp or record.created_at, now)
+        recency = 0.5 ** (age / weights.half_life)
+        importance = 1.0 if record.pinned else 0.5 if record.importance is None else record.importance
+        rest = 1.0 - weights.recency - weights.importance
+        score = rest * candidate.score + weights.recency * recency + weights.importance * importance
+        details = {**candidate.details, "recency": recency, "importance": importance}
+        weighed.append(replace(candidate, score=score, details=details))
+    return sorted(weighed, key=lambda candidate: -candidate.score)
+
+
+def fuse(words: Mapping[int, float], near: Mapping[int, float]) -> list[tuple[int, float]]:
+    """Ids with their fused score in 0 ... 1, best first: a convex combination of BM25, relative to the query's best,
+    and cosine (Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", 2023).
+
+    Args:
+        words: BM25 scores of what matches by words.
+        near: cosines of all candidates.
+    """
+    best = max([_LEAST, *words.values()])
+    scores = {
+        identifier: WORDS * words.get(identifier, 0.0) / best + (1 - WORDS) * max(0.0, cosine)
+        for identifier, cosine in near.items()
+    }
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict[str, float | int]:
+    """The first stages' figures of one candidate."""
+    details: dict[str, float | int] = {"semantic": found.near[identifier], "fused": score, "fused_rank": rank}
+    return details | ({"bm25": found.words[identifier]} if identifier in found.words else {})

@@ -1,0 +1,191 @@
+"""Long-context selection: what of a long text or conversation to show a model whose context, or patience, is smaller
+(GRATING, section 6: application "LLM long context selection")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edge.apps.memory.arguments import check_text
+from edge.apps.memory.models import Models
+from edge.errors import InputError
+
+LONGEST_SEGMENT = 800
+"""Characters of a segment at most, some 200 tokens: what a cross-encoder reads at once."""
+
+_SHORTEST_SEGMENT = 80
+"""A paragraph below this (a heading) goes with what follows it."""
+
+_RERANKED = 256
+"""Segments that the reranker judges; of more, those nearest to the query by their vectors."""
+
+_PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
+_SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|(?<=[。!?])")
+
+Count = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the text, or one message.
+
+    Attributes:
+        index: its place among all pieces.
+        start, end: characters of the text it covers; for messages, 0 and the length of its text.
+        score: relevance to the query, in 0 ... 1; higher is better.
+        tokens: what it counts against the budget.
+    """
+
+    index: int
+    text: str
+    start: int
+    end: int
+    score: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was kept, in its own order.
+
+    Attributes:
+        segments: the pieces that were kept.
+        messages: those of the messages that were kept, unchanged; empty for a text.
+        tokens: what was kept, counted; never above the budget.
+        left_out: pieces that were not kept.
+    """
+
+    segments: tuple[Segment, ...]
+    messages: tuple[Mapping[str, Any], ...]
+    tokens: int
+    left_out: int
+
+    @property
+    def text(self) -> str:
+        """The kept pieces as one text, an empty line between them."""
+        return "\n\n".join(segment.text for segment in self.segments)
+
+
+def select(
+    models: Models,
+    source: str | Sequence[Mapping[str, Any]],
+    query: str,
+    budget_tokens: int,
+    *,
+    rerank: bool,
+    count: Count,
+) -> Selection:
+    """Keeps the pieces most relevant to `query` that fit the budget together, most relevant first in, in their order.
+
+    Args:
+        source: a text, split at paragraphs and, where those are long, at sentences; or messages, kept whole. System
+            messages are kept whatever the query is.
+        budget_tokens: tokens of all kept pieces.
+        rerank: judge by the cross-encoder; else by vectors alone.
+        count: tokens of a text, best counted as the model counts that will read it.
+
+    Raises:
+        InputError: the query is empty, the budget is no positive number, system messages alone exceed it, or `source`
+            is neither.
+    """
+    check_text(query, "the query")
+    if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
+        raise InputError(f"budget_tokens is a positive whole number, not {budget_tokens!r}")
+    if isinstance(source, str):
+        spans = list(split(source))
+        texts = [source[start:end] for start, end in spans]
+        always: set[int] = set()
+    else:
+        texts = [_spoken(message) for message in source]
+        spans = [(0, len(text)) for text in texts]
+        always = {number for number, message in enumerate(source) if message.get("role") == "system"}
+    tokens = [count(text) for text in texts]
+    spent = sum(tokens[number] for number in always)
+    if spent > budget_tokens:
+        raise InputError(f"the system messages alone are {spent} tokens; the budget is {budget_tokens}")
+    scores = _score(models, texts, query, rerank) if sum(tokens) > budget_tokens else np.ones(len(texts))
+    kept = set(always)
+    for number in np.argsort(-scores, kind="stable").tolist():
+        if number not in kept and spent + tokens[number] <= budget_tokens:
+            kept.add(number)
+            spent += tokens[number]
+    segments = tuple(
+        Segment(number, texts[number], *spans[number], float(scores[number]), tokens[number]) for number in sorted(kept)
+    )
+    messages = () if isinstance(source, str) else tuple(source[number] for number in sorted(kept))
+    return Selection(segments, messages, spent, len(texts) - len(kept))
+
+
+def split(text: str) -> Iterator[tuple[int, int]]:
+    """Spans (start, end) of the pieces of a text, in order: paragraphs; long ones in groups of sentences; headings with
+    what follows. Only white space lies between them."""
+    waiting: int | None = None
+    for start, end in _between(_PARAGRAPH, text, 0, len(text)):
+        if end - start < _SHORTEST_SEGMENT and waiting is None:
+            waiting, waiting_end = start, end
+            continue
+        begin = start if waiting is None else waiting
+        waiting = None
+        yield from _pieces(text, begin, end)
+    if waiting is not None:
+        yield waiting, waiting_end
+
+
+def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Groups of whole sentences of at most `LONGEST_SEGMENT` characters; a longer sentence is cut."""
+    if end - start <= LONGEST_SEGMENT:
+        yield start, end
+        return
+    begin = last = start
+    for low, high in _between(_SENTENCE, text, start, end):
+        if high - begin > LONGEST_SEGMENT and last > begin:
+            yield begin, last
+            begin = low
+        while high - begin > LONGEST_SEGMENT:
+            yield begin, begin + LONGEST_SEGMENT
+            begin += LONGEST_SEGMENT
+        last = high
+    if last > begin:
+        yield begin, last
+
+
+def _between(separator: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Spans between matches of a separator, without the white space around them; empty ones are left out."""
+    for match in separator.finditer(text, start, end):
+        yield from _stripped(text, start, match.start())
+        start = match.end()
+    yield from _stripped(text, start, end)
+
+
+def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    piece = text[start:end]
+    if piece.strip():
+        yield start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+
+
+def _score(models: Models, texts: Sequence[str], query: str, rerank: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
+    numbers = [number for number, text in enumerate(texts) if text.strip()]
+    scores = np.zeros(len(texts))
+    if not rerank or len(numbers) > _RERANKED:
+        vectors = models.embed([texts[number] for number in numbers])
+        nearness = (1 + vectors @ models.embed([query], query=True)[0]) / 2
+        if not rerank:
+            scores[numbers] = nearness
+            return scores
+        scores[numbers] = nearness
+        numbers = sorted(numbers[place] for place in np.argsort(-nearness, kind="stable")[:_RERANKED].tolist())
+    judged = models.rank(query, [texts[number] for number in numbers], retrieved=False)
+    scores *= min(ranked.score for ranked in judged)  # what the reranker has not seen comes after what it has
+    for ranked in judged:
+        scores[numbers[ranked.index]] = ranked.score
+    return scores
+
+
+def _spoken(message: object) -> str:
+    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+        raise InputError("select takes a text, or messages with role and content")
+    return f"{message.get('role', 'user')}: {message['content']}"

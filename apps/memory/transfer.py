@@ -1,0 +1,191 @@
+"""Export and import as JSON Lines: a memory a line, as `get` returns it, with its history; nothing of it depends on a
+model, so a memory can move to another embedder this way."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid as uuids
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.apps.memory.arguments import check_metadata, check_share, check_text
+from edge.apps.memory.ledger import HistoryLine, read_history, restore_history
+from edge.apps.memory.moments import Clock, parse_day, parse_moment, stamp
+from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
+from edge.apps.memory.scope import Scope
+from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.writing import Vectors, in_context
+from edge.errors import InputError, StorageError
+
+_TOGETHER = 256
+"""Lines embedded and stored in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A memory to take in, what happened to it elsewhere, the `uuid` of the turn before it, and what it resembles."""
+
+    record: Record
+    history: list[HistoryLine]
+    follows: str | None
+    links: list[tuple[str, float]]
+
+
+def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
+    """Writes all memories of a scope, oldest first; returns how many.
+
+    Raises:
+        StorageError: the file cannot be written; nothing of it is left.
+    """
+    partial = target.with_name(f"{target.name}.partial")
+    sql, params = scope.condition()
+    count = 0
+    try:
+        with open(partial, "w", encoding="utf-8") as file, store.read() as db:
+            for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
+                record = Record.of(row)
+                document = {**record.to_json(), "history": read_history(db, record.uuid, scope)}
+                links = store.ledger.links(db, record)
+                if links:
+                    document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
+                if record.follows is not None:
+                    document["follows"] = read_records(db, [record.follows])[record.follows].uuid
+                file.write(json.dumps(document, ensure_ascii=False) + "\n")
+                count += 1
+        os.replace(partial, target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(f"{target} cannot be written: {error.strerror}") from error
+    return count
+
+
+def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -> int:
+    """Takes in lines as `export_jsonl` or mem0's `get_all` give them; returns how many were new.
+
+    Args:
+        scope: what the memory is bound to: lines without those ids get them.
+
+    Raises:
+        InputError: a line is none; those before it are kept.
+        StorageError: the file cannot be read.
+    """
+    count = 0
+    waiting: list[_Line] = []
+    try:
+        with open(source, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        waiting.append(_read(line, scope, stamp(clock())))
+                    except InputError as error:
+                        count += _store(store, waiting, clock)
+                        raise InputError(f"{source}, line {number}: {error}") from None
+                if len(waiting) >= _TOGETHER:
+                    count += _store(store, waiting, clock)
+                    waiting = []
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not valid UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise StorageError(f"{source} cannot be read: {error.strerror}") from error
+    return count + _store(store, waiting, clock)
+
+
+def _read(line: str, scope: Scope, now: str) -> _Line:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise InputError("not a JSON object")
+    text = check_text(document.get("memory"), '"memory"')
+    whose = Scope.of(document).within(scope)
+    if not whose:
+        raise InputError("it has no user_id, agent_id or run_id")
+    created = parse_moment(document["created_at"], "created_at") if document.get("created_at") else now
+    identifier = document.get("id") or str(uuids.uuid4())
+    record = Record(
+        id=0, uuid=check_text(identifier, '"id"'), text=text, hash=text_hash(text), user_id=whose.user_id,
+        agent_id=whose.agent_id, run_id=whose.run_id, actor_id=_text_or_none(document, "actor_id"),
+        role=_text_or_none(document, "role"), metadata=check_metadata(document.get("metadata")),
+        importance=check_share(document.get("importance"), "importance"),
+        timestamp=_optional(document, "timestamp", parse_moment),
+        expiration_date=_optional(document, "expiration_date", parse_day),
+        forgotten_at=_optional(document, "forgotten_at", parse_moment), pinned=document.get("pinned") is True,
+        follows=None, created_at=created, updated_at=_optional(document, "updated_at", parse_moment) or created,
+    )  # fmt: skip
+    history = document.get("history", [])
+    if not isinstance(history, list) or not all(isinstance(change, dict) for change in history):
+        raise InputError('"history" is a list of objects')
+    changes = [_change(change, created) for change in history]
+    return _Line(record, changes, _text_or_none(document, "follows"), list(_links(document.get("links", []))))
+
+
+def _links(links: object) -> Iterator[tuple[str, float]]:
+    for link in links if isinstance(links, list) else [None]:
+        similarity = link.get("similarity") if isinstance(link, dict) else None
+        identifier = link.get("id") if isinstance(link, dict) else None
+        if isinstance(similarity, bool) or not isinstance(similarity, int | float) or not isinstance(identifier, str):
+            raise InputError('"links" is a list of objects with id and similarity')
+        yield identifier, float(similarity)
+
+
+def _change(change: dict[str, Any], created: str) -> HistoryLine:
+    return HistoryLine(
+        old=_text_or_none(change, "old_memory"),
+        new=_text_or_none(change, "new_memory"),
+        event=check_text(change.get("event"), '"event" of a change'),
+        created_at=_optional(change, "created_at", parse_moment) or created,
+        updated_at=_optional(change, "updated_at", parse_moment) or created,
+    )
+
+
+def _optional(document: dict[str, Any], name: str, read: Any) -> str | None:
+    value = document.get(name)
+    return None if value is None else str(read(value, name))
+
+
+def _text_or_none(document: dict[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    return None if value is None else check_text(value, f'"{name}"')
+
+
+def _store(store: MemoryStore, lines: list[_Line], clock: Clock) -> int:
+    """Stores what is not there yet."""
+    if not lines:
+        return 0
+    index = store.claimed_index()
+    vectors = _embed(store, lines)
+    now = stamp(clock())
+    with store.write() as db:
+        new: dict[str, int] = {}
+        for number, line in enumerate(lines):
+            if find_record(db, line.record.uuid, Scope()) is None:
+                new.setdefault(line.record.uuid, number)
+        chosen = [lines[number] for number in new.values()]
+        records = store.ledger.restore(
+            db, index, [(line.record, line.follows) for line in chosen], vectors[list(new.values())]
+        )
+        for line, record in zip(chosen, records, strict=True):
+            restore_history(db, record, line.history)
+            store.ledger.link(db, record, line.links)
+        store.ledger.note(db, ((None, record, "IMPORT") for record in records), now)
+    store.upkeep.wrote(len(records))
+    return len(records)
+
+
+def _embed(store: MemoryStore, lines: list[_Line]) -> Vectors:
+    """Vectors of the lines' texts, turns in their context."""
+    texts = [line.record.text for line in lines]
+    places = {line.record.uuid: number for number, line in enumerate(lines)}
+    with store.read() as db:
+        for line in lines:
+            if line.follows is not None and line.follows not in places:
+                before = find_record(db, line.follows, line.record.scope)
+                if before is not None:
+                    places[line.follows] = len(texts)
+                    texts.append(before.text)
+    previous = [None if line.follows is None else places.get(line.follows) for line in lines]
+    return in_context(store.embed(texts), previous)

@@ -1,0 +1,201 @@
+"""`Writer`: what changes a memory, each change one transaction, begun after embedding so that others wait little."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.memory.entries import Entry
+from edge.apps.memory.ledger import Added
+from edge.apps.memory.moments import Clock, stamp
+from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
+from edge.apps.memory.resemblance import find_similar
+from edge.apps.memory.scope import Scope
+from edge.apps.memory.store import MemoryStore
+from edge.errors import InputError
+from edge.ivf.index import VectorIndex
+
+Vectors = npt.NDArray[np.float32]
+
+CONTEXT = 0.5
+"""Weight of the turn before in a turn's vector (`edge bench memory`)."""
+
+_TINY = 1e-12
+
+_DELETED_TOGETHER = 1_000
+"""Memories deleted in one transaction: other writers wait for no more."""
+
+
+class Writer:
+    """Changes memories. Thread-safe; writers of all processes take turns."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def add(self, entries: Sequence[Entry], scope: Scope) -> list[Added]:
+        """Stores entries under exactly these ids: all of them or, if anything fails, none."""
+        if not entries:
+            return []
+        store = self._store
+        index = store.claimed_index()
+        with store.read() as db:
+            before = self._turn_before(db, entries[0], scope)
+        vectors = store.embed([entry.text for entry in entries] + ([before.text] if before else []))
+        previous = [
+            number - 1 if number and _same_conversation(entries[number - 1], entry) else None
+            for number, entry in enumerate(entries)
+        ]
+        follows = [None if place is None else -1 - place for place in previous]
+        if before is not None:
+            previous[0], follows[0] = len(entries), before.id
+        vectors = in_context(vectors, previous)
+        with store.read() as db:
+            similar = find_similar(db, index, vectors, scope)
+        with store.write() as db:
+            added = store.ledger.insert(db, index, entries, vectors, similar, follows, scope, stamp(self._clock()))
+        store.upkeep.wrote(len(added))
+        return added
+
+    def update(self, uuid: str, scope: Scope, changes: dict[str, Any]) -> Record:
+        """Gives fields of a memory new values; `metadata` are merged into the present ones.
+
+        Raises:
+            InputError: there is no such memory in `scope`.
+        """
+        store = self._store
+        index = self._index(uuid)
+        vector, similar = None, []
+        if "text" in changes:
+            with store.read() as db:
+                old = self._found(find_record(db, uuid, scope), uuid)
+                before = read_records(db, [old.follows]) if old.follows is not None else {}
+            texts = [changes["text"], *(record.text for record in before.values())]
+            vector = in_context(store.embed(texts), [1 if before else None])
+            changes = {**changes, "hash": text_hash(changes["text"])}
+            with store.read() as db:
+                old = self._found(find_record(db, uuid, scope), uuid)
+                similar = find_similar(db, index, vector, old.scope)[0]
+        with store.write() as db:
+            old = self._found(find_record(db, uuid, scope), uuid)
+            merged = {**old.metadata, **changes.get("metadata", {})}
+            new = replace(old, **{**changes, "metadata": merged, "updated_at": stamp(self._clock())})
+            same = new.text == old.text
+            store.ledger.change(
+                db, index, old, new, "UPDATE", vector=None if same or vector is None else vector[0], similar=similar
+            )
+        store.upkeep.wrote(1)
+        return new
+
+    def mark(self, uuid: str, scope: Scope, event: str, change: Callable[[Record, str], Record]) -> Record:
+        """Changes how a memory is shown; where `change` changes nothing, nothing is written.
+
+        Raises:
+            InputError: there is no such memory in `scope`.
+        """
+        store = self._store
+        index = self._index(uuid)
+        now = stamp(self._clock())
+        with store.write() as db:
+            old = self._found(find_record(db, uuid, scope), uuid)
+            new = change(old, now)
+            if new != old:
+                new = replace(new, updated_at=now)
+                store.ledger.change(db, index, old, new, event)
+        return new
+
+    def delete(self, uuid: str, scope: Scope) -> None:
+        """Deletes a memory; its history stays.
+
+        Raises:
+            InputError: there is no such memory in `scope`.
+        """
+        store = self._store
+        index = self._index(uuid)
+        with store.write() as db:
+            record = self._found(find_record(db, uuid, scope), uuid)
+            store.ledger.delete(db, index, [record], stamp(self._clock()))
+        store.upkeep.wrote(1)
+
+    def delete_all(self, scope: Scope) -> int:
+        """Deletes every memory of a scope that is there now, hidden ones included; how many they were."""
+        store = self._store
+        index = store.index
+        if index is None:
+            return 0
+        sql, params = scope.condition()
+        with store.read() as db:
+            last = db.execute("SELECT coalesce(max(id), 0) FROM memories").fetchone()[0]
+        deleted = 0
+        while True:
+            with store.write() as db:
+                rows = db.execute(
+                    f"{SELECT} WHERE {sql} AND memories.id <= ? LIMIT ?", (*params, last, _DELETED_TOGETHER)
+                ).fetchall()
+                records = [Record.of(row) for row in rows]
+                if not records:
+                    break
+                store.ledger.delete(db, index, records, stamp(self._clock()))
+            deleted += len(records)
+            store.upkeep.wrote(len(records))
+        return deleted
+
+    def reset(self) -> None:
+        """Deletes everything: memories, their history, actions."""
+        store = self._store
+        index = store.index
+        with store.write() as db:
+            store.ledger.clear(db, index)
+        store.upkeep.wrote(1)
+
+    @staticmethod
+    def _turn_before(db: sqlite3.Connection, entry: Entry, scope: Scope) -> Record | None:
+        """What was said last in a run, if `entry` goes on with it on the same day."""
+        if scope.run_id is None or not entry.turn:
+            return None
+        sql, params = scope.exactly()
+        row = db.execute(
+            f"{SELECT} WHERE {sql} AND memories.role IS NOT NULL ORDER BY memories.id DESC LIMIT 1", params
+        ).fetchone()
+        record = None if row is None else Record.of(row)
+        return record if record is not None and (record.timestamp and record.timestamp[:10]) == entry.day else None
+
+    def _index(self, uuid: str) -> VectorIndex:
+        """The vector index; without one there is no memory `uuid` either."""
+        index = self._store.index
+        if index is None:
+            raise InputError(f"there is no memory {uuid!r} here")
+        return index
+
+    @staticmethod
+    def _found(record: Record | None, uuid: str) -> Record:
+        if record is None:
+            raise InputError(f"there is no memory {uuid!r} here")
+        return record
+
+
+def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
+    """Vectors of turns, each with a share of what was said before it: an answer seldom names what it answers.
+
+    Args:
+        vectors: [n or more, dim], of unit length.
+        previous: for each of the first n rows, the row of the turn before, None if there is none.
+
+    Returns:
+        [n, dim], of unit length.
+    """
+    mixed: Vectors = vectors[: len(previous)].copy()
+    for row, place in enumerate(previous):
+        if place is not None:
+            mixed[row] += CONTEXT * vectors[place]
+            mixed[row] /= max(float(np.linalg.norm(mixed[row])), _TINY)
+    return mixed
+
+
+def _same_conversation(earlier: Entry, later: Entry) -> bool:
+    return earlier.turn and later.turn and earlier.day == later.day

@@ -1,0 +1,133 @@
+"""The MCP servers, asked over stdio by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.models.synth import synth
+
+mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
+    synth("tiny-bert", folder / "models" / "tiny").close()
+    return folder
+
+
+def ask(home: Path, *arguments: str, talk: Callable[[Any], Awaitable[None]]) -> None:
+    """Starts `edge mcp ...`, lets `talk` use a client of it, and ends it."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+        "EDGE_MODELS_DIR": str(home / "models"), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
+        "EDGE_THREADS": "1", "XDG_CONFIG_HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home),
+    }  # fmt: skip
+    command = ["-c", "from edge.apps.cli import main; main()", "mcp", *arguments]
+
+    async def session() -> None:
+        server = mcp.StdioServerParameters(command=sys.executable, args=command, env=environment, cwd=home)
+        async with mcp.Client(server) as client:
+            await talk(client)
+
+    asyncio.run(asyncio.wait_for(session(), 120))
+
+
+async def call(client: Any, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content
+
+
+async def refused(client: Any, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return str(result.content[0].text)
+
+
+def test_the_memory_server(home: Path, tmp_path: Path) -> None:
+    async def talk(client: Any) -> None:
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == [
+            "add_memory", "search_memory", "list_memories", "update_memory", "delete_memory",
+        ]  # fmt: skip
+        assert all(tool.description for tool in tools)
+        assert tools[0].input_schema["required"] == ["text"]
+        added = await call(
+            client, "add_memory", text="I am allergic to nuts", metadata={"kind": "health"}, timestamp="2026-05-08"
+        )
+        identifier = added["results"][0]["id"]
+        await call(client, "add_memory", text="kept apart", run_id="r")
+        found = await call(client, "search_memory", query="allergies", filters={"kind": "health"}, neighbours=1)
+        assert [hit["id"] for hit in found["results"]] == [identifier]
+        assert found["results"][0]["neighbours"] == []
+        assert len((await call(client, "list_memories"))["results"]) == 2
+        assert [m["memory"] for m in (await call(client, "list_memories", run_id="r"))["results"]] == ["kept apart"]
+        await call(client, "update_memory", memory_id=identifier, text="I am allergic to peanuts")
+        await call(client, "update_memory", memory_id=identifier, expiration_date="2099-01-01")
+        listed = (await call(client, "list_memories", filters={"kind": "*"}))["results"]
+        assert [(m["memory"], m["expiration_date"]) for m in listed] == [("I am allergic to peanuts", "2099-01-01")]
+        assert "there is no memory 'x' here" in await refused(client, "delete_memory", memory_id="x")
+        assert "'near' is no operator" in await refused(client, "search_memory", query="q", filters={"a": {"near": 1}})
+        assert "nothing to update" in await refused(client, "update_memory", memory_id=identifier)
+        await call(client, "delete_memory", memory_id=identifier)
+        assert len((await call(client, "list_memories"))["results"]) == 1
+
+    async def stranger(client: Any) -> None:
+        assert (await call(client, "list_memories"))["results"] == []
+        assert (await call(client, "list_memories", filters={"user_id": "ann"}))["results"] == []
+        assert (await call(client, "search_memory", query="kept", filters={"user_id": "ann"}))["results"] == []
+
+    place = str(tmp_path / "memory")
+    ask(home, "memory", "--path", place, "--user-id", "ann", talk=talk)
+    ask(home, "memory", "--path", place, talk=stranger)
+
+
+def test_the_file_server(home: Path, tmp_path: Path) -> None:
+    from edge.apps.collection.collection import Collection
+    from edge.config import Config
+
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n\nIt is old.\n", encoding="utf-8")
+    (docs / "bread.txt").write_text("Bread needs time.\n", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("not indexed\n", encoding="utf-8")
+    config = Config(memory=10**9, embedder="tiny-embedder", reranker="tiny", models_dir=str(home / "models"))
+    with Collection(tmp_path / "collection", config=config) as collection:
+        collection.index([docs])
+
+    async def talk(client: Any) -> None:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "get", "status"]
+        found = (await call(client, "search", query="when does the river flood", filters=["type:md"]))["results"]
+        assert {Path(hit["path"]).name for hit in found} == {"river.md"}
+        got = await call(client, "get", path=found[0]["path"])
+        assert "The river floods in spring." in "".join(passage["text"] for passage in got["passages"])
+        assert got["continues_at_line"] is None
+        assert (await call(client, "get", path=found[0]["path"], line_start=100))["passages"] == []
+        assert (await call(client, "status"))["files"] == 2
+        secret = str(tmp_path / "secret.txt")
+        assert "is not in the collection" in await refused(client, "get", path=secret)
+        assert "no filter" in await refused(client, "search", query="river", filters=["owner:me"])
+        assert "empty" in await refused(client, "search", query=" ")
+
+    ask(home, "files", "--collection", str(tmp_path / "collection"), talk=talk)
+
+
+def test_without_the_sdk_the_way_to_it_is_named(home: Path, tmp_path: Path) -> None:
+    """An empty folder in the SDK's place hides it."""
+    (tmp_path / "mcp").mkdir()
+    (tmp_path / "mcp" / "__init__.py").write_text("", encoding="utf-8")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from edge.apps.cli import main; main()"
+    for server in ("memory", "files"):
+        done = subprocess.run([sys.executable, "-c", code, "mcp", server], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "need mcp 2 or newer: pip install 'edge-rag[mcp]'" in done.stderr

@@ -1,0 +1,158 @@
+"""`edge memory` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from edge.apps.memory.command import memory as group
+from edge.errors import InputError
+from edge.models.synth import synth
+
+Edge = Callable[..., click.testing.Result]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
+    synth("tiny-bert", folder / "tiny").close()
+    return folder
+
+
+@pytest.fixture
+def edge(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edge:
+    """Runs a verb with tiny random models; what is refused is raised."""
+    settings = {
+        "EDGE_MODELS_DIR": str(models), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
+        "EDGE_MEMORY": "1GB", "EDGE_THREADS": "1", "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path),
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, stdin: str = "") -> click.testing.Result:
+        verb, *rest = arguments
+        result = click.testing.CliRunner().invoke(
+            group, [verb, *rest, "--path", str(tmp_path / "m")], input=stdin, standalone_mode=False
+        )
+        if result.exception is not None:
+            raise result.exception
+        return result
+
+    return run
+
+
+def document(result: click.testing.Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
+    added = document(
+        edge(
+            "add",
+            "I like tea",
+            "-",
+            "--json",
+            "--metadata",
+            '{"a": 1}',
+            "--timestamp",
+            "2023-05-08",
+            stdin="and\n\nmilk\n",
+        )
+    )
+    assert [found["memory"] for found in added["results"]] == ["I like tea", "and", "milk"]
+    identifier = added["results"][0]["id"]
+
+    found = edge("search", "tea", "-n", "1", "--no-rerank", "--json")
+    assert (document(found)["results"][0]["memory"], found.return_value) == ("I like tea", 0)
+    shown = edge("search", "tea", "--no-rerank", "--explain", "--neighbours", "1").stdout
+    assert "[2023-05-08T00:00] I like tea" in shown
+    assert "relevance" in shown
+    assert document(edge("search", "tea", "--json", "--filters", '{"a": 2}'))["results"] == []
+    assert edge("search", "tea", "--filters", '{"a": 2}').return_value == 1
+    assert len(document(edge("search", "tea", "--recency", "0.5", "--importance", "0.5", "--json"))["results"]) == 3
+
+    assert len(edge("list").stdout.splitlines()) == 3
+    assert document(edge("get", identifier, "--json"))["metadata"] == {"a": 1}
+    assert "I like tea" in edge("get", identifier).stdout
+    assert edge("get", "nothing").return_value == 1
+
+    changed = document(
+        edge(
+            "update",
+            identifier,
+            "I like coffee",
+            "--metadata",
+            '{"b": 2}',
+            "--expires",
+            "2020-01-01",
+            "--pin",
+            "--json",
+        )
+    )
+    assert (changed["memory"], changed["metadata"], changed["pinned"]) == ("I like coffee", {"a": 1, "b": 2}, True)
+    assert len(document(edge("list", "--json"))["results"]) == 3
+    edge("update", identifier, "--unpin")
+    assert len(document(edge("list", "--json"))["results"]) == 2
+    assert len(document(edge("list", "--json", "--show-expired"))["results"]) == 3
+    edge("update", identifier, "--expires", "never", "--forget")
+    assert len(document(edge("list", "--json"))["results"]) == 2
+    edge("update", identifier, "--recall")
+    assert len(document(edge("list", "--json"))["results"]) == 3
+
+    events = [line["event"] for line in document(edge("history", identifier, "--json"))["history"]]
+    assert events == ["ADD", "UPDATE", "PIN", "UNPIN", "UPDATE", "FORGET", "RECALL"]
+    assert "UPDATE  I like coffee" in edge("history", identifier).stdout
+    edge("delete", identifier)
+    assert edge("get", identifier).return_value == 1
+    assert document(edge("delete", "--all", "--json")) == {"deleted": "all"}
+    assert edge("list").return_value == 1
+
+
+def test_scopes_are_flags_and_default_to_one_user(edge: Edge) -> None:
+    edge("add", "mine")
+    edge("add", "hers", "--user-id", "ann")
+    edge("add", "of a run", "--run-id", "r")
+    assert [m["user_id"] for m in document(edge("list", "--json"))["results"]] == ["default"]
+    assert [m["memory"] for m in document(edge("list", "--json", "--user-id", "ann"))["results"]] == ["hers"]
+    identifier = document(edge("list", "--json", "--run-id", "r"))["results"][0]["id"]
+    assert edge("get", identifier).return_value == 1
+    with pytest.raises(InputError, match="no memory"):
+        edge("delete", identifier)
+
+
+def test_export_and_import(edge: Edge, tmp_path: Path) -> None:
+    edge("add", "mine")
+    edge("add", "hers", "--user-id", "ann")
+    assert document(edge("export", str(tmp_path / "mine.jsonl"), "--json")) == {"count": 1}
+    assert document(edge("export", str(tmp_path / "all.jsonl"), "--everyone", "--json")) == {"count": 2}
+    edge("delete", "--all")
+    assert document(edge("import", str(tmp_path / "all.jsonl"), "--everyone", "--json")) == {"count": 1}
+    assert document(edge("import", str(tmp_path / "mine.jsonl"), "--json")) == {"count": 0}
+    with pytest.raises(InputError, match="leave the ids out"):
+        edge("export", str(tmp_path / "x.jsonl"), "--everyone", "--user-id", "ann")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add",), ("add", "x", "--metadata", "{"), ("add", "x", "--metadata", "[]"), ("add", "x", "--importance", "2"),
+        ("search", "x", "--filters", '{"a": {"near": 1}}'), ("search", ""), ("update", "x"), ("delete",),
+        ("delete", "x", "--all"), ("add", "x", "--user-id", " "), ("add", "x", "--expires", "soon"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(edge: Edge, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InputError):
+        edge(*arguments)
+
+
+def test_a_text_known_already_is_said_so(edge: Edge) -> None:
+    edge("add", "mine")
+    assert "(known already)" in edge("add", "mine").stdout
+    assert "much like" in edge("add", "mine", "--metadata", '{"a": 1}').stdout

@@ -1,0 +1,106 @@
+"""Exact duplicates are recognised in their scope, near ones are linked, and nothing is ever deleted for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edge.apps.memory import resemblance
+from edge.apps.memory.memory import Memory
+
+
+def add(memory: Memory, text: Any, **options: Any) -> dict[str, Any]:
+    result: dict[str, Any] = memory.add(text, **{"user_id": "ann"} | options)["results"][0]
+    return result
+
+
+def test_the_same_again_is_recognised(memory: Memory) -> None:
+    first = add(memory, "I like tea", metadata={"a": 1})
+    again = add(memory, "I like tea", metadata={"a": 1})
+    assert (again["event"], again["id"]) == ("NONE", first["id"])
+    assert len(memory.get_all(user_id="ann")["results"]) == 1
+    assert [line["event"] for line in memory.history(first["id"])] == ["ADD"]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"metadata": {"a": 1}}, {"timestamp": "2026-01-01"}, {"expiration_date": "2030-01-01"}, {"importance": 0.5},
+        {"text": {"role": "assistant", "content": "I like tea"}},
+        {"text": {"role": "user", "name": "bo", "content": "I like tea"}},
+    ],
+)  # fmt: skip
+def test_the_same_text_said_otherwise_is_another_memory_and_linked(memory: Memory, difference: dict[str, Any]) -> None:
+    first = add(memory, "I like tea")
+    second = add(memory, **{"text": "I like tea"} | difference)
+    assert second["event"] == "ADD"
+    assert [(one["id"], one["similarity"]) for one in second["similar"]] == [(first["id"], 1.0)]
+    assert [link["id"] for link in (memory.get(first["id"]) or {})["links"]] == [second["id"]]
+
+
+@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"agent_id": "x"}, {"run_id": "x"}])
+def test_another_scope_has_its_own(memory: Memory, other: dict[str, Any]) -> None:
+    first = add(memory, "I like tea")
+    second = add(memory, "I like tea", **other)
+    assert second["event"] == "ADD"
+    assert second["id"] != first["id"]
+    assert "similar" not in second
+    assert "links" not in (memory.get(first["id"]) or {})
+
+
+def test_a_conversation_may_repeat_itself(memory: Memory) -> None:
+    turns = [{"role": "user", "content": "yes"}] * 3
+    results = memory.add(turns, user_id="ann")["results"]
+    assert [r["event"] for r in results] == ["ADD"] * 3
+    assert len({r["id"] for r in results}) == 3
+    again = memory.add(turns, user_id="ann")["results"]
+    assert {r["event"] for r in again} == {"NONE"}
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+
+
+def test_what_is_hidden_is_remembered_anew(memory: Memory, clock: Any) -> None:
+    first = add(memory, "I like tea")
+    memory.forget(first["id"])
+    assert add(memory, "I like tea")["event"] == "ADD"
+    add(memory, "milk", expiration_date="2026-06-02")
+    clock.forward(days=5)
+    assert add(memory, "milk", expiration_date="2026-06-02")["event"] == "ADD"
+
+
+def test_near_duplicates_are_linked_and_kept(memory: Memory) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    first = add(memory, words)
+    near = add(memory, f"{words} indeed")
+    assert near["event"] == "ADD"
+    assert [one["id"] for one in near["similar"]] == [first["id"]]
+    assert resemblance.NEAR <= near["similar"][0]["similarity"] < 1
+    assert "similar" not in add(memory, "something else entirely")
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+    memory.delete(first["id"])
+    assert "links" not in (memory.get(near["id"]) or {})
+
+
+def test_near_duplicates_within_one_call_are_linked(memory: Memory) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    results = memory.add([words, "other", f"{words} indeed"], user_id="ann")["results"]
+    assert [one["id"] for one in results[2]["similar"]] == [results[0]["id"]]
+
+
+def test_an_update_links_the_new_text(memory: Memory) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    first, second = add(memory, words), add(memory, "something else")
+    memory.update(second["id"], f"{words} indeed")
+    assert [link["id"] for link in (memory.get(second["id"]) or {})["links"]] == [first["id"]]
+    memory.update(first["id"], "not at all")
+    assert "links" not in (memory.get(second["id"]) or {})
+
+
+def test_links_are_found_in_large_scopes_among_larger_others(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resemblance, "_FEW", 3)
+    words = " ".join(f"word{n}" for n in range(30))
+    for user in ("ann", "bob"):
+        memory.add([f"{user} {n}" for n in range(5)], user_id=user)
+    first = add(memory, words)
+    memory.add([f"{words} really"] * 4, user_id="bob")
+    assert [one["id"] for one in add(memory, f"{words} really")["similar"]] == [first["id"]]

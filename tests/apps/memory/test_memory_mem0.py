@@ -1,0 +1,111 @@
+"""mem0's public examples, with only the import changed (`from edge import Memory`); a stand-in plays the chat model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from naive.words import WordEmbedder, WordReranker
+
+import edge
+from edge.apps.memory import models
+from edge.config import Config
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """`Memory()` takes default models and the user's own place: here, models that know words and a temporary folder."""
+    monkeypatch.setattr("edge.apps.memory.store.platformdirs.user_data_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(models, "Embedder", lambda *_, **__: WordEmbedder())
+    monkeypatch.setattr(models, "Reranker", lambda *_, **__: WordReranker())
+    monkeypatch.setattr(Config, "load", classmethod(lambda cls: cls(memory=10**9)))
+    yield
+    assert {path.name for path in tmp_path.iterdir()} <= {"memory"}
+
+
+class OpenAI:
+    """Answers with the last line of what it was given."""
+
+    def __init__(self) -> None:
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
+        self.systems: list[str] = []
+
+    def _create(self, model: str, messages: list[dict[str, str]]) -> Any:
+        self.systems.append(messages[0]["content"])
+        message = SimpleNamespace(content=f"You said: {messages[-1]['content']}")
+        return SimpleNamespace(choices=[SimpleNamespace(message=message)])
+
+
+def test_the_readme_example() -> None:
+    openai_client = OpenAI()
+    memory = edge.Memory()
+
+    def chat_with_memories(message: str, user_id: str = "default_user") -> str:
+        relevant_memories = memory.search(query=message, filters={"user_id": user_id}, top_k=3)
+        memories_str = "\n".join(f"- {entry['memory']}" for entry in relevant_memories["results"])
+        system_prompt = f"You are a helpful AI. Answer based on query and memories.\nUser Memories:\n{memories_str}"
+        messages = [{"role": "system", "content": system_prompt}, {"role": "user", "content": message}]
+        response = openai_client.chat.completions.create(model="gpt-5-mini", messages=messages)
+        assistant_response: str = response.choices[0].message.content
+        messages.append({"role": "assistant", "content": assistant_response})
+        memory.add(messages, user_id=user_id)
+        return assistant_response
+
+    assert chat_with_memories("I like hiking in the Alps") == "You said: I like hiking in the Alps"
+    chat_with_memories("where do I like hiking")
+    assert "- I like hiking in the Alps" in openai_client.systems[-1]
+    assert len(memory.get_all(filters={"user_id": "default_user"})["results"]) == 4
+    memory.close()
+
+
+def test_the_quickstart_and_operations_examples() -> None:
+    """Calls as the documentation of mem0's library has them, and the shapes it shows."""
+    m = edge.Memory()
+    messages = [
+        {"role": "user", "content": "Hi, I'm Alex. I love basketball and gaming."},
+        {"role": "assistant", "content": "Hey Alex! I'll remember your interests."},
+    ]
+    m.add(messages, user_id="alex")
+    results = m.search("What do you know about me?", filters={"user_id": "alex"})
+    assert {"id", "memory", "user_id", "created_at", "updated_at", "score"} <= set(results["results"][0])
+
+    result = m.add("I prefer vegetarian food", user_id="alex", metadata={"category": "food"}, infer=False)
+    assert {"id", "memory", "event"} <= set(result["results"][0])
+    memory_id = result["results"][0]["id"]
+    assert m.get(memory_id)["memory"] == "I prefer vegetarian food"  # type: ignore[index]
+    assert m.get(memory_id=memory_id)["metadata"] == {"category": "food"}  # type: ignore[index]
+
+    all_memories = m.get_all(filters={"user_id": "alex"})
+    assert len(all_memories["results"]) == 3
+    found = m.search(
+        "food preferences",
+        filters={"AND": [{"user_id": "alex"}, {"category": {"in": ["food", "diet"]}}]},
+        top_k=5,
+        threshold=0.0,
+        rerank=True,
+        explain=True,
+    )
+    assert [hit["memory"] for hit in found["results"]] == ["I prefer vegetarian food"]
+
+    assert m.update(memory_id=memory_id, text="I am vegan") == {"message": "Memory updated successfully!"}
+    assert m.update(memory_id, data="I am vegan now") == {"message": "Memory updated successfully!"}
+    history = m.history(memory_id=memory_id)
+    assert [(line["event"], line["old_memory"], line["new_memory"]) for line in history] == [
+        ("ADD", None, "I prefer vegetarian food"),
+        ("UPDATE", "I prefer vegetarian food", "I am vegan"),
+        ("UPDATE", "I am vegan", "I am vegan now"),
+    ]
+    assert m.delete(memory_id=memory_id) == {"message": "Memory deleted successfully!"}
+    assert m.delete_all(user_id="alex") == {"message": "Memories deleted successfully!"}
+    m.reset()
+    assert m.get_all(filters={"user_id": "alex"}) == {"results": []}
+    m.close()
+
+
+def test_it_is_a_context_manager_like_theirs() -> None:
+    with edge.Memory() as memory:
+        memory.add("I am working on improving my tennis skills", user_id="alice", metadata={"category": "hobbies"})
+        assert memory.search(query="What are Alice's hobbies?", filters={"user_id": "alice"})["results"]

@@ -1,0 +1,66 @@
+"""Moments and days: what is understood, and how it is stored and written."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.memory.moments import age_days, day_bounds, parse_day, parse_moment, spoken, stamp
+from edge.errors import InputError
+
+moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.timezones() | st.none())
+
+
+@given(one=moments, other=moments)
+def test_stored_moments_compare_as_the_moments_do(one: datetime, other: datetime) -> None:
+    utc = [m.replace(tzinfo=timezone.utc) if m.tzinfo is None else m for m in (one, other)]
+    a, b = stamp(one), stamp(other)
+    assert (a < b, a == b) == (utc[0] < utc[1], utc[0] == utc[1])
+    assert parse_moment(a) == parse_moment(one) == a
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2023-05-08", "2023-05-08T00:00:00.000000+00:00"), ("2023-05-08T13:56", "2023-05-08T13:56:00.000000+00:00"),
+        (" 2023-05-08T13:56Z ", "2023-05-08T13:56:00.000000+00:00"), (0, "1970-01-01T00:00:00.000000+00:00"),
+        (1.5, "1970-01-01T00:00:01.500000+00:00"), (date(2023, 5, 8), "2023-05-08T00:00:00.000000+00:00"),
+        ("2023-05-08T13:56:00-07:00", "2023-05-08T20:56:00.000000+00:00"),
+    ],
+)  # fmt: skip
+def test_moments_that_are_understood(value: object, expected: str) -> None:
+    assert parse_moment(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["", "soon", "2023-02-30", None, True, float("nan"), 10**20, [], "0001-01-01T00:00+14:00"]
+)
+def test_moments_that_are_not(value: object) -> None:
+    with pytest.raises(InputError, match="no moment"):
+        parse_moment(value)
+
+
+def test_days() -> None:
+    assert (
+        parse_day(datetime(2023, 5, 8, 13)) == parse_day(date(2023, 5, 8)) == parse_day(" 2023-05-08 ") == "2023-05-08"
+    )
+    for value in ("tomorrow", "2023-05-08T13:56", 5, None):
+        with pytest.raises(InputError, match="no day"):
+            parse_day(value)
+    assert day_bounds("2023-12-31") == ("2023-12-31T00:00:00.000000+00:00", "2024-01-01T00:00:00.000000+00:00")
+    assert day_bounds("2023-12-31T10:00") is day_bounds(datetime(2023, 1, 1)) is day_bounds(5) is None
+    assert day_bounds("9999-12-31") is None
+
+
+def test_dates_as_people_write_them() -> None:
+    assert spoken(parse_moment("2023-05-08T13:56")) == "8 May 2023, 13:56"
+    assert spoken(parse_moment("2023-12-24")) == "24 December 2023"
+
+
+def test_age() -> None:
+    now = datetime(2023, 5, 8, tzinfo=timezone.utc)
+    assert age_days(stamp(now - timedelta(hours=36)), now) == 1.5
+    assert age_days(stamp(now + timedelta(days=1)), now) == 0

@@ -1,0 +1,179 @@
+"""Many processes on one memory, killed without warning: nothing committed is lost, no scope leaks, histories are whole.
+
+`EDGE_TEST_SECONDS=60` makes it a minute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive.words import WordEmbedder
+
+from edge.apps.memory.memory import Memory
+from edge.errors import StorageError
+
+Make = Callable[..., Memory]
+CHILD = Path(__file__).parents[2] / "naive" / "memory_child.py"
+PROCESSES = 8
+
+
+class Child:
+    """One process after the other in one place, and what they said."""
+
+    def __init__(self, directory: Path, logs: Path, user: str) -> None:
+        self.directory, self.logs, self.user = directory, logs, user
+        self.runs: list[Path] = []
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        log = self.logs / f"{self.user}-{len(self.runs)}.jsonl"
+        self.runs.append(log)
+        seed = 1_000 * int(self.user[1:]) + len(self.runs)
+        arguments = [sys.executable, str(CHILD), str(self.directory), self.user, str(seed)]
+        with open(log, "wb") as out, open(log.with_suffix(".err"), "wb") as errors:
+            self.process = subprocess.Popen(arguments, stdout=out, stderr=errors)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, self.runs[-1].with_suffix(".err").read_text()
+        self.process.kill()
+        self.process.wait()
+
+    def ready(self) -> bool:
+        return self.runs[-1].stat().st_size > 0
+
+    def lines(self) -> list[list[dict[str, Any]]]:
+        """What each run said; a last line may be cut."""
+        return [[json.loads(x) for x in run.read_text().split("\n")[:-1]] for run in self.runs]
+
+
+def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> None:
+    seconds = float(os.environ.get("EDGE_TEST_SECONDS", "4"))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    make(embedder=WordEmbedder(32)).close()
+    children = [Child(tmp_path / "memory", logs, f"u{n}") for n in range(PROCESSES)]
+    for child in children:
+        child.start()
+    waiting = time.monotonic() + 120
+    while not all(child.ready() for child in children):
+        assert time.monotonic() < waiting, "the processes do not start"
+        time.sleep(0.05)
+    choose = random.Random(0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(choose.uniform(0.05, 0.4))
+        victim = choose.choice(children)
+        if victim.ready():
+            victim.kill()
+            victim.start()
+    for child in children:
+        child.kill()
+    memory = make(embedder=WordEmbedder(32))
+    done = 0
+    for child in children:
+        done += check(memory, child)
+    assert done > PROCESSES, "hardly anything happened"
+    assert sqlite3.connect(tmp_path / "memory" / "memory.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    memory.maintain(full=True)
+    for child in children:
+        found = memory.search("said", 10_000, user_id=child.user, rerank=False)["results"]
+        stored = memory.get_all(user_id=child.user, top_k=10_000)["results"]
+        assert {hit["id"] for hit in found} == {m["id"] for m in stored}, "indexes and rows agree"
+
+
+def check(memory: Memory, child: Child) -> int:
+    """Compares what a place's processes said with what is there; how many changes were said to be done."""
+    expected: dict[str, str | None] = {}  # id -> text, None for deleted
+    changes: dict[str, list[str | None]] = {}
+    open_ends: list[dict[str, Any]] = []
+    done = 0
+    for lines in child.lines():
+        assert all(not line["strangers"] for line in lines if line["event"] == "searched")
+        if lines and lines[-1]["event"] == "begin":
+            open_ends.append(lines[-1])
+        for line in lines:
+            if line["event"] != "done":
+                continue
+            done += 1
+            pairs = (
+                zip(line["ids"], line["texts"], strict=True)
+                if line["verb"] == "add"
+                else [(line["id"], line.get("text"))]
+            )
+            for identifier, text in pairs:
+                expected[identifier] = text
+                changes.setdefault(identifier, []).append(text)
+    stored = {m["id"]: m["memory"] for m in memory.get_all(user_id=child.user, top_k=10_000)["results"]}
+    perhaps = {line["id"]: line.get("text") for line in open_ends if "id" in line}
+    for identifier, text in expected.items():
+        assert stored.get(identifier) in {text, perhaps.get(identifier, text)}, f"{identifier} was said to be {text!r}"
+    unsaid = [text for identifier, text in stored.items() if identifier not in expected]
+    begun = [text for line in open_ends for text in line.get("texts", ())]
+    assert set(unsaid) <= set(begun), "only what was begun when its process died may be there without having been said"
+    for identifier in {*expected, *stored}:
+        history = memory.history(identifier)
+        assert history[0]["event"] == "ADD"
+        for before, after in itertools.pairwise(history):
+            assert after["old_memory"] == before["new_memory"], "the history has a gap"
+        assert history[-1]["new_memory"] == stored.get(identifier)
+        told = [line["new_memory"] for line in history]
+        said = changes.get(identifier, [])
+        assert [text for text in told if text in said] == said, "the history misses a change"
+    return done
+
+
+def test_a_writer_that_never_ends_is_waited_for_and_then_named(make: Make, tmp_path: Path) -> None:
+    memory = make()
+    memory.add("before", user_id="ann")
+    memory.store.database._busy_seconds = 0.2
+    memory.store.database.connection().execute("PRAGMA busy_timeout = 200")
+    other = sqlite3.connect(tmp_path / "memory" / "memory.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match=r"another process has been writing to .*memory\.db for more than 0\.2 s"):
+        memory.add("after", user_id="ann")
+    assert [m["memory"] for m in memory.search("before", user_id="ann")["results"]] == ["before"], "readers go on"
+    other.execute("ROLLBACK")
+    assert memory.add("after", user_id="ann")["results"][0]["event"] == "ADD"
+    other.close()
+
+
+def test_what_fails_halfway_leaves_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = make()
+    memory.add("before", user_id="ann")
+
+    def broken(*_: Any) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.store.ledger, "note", broken)
+        with pytest.raises(OSError, match="gone"):
+            memory.add(["one", "two"], user_id="ann")
+    assert [m["memory"] for m in memory.get_all(user_id="ann")["results"]] == ["before"]
+    assert [m["memory"] for m in memory.search("one two", user_id="ann")["results"]] == ["before"]
+    memory.add("one", user_id="ann")
+    assert memory.search("one", 1, user_id="ann", rerank=False)["results"][0]["memory"] == "one"
+
+
+def test_threads_share_one_memory(memory: Memory) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def work(number: int) -> int:
+        user = f"u{number % 4}"
+        memory.add(f"{user} says {number}", user_id=user)
+        return sum(hit["user_id"] != user for hit in memory.search("says", 50, user_id=user)["results"])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(64))) == 0
+    assert sum(len(memory.get_all(user_id=f"u{n}", top_k=50)["results"]) for n in range(4)) == 64

@@ -1,0 +1,198 @@
+"""How results are ordered, thresholded, explained, and surrounded by their turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from naive.words import WordReranker
+
+from edge.apps.memory.memory import Memory
+from edge.apps.memory.searching import WORDS, fuse
+from edge.apps.memory.writing import CONTEXT, in_context
+
+Make = Callable[..., Memory]
+
+
+def texts(result: dict[str, Any]) -> list[str]:
+    return [found["memory"] for found in result["results"]]
+
+
+def test_words_and_vectors_are_fused_by_their_scores() -> None:
+    fused = fuse({1: 8.0, 2: 4.0}, {1: 0.1, 2: 0.9, 3: 0.95, 4: -0.5})
+    expected = {1: WORDS + (1 - WORDS) * 0.1, 2: WORDS / 2 + (1 - WORDS) * 0.9, 3: (1 - WORDS) * 0.95, 4: 0.0}
+    assert [i for i, _ in fused] == sorted(expected, key=lambda i: -expected[i])
+    assert dict(fused) == pytest.approx(expected)
+
+
+def test_words_that_say_nothing_weigh_nothing() -> None:
+    """FTS5 gives a term that most rows hold a weight near zero; that must not become the best there is."""
+    assert dict(fuse({1: 1e-6}, {1: 0.5}))[1] == pytest.approx((1 - WORDS) * 0.5, abs=1e-5)
+
+
+def test_the_order_follows_the_score_and_the_threshold_the_relevance(memory: Memory) -> None:
+    memory.add(["red green blue", "red green", "red", "yellow"], user_id="ann")
+    plain = memory.search("red green blue", user_id="ann", rerank=False)["results"]
+    assert [hit["memory"] for hit in plain][:3] == ["red green blue", "red green", "red"]
+    assert [hit["score"] for hit in plain] == sorted((hit["score"] for hit in plain), reverse=True)
+    assert all(0 <= hit["score"] <= 1 and 0 <= hit["relevance"] <= 1 for hit in plain)
+    assert texts(memory.search("red green blue", user_id="ann", rerank=False, threshold=0.7)) == [
+        "red green blue", "red green",
+    ]  # fmt: skip
+    reranked = memory.search("red green blue", user_id="ann", threshold=0.6)["results"]
+    assert [(hit["memory"], round(hit["relevance"], 2)) for hit in reranked] == [
+        ("red green blue", 1.0), ("red green", 0.67),
+    ]  # fmt: skip
+
+
+def test_the_reranker_reads_the_date_and_decides_the_order(make: Make) -> None:
+    reranker = WordReranker()
+    memory = make(reranker=reranker)
+    memory.add("we met", user_id="ann", timestamp="2023-05-08")
+    memory.add("we met we met", user_id="ann", timestamp="2022-03-09")
+    found = memory.search("we met May 2023", 1, user_id="ann")["results"]
+    assert found[0]["timestamp"].startswith("2023-05-08")
+    assert sorted(reranker.asked[-1][1]) == ["8 May 2023: we met", "9 March 2022: we met we met"]
+
+
+def test_the_reranker_reads_a_turn_after_what_it_answers(make: Make) -> None:
+    reranker = WordReranker()
+    memory = make(reranker=reranker)
+    said = [{"role": "user", "content": "where is your violin"}, {"role": "assistant", "content": "upstairs"}]
+    memory.add(said, user_id="ann", timestamp="2023-05-08")
+    memory.add("a fact", user_id="ann")
+    assert memory.search("violin", 2, user_id="ann", threshold=0.5)["results"][1]["memory"] == "upstairs"
+    assert sorted(reranker.asked[-1][1]) == [
+        "8 May 2023: where is your violin", "a fact", "where is your violin\n8 May 2023: upstairs",
+    ]  # fmt: skip
+
+
+def test_explain_tells_what_each_stage_thought(memory: Memory) -> None:
+    memory.add(["red", "green", "blue wine"], user_id="ann")
+    (hit,) = memory.search("blue", 1, user_id="ann", explain=True, recency=0.2)["results"]
+    assert set(hit["score_details"]) == {
+        "semantic", "bm25", "fused", "fused_rank", "reranker", "recency", "importance",
+    }  # fmt: skip
+    assert "score_details" not in memory.search("blue", 1, user_id="ann")["results"][0]
+
+
+def test_recency_and_importance_weigh_only_when_asked(memory: Memory, clock: Any) -> None:
+    old = memory.add("tea", user_id="ann", timestamp="2026-03-03")["results"][0]["id"]
+    new = memory.add("tea ", user_id="ann", timestamp="2026-05-31")["results"][0]["id"]
+    dear = memory.add("tea  ", user_id="ann", timestamp="2026-03-03", importance=1.0)["results"][0]["id"]
+
+    def order(**weights: float) -> list[str]:
+        return [hit["id"] for hit in memory.search("tea", user_id="ann", **weights)["results"]]
+
+    assert order() == [old, new, dear]
+    assert order(recency=0.5)[0] == new
+    assert order(importance=0.5)[0] == dear
+    (first, *_) = memory.search("tea", user_id="ann", recency=0.5, half_life=1.5, explain=True)["results"]
+    assert first["score_details"]["recency"] == pytest.approx(0.5)
+    assert first["score"] == pytest.approx(0.5 * 1.0 + 0.5 * 0.5)
+    memory.pin(old)
+    assert order(recency=0.5)[0] == old, "what is pinned does not age"
+    assert order(importance=0.5)[:2] == [old, dear]
+
+
+def test_neighbours_are_the_turns_around_a_turn(memory: Memory) -> None:
+    turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n}"} for n in range(6)]
+    memory.add(turns[:3], user_id="ann", run_id="r")
+    memory.add("another session", user_id="ann", run_id="s")
+    added = memory.add(turns[3:], user_id="ann", run_id="r")["results"]
+    memory.forget(added[1]["id"])
+    hits = memory.search("turn 3", 9, user_id="ann", neighbours=2)["results"]
+    hit = next(hit for hit in hits if hit["memory"] == "turn 3")
+    assert [(turn["offset"], turn["memory"]) for turn in hit["neighbours"]] == [
+        (-2, "turn 1"), (-1, "turn 2"), (1, "turn 5"),
+    ]  # fmt: skip
+    assert "neighbours" not in memory.search("turn 3", 1, user_id="ann")["results"][0]
+
+
+def test_a_turn_is_found_by_what_it_answers(memory: Memory) -> None:
+    memory.add(["nothing of that", "or of this"], user_id="ann")
+    memory.add(
+        [{"role": "user", "content": "where is your violin"}, {"role": "assistant", "content": "upstairs"}],
+        user_id="ann",
+    )
+    assert "upstairs" in texts(memory.search("where is the violin", 2, user_id="ann", rerank=False))
+    memory.add(["where was your cello", "downstairs"], user_id="bob")
+    memory.add(["nothing of that", "or of this"], user_id="bob")
+    found = memory.search("where is the cello", 9, user_id="bob", rerank=False)["results"]
+    assert next(hit for hit in found if hit["memory"] == "downstairs")["relevance"] == 0, "facts have no context"
+
+
+def test_a_run_goes_on_from_call_to_call(memory: Memory) -> None:
+    for run in ("r", None):
+        for role, said in (("user", "where is your violin"), ("assistant", "upstairs")):
+            memory.add({"role": role, "content": said}, user_id="ann", run_id=run, timestamp="2026-01-01")
+    memory.add({"role": "user", "content": "tomorrow"}, user_id="ann", run_id="r", timestamp="2026-01-02")
+    hits = memory.search("violin", 9, user_id="ann", rerank=False)["results"]
+    relevance = {(hit["memory"], hit.get("run_id")): hit["relevance"] for hit in hits}
+    assert relevance["upstairs", "r"] > 0.1
+    assert relevance["upstairs", None] == 0, "without a run nobody knows what came before"
+    assert relevance["tomorrow", "r"] == 0, "another day is another session"
+
+
+def test_the_context_of_a_turn_is_part_of_its_vector() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    mixed = in_context(vectors, [None, 0])
+    assert mixed[0].tolist() == [1, 0, 0]
+    assert mixed[1] == pytest.approx(np.array([CONTEXT, 1, 0]) / np.hypot(CONTEXT, 1))
+    assert vectors.tolist() == np.eye(3).tolist()
+
+
+def test_an_updated_turn_keeps_its_context(memory: Memory) -> None:
+    said = [{"role": "user", "content": "where is your violin"}, {"role": "assistant", "content": "upstairs"}]
+    second = memory.add(said, user_id="ann")["results"][1]["id"]
+    memory.update(second, "downstairs")
+    hits = memory.search("violin", 9, user_id="ann", rerank=False)["results"]
+    assert next(hit for hit in hits if hit["id"] == second)["relevance"] > 0.1
+
+
+def test_what_another_process_wrote_is_seen_at_once(make: Make) -> None:
+    one, other = make(), make()
+    one.add("tea", user_id="ann")
+    assert texts(other.search("tea", user_id="ann")) == ["tea"]
+    identifier = one.add("green tea", user_id="ann")["results"][0]["id"]
+    assert len(texts(other.search("tea", user_id="ann"))) == 2
+    one.forget(identifier)
+    assert texts(other.search("tea", user_id="ann")) == ["tea"]
+    one.delete_all(user_id="ann")
+    assert texts(other.search("tea", user_id="ann")) == []
+
+
+def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
+    """More memories than one list of the index holds as pending rows; scopes of very different sizes."""
+    generator = np.random.default_rng(0)
+    vocabulary = [f"word{n}" for n in range(300)]
+    memory = make()
+    stored: list[tuple[str, str]] = []
+    for user, count in (("many", 5_000), ("few", 7)):
+        said = [" ".join(generator.choice(vocabulary, 6)) for _ in range(count)]
+        memory.add(said, user_id=user)
+        stored += [(user, text) for text in said]
+    memory.maintain()
+    for user in ("many", "few"):
+        query = stored[0][1] if user == "many" else stored[-1][1]
+        embedder = memory.store.models
+        own = [text for whose, text in stored if whose == user]
+        cosines = embedder.embed(own) @ embedder.embed([query], query=True)[0]
+        found = memory.search(query, 5, user_id=user, rerank=False, explain=True)["results"]
+        assert found[0]["memory"] == own[int(np.argmax(cosines))] == query
+        for hit in found:
+            assert hit["relevance"] == pytest.approx(max(0.0, float(cosines[own.index(hit["memory"])])), abs=1e-3)
+
+
+def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> None:
+    make("only").add("text", user_id="ann")
+    assert {path.name for path in tmp_path.iterdir()} == {"only"}
+    assert {p.name for p in (tmp_path / "only").iterdir()} <= {
+        "memory.db",
+        "memory.db-wal",
+        "memory.db-shm",
+        "segments",
+    }

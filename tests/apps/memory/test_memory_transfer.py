@@ -1,0 +1,117 @@
+"""Export and import: nothing is lost on the way, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive.words import WordEmbedder
+
+from edge.apps.memory.memory import Memory
+from edge.errors import InputError, StorageError
+
+Make = Callable[..., Memory]
+
+
+def fill(memory: Memory, clock: Any) -> None:
+    turns = [
+        {"role": "user", "content": "where is your violin", "name": "bo", "timestamp": "2026-05-01T09:59"},
+        {"role": "assistant", "content": "upstairs", "timestamp": "2026-05-01T10:00"},
+    ]
+    first, second = memory.add(turns, user_id="ann", run_id="r", metadata={"k": [1, None, {"x": "ü"}]})["results"]
+    clock.forward(hours=1)
+    memory.update(first["id"], "where is your cello")
+    memory.pin(second["id"])
+    memory.add("tea is good", agent_id="a", importance=0.5, expiration_date="2026-01-01")
+    gone = memory.add("tea is  good", agent_id="a")["results"][0]["id"]
+    memory.forget(gone)
+
+
+def everything(memory: Memory) -> list[dict[str, Any]]:
+    found = [m for filters in ({"user_id": "ann"}, {"agent_id": "a"}) for m in listed(memory, filters)]
+    return sorted(found, key=lambda m: str(m["id"]))
+
+
+def listed(memory: Memory, filters: dict[str, Any]) -> list[dict[str, Any]]:
+    ids = [m["id"] for m in memory.get_all(filters=filters, top_k=100, show_expired=True)["results"]]
+    return [memory.get(identifier) or {} for identifier in ids]
+
+
+def test_what_is_exported_comes_back_the_same(make: Make, clock: Any, tmp_path: Path) -> None:
+    one, other = make("one"), make("other", embedder=WordEmbedder(32, "another embedder"))
+    fill(one, clock)
+    assert one.export_jsonl(tmp_path / "all.jsonl") == 4
+    clock.forward(days=1)
+    assert other.import_jsonl(tmp_path / "all.jsonl") == 4
+    assert everything(other) == everything(one)
+    for found in everything(one):
+        before, after = (memory.history(found["id"]) for memory in (one, other))
+        assert [{**line, "id": ""} for line in after[:-1]] == [{**line, "id": ""} for line in before]
+        assert after[-1]["event"] == "IMPORT"
+    hit = other.search("cello", 9, user_id="ann", rerank=False)["results"]
+    assert next(h for h in hit if h["memory"] == "upstairs")["relevance"] > 0.1, "the turn before is still its context"
+    assert other.import_jsonl(tmp_path / "all.jsonl") == 0, "what is there stays"
+    assert other.export_jsonl(tmp_path / "again.jsonl") == 4
+
+
+def test_a_line_of_mem0_is_understood(memory: Memory, tmp_path: Path) -> None:
+    line = {
+        "id": "0b0e", "memory": "Ann plays chess", "hash": "x", "metadata": None, "score": None, "user_id": "ann",
+        "created_at": "2024-07-20T01:30:36.275141-07:00", "updated_at": None, "role": "user",
+    }  # fmt: skip
+    (tmp_path / "mem0.jsonl").write_text(f"\n{json.dumps(line)}\n\n", encoding="utf-8")
+    assert memory.import_jsonl(tmp_path / "mem0.jsonl") == 1
+    found = memory.get("0b0e") or {}
+    assert (found["memory"], found["created_at"]) == ("Ann plays chess", "2024-07-20T08:30:36.275141+00:00")
+    assert found["hash"] == "270c9ae2695ba2c67ec6c39ae40eb2b1"
+
+
+def test_a_bound_memory_exports_and_imports_only_its_own(make: Make, clock: Any, tmp_path: Path) -> None:
+    fill(make(), clock)
+    bound = make(user_id="ann")
+    assert bound.export_jsonl(tmp_path / "ann.jsonl") == 2
+    stranger = make("elsewhere", user_id="bob")
+    with pytest.raises(InputError, match=r"ann\.jsonl, line 1: .*opened for user_id 'bob'"):
+        stranger.import_jsonl(tmp_path / "ann.jsonl")
+    (tmp_path / "free.jsonl").write_text('{"memory": "no ids"}', encoding="utf-8")
+    assert stranger.import_jsonl(tmp_path / "free.jsonl") == 1
+    assert stranger.get_all()["results"][0]["user_id"] == "bob"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{", "[]", '{"memory": 5, "user_id": "a"}', '{"memory": " ", "user_id": "a"}', '{"memory": "x"}',
+        '{"memory": "x", "user_id": "a", "created_at": "never"}', '{"memory": "x", "user_id": "a", "metadata": [1]}',
+        '{"memory": "x", "user_id": "a", "history": {}}', '{"memory": "x", "user_id": "a", "history": [{}]}',
+        '{"memory": "x", "user_id": "a", "links": [{"id": "y"}]}', '{"memory": "x", "user_id": "a", "id": 5}',
+        '{"memory": "x", "user_id": "a", "importance": 7}',
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named_and_those_before_are_kept(memory: Memory, tmp_path: Path, line: str) -> None:
+    source = tmp_path / "bad.jsonl"
+    source.write_text(f'{{"memory": "good", "user_id": "a"}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 2"):
+        memory.import_jsonl(source)
+    assert [m["memory"] for m in memory.get_all(user_id="a")["results"]] == ["good"]
+
+
+def test_more_lines_than_one_transaction(memory: Memory, tmp_path: Path) -> None:
+    lines = [json.dumps({"memory": f"memory {n % 600}", "id": str(n % 600), "user_id": "a"}) for n in range(700)]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert memory.import_jsonl(tmp_path / "many.jsonl") == 600
+    assert len(memory.get_all(user_id="a", top_k=1_000)["results"]) == 600
+
+
+def test_files_that_cannot_be_used(memory: Memory, tmp_path: Path) -> None:
+    memory.add("x", user_id="a")
+    with pytest.raises(StorageError, match="cannot be read"):
+        memory.import_jsonl(tmp_path / "nowhere.jsonl")
+    with pytest.raises(StorageError, match="cannot be written"):
+        memory.export_jsonl(tmp_path / "no folder" / "x.jsonl")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"memory": "\xfc", "user_id": "a"}')
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        memory.import_jsonl(tmp_path / "latin.jsonl")

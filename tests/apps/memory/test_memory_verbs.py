@@ -1,0 +1,284 @@
+"""The verbs, their shapes, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+
+import edge
+from edge.apps.memory.memory import Memory
+from edge.errors import EdgeError, InputError, ModelError
+
+Make = Callable[..., Memory]
+
+
+def texts(result: dict[str, Any]) -> list[str]:
+    return [found["memory"] for found in result["results"]]
+
+
+def add(memory: Memory, text: str, **options: Any) -> str:
+    options = {"user_id": "ann"} | options
+    return str(memory.add(text, **options)["results"][0]["id"])
+
+
+def test_the_public_name() -> None:
+    assert edge.Memory is Memory
+
+
+def test_what_is_added_can_be_got_with_everything_said_about_it(memory: Memory) -> None:
+    result = memory.add(
+        {"role": "assistant", "content": "Ann plays chess", "name": "bot"},
+        user_id="ann",
+        agent_id=7,
+        metadata={"topic": "games", "tags": ["a", 1]},
+        timestamp="2023-05-08T13:56:00+02:00",
+        expiration_date=date(2030, 1, 2),
+        importance=0.9,
+    )
+    (added,) = result["results"]
+    assert {name: added[name] for name in ("memory", "event", "role", "actor_id")} == {
+        "memory": "Ann plays chess", "event": "ADD", "role": "assistant", "actor_id": "bot",
+    }  # fmt: skip
+    assert memory.get(added["id"]) == {
+        "id": added["id"], "memory": "Ann plays chess", "hash": "270c9ae2695ba2c67ec6c39ae40eb2b1",
+        "metadata": {"topic": "games", "tags": ["a", 1]}, "created_at": "2026-06-01T12:00:00.000000+00:00",
+        "updated_at": "2026-06-01T12:00:00.000000+00:00", "user_id": "ann", "agent_id": "7", "actor_id": "bot",
+        "role": "assistant", "timestamp": "2023-05-08T11:56:00.000000+00:00", "expiration_date": "2030-01-02",
+        "importance": 0.9,
+    }  # fmt: skip
+
+
+def test_messages_are_remembered_one_by_one_without_system_ones(memory: Memory) -> None:
+    result = memory.add(
+        [
+            {"role": "system", "content": "You are helpful"},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "I like tea"}, {"type": "image_url", "image_url": {}}],
+            },
+            {"role": "assistant", "content": None, "tool_calls": []},
+            {"role": "assistant", "content": "Noted", "timestamp": 0, "metadata": {"k": 2}},
+            "and a plain string",
+        ],
+        user_id="ann",
+        metadata={"k": 1, "m": 1},
+    )
+    assert texts(result) == ["I like tea", "Noted", "and a plain string"]
+    noted = memory.get(result["results"][1]["id"])
+    assert noted is not None
+    assert noted["timestamp"].startswith("1970-01-01T00:00")
+    assert noted["metadata"] == {"k": 2, "m": 1}
+
+
+@pytest.mark.parametrize(
+    "messages", [7, [7], "", "  ", {"role": 1, "content": "x"}, {"role": "user", "content": 5}, "\ud800"]
+)
+def test_what_is_no_memory_is_refused(memory: Memory, messages: Any) -> None:
+    with pytest.raises(InputError):
+        memory.add(messages, user_id="ann")
+    assert memory.get_all(user_id="ann") == {"results": []}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"metadata": {1: 2}}, {"metadata": {"x": float("nan")}}, {"metadata": {"x": {1}}},
+        {"metadata": {"x": "\ud800"}},
+        {"timestamp": "yesterday"}, {"expiration_date": "2026-13-01"}, {"importance": 2}, {"user_id": ""},
+        {"user_id": None}, {"user_id": 1.5},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_stored_is_refused(memory: Memory, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        memory.add("text", **{"user_id": "ann"} | options)
+
+
+def test_nothing_to_add_is_nothing_added(memory: Memory) -> None:
+    assert memory.add([{"role": "system", "content": "rules"}], user_id="ann") == {"results": []}
+    assert memory.add([], user_id="ann") == {"results": []}
+
+
+def test_update_changes_what_is_given_and_keeps_the_rest(memory: Memory, clock: Any) -> None:
+    identifier = add(memory, "I drink tea", metadata={"a": 1, "b": 1}, expiration_date="2027-01-01", importance=0.1)
+    clock.forward(hours=1)
+    assert memory.update(identifier, "I drink coffee", {"b": 2}) == {"message": "Memory updated successfully!"}
+    found = memory.get(identifier)
+    assert found is not None
+    assert (found["memory"], found["metadata"], found["expiration_date"]) == (
+        "I drink coffee", {"a": 1, "b": 2}, "2027-01-01",
+    )  # fmt: skip
+    assert found["created_at"] < found["updated_at"] == "2026-06-01T13:00:00.000000+00:00"
+    assert texts(memory.search("coffee", user_id="ann", rerank=False, threshold=0.1)) == ["I drink coffee"]
+    assert texts(memory.search("tea", user_id="ann", rerank=False, threshold=0.1)) == []
+    memory.update(identifier, data="I drink milk", expiration_date=None, importance=None, timestamp="2026-01-01")
+    found = memory.get(identifier)
+    assert found is not None
+    assert found["memory"] == "I drink milk"
+    assert not {"expiration_date", "importance"} & set(found)
+    with pytest.raises(InputError, match="nothing to update"):
+        memory.update(identifier)
+
+
+def test_the_date_is_searchable_and_returned(memory: Memory) -> None:
+    add(memory, "I painted a sunrise", timestamp=datetime(2022, 3, 9, tzinfo=timezone.utc))
+    later = add(memory, "I painted a sunset", timestamp="2023-05-08T13:56")
+    hits = memory.search("what was painted in May 2023", 1, user_id="ann", rerank=False)["results"]
+    assert [(hit["id"], hit["timestamp"]) for hit in hits] == [(later, "2023-05-08T13:56:00.000000+00:00")]
+    memory.update(later, timestamp="2020-12-24")
+    assert memory.search("24 December 2020", 1, user_id="ann", rerank=False)["results"][0]["id"] == later
+
+
+def test_history_outlives_the_memory(memory: Memory, clock: Any) -> None:
+    identifier = add(memory, "one")
+    clock.forward(hours=1)
+    memory.update(identifier, "two")
+    memory.pin(identifier)
+    memory.pin(identifier)  # nothing new
+    memory.pin(identifier, False)
+    memory.forget(identifier)
+    memory.forget(identifier, False)
+    memory.delete(identifier)
+    history = memory.history(identifier)
+    assert [line["event"] for line in history] == ["ADD", "UPDATE", "PIN", "UNPIN", "FORGET", "RECALL", "DELETE"]
+    assert history[1] == {
+        "id": history[1]["id"], "memory_id": identifier, "old_memory": "one", "new_memory": "two", "event": "UPDATE",
+        "created_at": "2026-06-01T12:00:00.000000+00:00", "updated_at": "2026-06-01T13:00:00.000000+00:00",
+        "is_deleted": False, "actor_id": None, "role": "user",
+    }  # fmt: skip
+    assert (history[-1]["old_memory"], history[-1]["new_memory"], history[-1]["is_deleted"]) == ("two", None, True)
+    assert memory.history("nobody") == []
+
+
+def test_get_all_lists_newest_first_up_to_a_number(memory: Memory, clock: Any) -> None:
+    for number in range(25):
+        add(memory, f"memory {number}")
+        clock.forward(seconds=1)
+    assert texts(memory.get_all(user_id="ann")) == [f"memory {n}" for n in range(24, 4, -1)]
+    assert texts(memory.get_all(filters={"user_id": "ann"}, top_k=2)) == ["memory 24", "memory 23"]
+    assert texts(memory.get_all(user_id="ann", limit=1)) == ["memory 24"]
+    assert len(memory.get_all(user_id="ann", top_k=100)["results"]) == 25
+
+
+def test_expiry_hides_and_a_pin_keeps(memory: Memory, clock: Any) -> None:
+    identifier = add(memory, "the sale ends", expiration_date="2026-06-02")
+    clock.forward(days=1)
+    assert texts(memory.get_all(user_id="ann")) == ["the sale ends"]
+    clock.forward(days=1)
+    assert texts(memory.get_all(user_id="ann")) == []
+    assert texts(memory.search("sale", user_id="ann")) == []
+    assert texts(memory.search("sale", user_id="ann", show_expired=True)) == ["the sale ends"]
+    memory.update(identifier, "the sale ended")
+    assert texts(memory.get_all(user_id="ann", show_expired=True)) == ["the sale ended"]
+    memory.pin(identifier)
+    assert texts(memory.get_all(user_id="ann")) == ["the sale ended"]
+
+
+def test_what_is_forgotten_is_hidden_until_it_is_recalled(memory: Memory) -> None:
+    identifier = add(memory, "a secret")
+    memory.forget(identifier)
+    assert texts(memory.search("secret", user_id="ann")) == texts(memory.get_all(user_id="ann")) == []
+    assert memory.get(identifier) is not None
+    memory.forget(identifier, False)
+    assert texts(memory.search("secret", user_id="ann")) == ["a secret"]
+
+
+def test_delete_and_delete_all_and_reset(memory: Memory) -> None:
+    first, second, third = (add(memory, f"text {n}", user_id=u) for n, u in enumerate(("ann", "ann", "bob")))
+    memory.delete(first)
+    assert memory.get(first) is None
+    with pytest.raises(InputError, match="no memory"):
+        memory.delete(first)
+    assert memory.delete_all(user_id="ann") == {"message": "Memories deleted successfully!"}
+    assert (memory.get(second), memory.get(third) is not None) == (None, True)
+    with pytest.raises(InputError, match="scope"):
+        memory.delete_all()
+    memory.reset()
+    assert memory.history(first) == memory.history(third) == []
+    assert memory.search("text", user_id="bob")["results"] == []
+    assert texts(memory.add("text 2", user_id="bob")) == ["text 2"]
+    assert texts(memory.search("text", user_id="bob")) == ["text 2"]
+
+
+def test_more_is_deleted_than_fits_one_transaction(memory: Memory) -> None:
+    memory.add([f"number {n}" for n in range(2_100)], user_id="ann")
+    keep = add(memory, "bob's", user_id="bob")
+    memory.delete_all("ann")
+    assert memory.get_all(user_id="ann")["results"] == []
+    assert memory.get(keep) is not None
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_verbs_on_what_is_not_there(memory: Memory, filled: bool) -> None:
+    if filled:
+        add(memory, "something")
+    assert memory.get("x") is None
+    assert memory.search("anything", user_id="bob") == {"results": []}
+    for call in (lambda: memory.update("x", "y"), lambda: memory.delete("x"), lambda: memory.pin("x")):
+        with pytest.raises(InputError, match="there is no memory 'x'"):
+            call()
+    assert memory.delete_all(user_id="bob") == {"message": "Memories deleted successfully!"}
+    memory.reset()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"query": ""}, {"query": 5}, {"top_k": -1}, {"top_k": True}, {"top_k": 1.5}, {"threshold": 1.2},
+        {"threshold": "x"}, {"recency": 0.6, "importance": 0.6}, {"recency": 2}, {"half_life": 0}, {"user_id": None},
+        {"neighbours": -1},
+    ],
+)  # fmt: skip
+def test_a_search_that_makes_no_sense_is_refused(memory: Memory, options: dict[str, Any]) -> None:
+    add(memory, "something")
+    with pytest.raises(InputError):
+        memory.search(**{"query": "some", "user_id": "ann"} | options)
+
+
+def test_no_results_wanted_none_given(memory: Memory) -> None:
+    add(memory, "something")
+    assert memory.search("something", 0, user_id="ann") == {"results": []}
+
+
+def test_a_memory_survives_being_closed(make: Make) -> None:
+    with make() as memory:
+        identifier = add(memory, "I like tea")
+    with make() as memory:
+        assert texts(memory.search("tea", user_id="ann")) == ["I like tea"]
+        assert memory.history(identifier)[0]["event"] == "ADD"
+    memory.close()
+    with pytest.raises(EdgeError):
+        memory.get_all(user_id="ann")
+
+
+def test_another_embedder_is_refused_with_both_names(make: Make) -> None:
+    from naive.words import WordEmbedder
+
+    with make() as memory:
+        add(memory, "text")
+    other = make(embedder=WordEmbedder(fingerprint="other"))
+    with pytest.raises(ModelError, match=r"embedded with WordEmbedder \(words\), not with WordEmbedder \(other\)"):
+        add(other, "text")
+
+
+def test_models_are_opened_late_and_handed_over_ones_stay_open(make: Make) -> None:
+    from naive.words import WordEmbedder
+
+    embedder = WordEmbedder()
+    with make(embedder=embedder) as memory:
+        assert memory.get_all(user_id="ann") == {"results": []}
+        assert embedder.calls == 0
+        add(memory, "text")
+        assert embedder.calls == 1
+    assert not embedder.closed
+
+
+def test_all_memory_is_given_back(make: Make) -> None:
+    memory = make()
+    for n in range(50):
+        add(memory, f"text {n}")
+    memory.search("text", user_id="ann")
+    memory.close()
+    assert set(memory.budget.holders()) == {"process"}
