@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import Any
 
 import click
 
+from edge.apps.lazy import LazyGroup
 from edge.errors import EdgeError
 
 _VERBS = {
+    "index": "edge.apps.files.index:index",
+    "search": "edge.apps.files.search:search",
+    "watch": "edge.apps.files.index:watch_command",
+    "status": "edge.apps.files.status:status",
+    "list": "edge.apps.files.status:list_files",
+    "remove": "edge.apps.files.manage:remove",
+    "compact": "edge.apps.files.manage:compact",
+    "memory": "edge.apps.memory.command:memory",
+    "mcp": "edge.apps.mcp.command:mcp",
+    "ask": "edge.apps.assistant.ask:ask",
+    "chat": "edge.apps.assistant.chat:chat",
     "rerank": "edge.apps.rerank:rerank",
     "embed": "edge.apps.embed:embed",
     "models": "edge.apps.models:models",
@@ -20,25 +31,11 @@ _VERBS = {
     "doctor": "edge.apps.doctor:doctor",
     "config": "edge.apps.settings:config",
 }
-"""Each verb's command, imported when it is called: `edge --help` must not wait for a runtime to load."""
 
 
-class Verbs(click.Group):
-    """A group whose commands are imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_VERBS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _VERBS:
-            return None
-        module, attribute = _VERBS[name].split(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, verbs=_VERBS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="edge-rag", prog_name="edge")
 def edge() -> None:
     """Semantic ranking, search and retrieval-augmented answers within one memory limit."""

@@ -60,6 +60,15 @@ def report_options(command: Command) -> Command:
     return command
 
 
+def collection_option(command: Command) -> Command:
+    """`--collection`: which collection a verb works on (see `edge.apps.collection.place.locate`)."""
+    return click.option(
+        "--collection",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Directory of the collection; if not given, the nearest .edge folder upward, else the user's own.",
+    )(command)
+
+
 def configure(**flags: Any) -> Config:
     """The configuration with these flags on top; flags that are None were not given."""
     return Config.load(flags=flags)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import click
 
-from edge.apps.bench.rerank_memory import rerank_memory
+from edge.apps.lazy import LazyGroup
+
+_BENCHES = {
+    "assistant": "edge.apps.bench.assistant:assistant",
+    "floor": "edge.apps.bench.floor:floor",
+    "index": "edge.apps.bench.index:index",
+    "knowledge": "edge.apps.bench.knowledge:knowledge",
+    "memory": "edge.apps.bench.memory:memory",
+    "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",
+    "rerank-quality": "edge.apps.bench.rerank_quality:rerank_quality",
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, verbs=_BENCHES)
 def bench() -> None:
     """Measure this runtime beside its peers, on this machine."""
-
-
-bench.add_command(rerank_memory)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from edge.errors import CapabilityError, EdgeError
 from edge.resident import ResidentWatch
 
 
-def measure(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[str, Any]:
+def measure(worker: str, task: Mapping[str, Any], *, threads: int, python: str = sys.executable) -> dict[str, Any]:
     """Runs `python -m WORKER` on a task and returns what it reports.
 
     Args:
         worker: module that calls `serve`.
         threads: for every library that would otherwise choose its own number.
+        python: the interpreter, for a peer whose requirements clash with ours.
 
     Raises:
         CapabilityError: the worker misses a library.
@@ -27,7 +31,7 @@ def measure(worker: str, task: Mapping[str, Any], *, threads: int) -> dict[str, 
     """
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
     done = subprocess.run(
-        [sys.executable, "-m", worker, json.dumps(task)], capture_output=True, text=True, env=environment, check=False
+        [python, "-m", worker, json.dumps(task)], capture_output=True, text=True, env=environment, check=False
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
@@ -71,3 +75,13 @@ def drop_page_cache(path: Path) -> bool:
         finally:
             os.close(descriptor)
     return True
+
+
+def processor() -> str:
+    """The machine's processor and its physical cores, for a report."""
+    names: list[str] = []
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {psutil.cpu_count(logical=False) or '?'} cores"

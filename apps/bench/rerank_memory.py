@@ -4,17 +4,14 @@ transformers, with the same random weights, tokens and candidates."""
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-import psutil
 
-from edge.apps.bench.process import measure
+from edge.apps.bench.process import measure, processor
 from edge.apps.bench.texts import documents
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
@@ -38,9 +35,7 @@ _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
 @click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=2, show_default=True, help="Alternating repetitions (A B A B ...).")
-@click.option(
-    "--repeats", default=2, show_default=True, help="Runs per process (transformers: 1); the last counts."
-)
+@click.option("--repeats", default=2, show_default=True, help="Runs per process (transformers: 1); the last counts.")
 @click.option("--systems", default="streamed,resident,onnxruntime,transformers", show_default=True)
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -104,7 +99,7 @@ def rerank_memory(
         raise EdgeError("nothing was measured")
     conditions = {
         "shape": shape, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
-        "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": _processor(),
+        "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": processor(),
         "page_cache": "cold for streamed, warm for the others",
     }  # fmt: skip
     if as_json:
@@ -162,12 +157,3 @@ def _token_ids(path: Path, tokens: list[str]) -> list[int]:
 
     tokenizer = Tokenizer.from_file(str(path))
     return [int(tokenizer.token_to_id(token) or 0) for token in tokens]
-
-
-def _processor() -> str:
-    names: list[str] = []
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {psutil.cpu_count(logical=False) or np.nan} cores"

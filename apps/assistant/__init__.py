@@ -1,0 +1,1 @@
+"""The assistant: pipelines, citations, `edge ask` and `edge chat`."""

@@ -1,0 +1,159 @@
+"""`Assistant`: answers questions from a collection, with citations, within one memory limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+from edge.apps.assistant import prompts, replies
+from edge.apps.assistant.answer import Answer
+from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.conversation import Conversation, Turn, joined, recent
+from edge.apps.assistant.library import CollectionLibrary
+from edge.apps.assistant.opening import open_llm
+from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.steps import Steps
+from edge.apps.assistant.stream import AnswerStream, Turns
+from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.collection.collection import Collection
+from edge.config import Config
+from edge.errors import CapabilityError, InputError
+from edge.runtimes.generation.base import Generator
+from edge.trace import Trace
+
+_TIMES = "generation-times.json"
+
+
+class Assistant:
+    """Answers questions from a collection. Writes one answer at a time; other threads wait. A context manager.
+
+    >>> with Assistant("notes.edge", llm="model.gguf", memory="2GB") as assistant:
+    ...     answer = assistant.ask("when does the river flood")
+    ...     print(answer.text, *(citation.place for citation in answer.citations), sep="\\n")
+    """
+
+    def __init__(
+        self,
+        collection: Collection | str | os.PathLike[str],
+        *,
+        llm: Generator | str | os.PathLike[str] | None = None,
+        memory: str | int | None = None,
+        pipeline: str = "plain",
+        options: AskOptions | None = None,
+        kv_cache: bool = True,
+        config: Config | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """Opens what is needed: index, embedder, reranker, generator and KV states share one budget.
+
+        Args:
+            collection: an open one, which stays the caller's to close and whose budget and trace are used, or its
+                directory.
+            llm: a GGUF file, the address of an OpenAI-compatible server on this machine, `extractive` (the best
+                sentences of the documents), or an open generator, which stays the caller's to close.
+            memory: limit of the whole process, such as `2GB`; the configuration's if not given.
+            pipeline: how a question becomes retrievals and generations, one of `PIPELINES`.
+            options: how questions are answered unless said otherwise for one.
+            kv_cache: keep the KV states of documents and reuse them, in later processes, too. Changes times only.
+
+        Raises:
+            InputError: there is no such pipeline.
+            StorageError: there is no collection.
+            ModelError: the model is missing or broken.
+            BudgetExceeded: it does not fit the limit; the error names what would.
+            CapabilityError: the pipeline needs a generator that follows instructions.
+        """
+        self.options = options or AskOptions()
+        self.pipeline = pipeline
+        self._write = _find(pipeline)
+        with ExitStack() as opened:
+            if isinstance(collection, Collection):
+                self.collection = collection
+            else:
+                made = Collection(collection, memory=memory, config=config, trace=trace, read_only=True)
+                self.collection = opened.enter_context(made)
+            working = 0
+            if llm is None or isinstance(llm, str | os.PathLike):
+                llm, working = open_llm(llm, self.collection, opened, kv_cache=kv_cache)
+            self.generator = llm
+            if pipeline != "plain" and not llm.follows_instructions:
+                raise CapabilityError(
+                    f"the pipeline {pipeline} asks the generator to write more than the answer, and {llm.name} only "
+                    f"picks sentences: use the pipeline plain, or a language model (--llm FILE.gguf)"
+                )
+            self._opened = opened.pop_all()
+        self.times = GenerationTimes(self.collection.path / _TIMES)
+        self._library = CollectionLibrary(self.collection, working=working)
+        self._searches = RetrievalTimes()
+        self._turns = Turns()
+
+    def ask(self, question: str, *, options: AskOptions | None = None) -> Answer:
+        """Answers a question.
+
+        Raises:
+            InputError: the question is empty, or too long for the generator's context.
+            ModelError: a model failed, or cannot be reached.
+            BudgetExceeded: the limit is too small.
+        """
+        return self.stream(question, options=options).answer
+
+    def stream(self, question: str, *, options: AskOptions | None = None) -> AnswerStream:
+        """Answers a question text by text; `answer` of what is returned has the whole with its citations.
+
+        Raises:
+            As for `ask`, when the texts are read.
+        """
+        return self._stream(question, (), lambda turn: None, options)
+
+    def chat(self, *, options: AskOptions | None = None) -> Conversation:
+        """A conversation, in which questions may refer to what was said before."""
+        return Conversation(lambda question, turns, keep: self._stream(question, turns, keep, options))
+
+    def close(self) -> None:
+        """Closes what was opened here, and keeps what was learned about times."""
+        self.times.save()
+        self._opened.close()
+
+    def __enter__(self) -> Assistant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stream(
+        self, asked: str, turns: Sequence[Turn], keep: Callable[[Turn], None], options: AskOptions | None
+    ) -> AnswerStream:
+        if not asked.strip():
+            raise InputError("the question is empty")
+        steps = Steps(
+            self._library, self.generator, options or self.options,
+            pipeline=self.pipeline, times=self.times, searches=self._searches,
+        )  # fmt: skip
+
+        def write(stream: AnswerStream) -> Iterator[str]:
+            stream.question = asked.strip()
+            stream.question = _standalone(asked.strip(), turns, steps)
+            yield from self._write(stream.question, steps)
+
+        def done(answer: Answer) -> None:
+            keep(Turn(asked, answer.stats.question, answer))
+
+        return AnswerStream(write, steps, self._turns, done)
+
+
+def _find(pipeline: str) -> Callable[[str, Steps], Iterator[str]]:
+    if pipeline not in PIPELINES:
+        raise InputError(f"there is no pipeline {pipeline!r}; there are {', '.join(PIPELINES)}")
+    return PIPELINES[pipeline]
+
+
+def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
+    """A follow-up question as one that can be understood, and searched for, without the conversation."""
+    if not turns or not steps.generator.follows_instructions:
+        return joined(question, turns)
+    ahead = [f"{turns[-1].question} {question}"]
+    return replies.one_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question

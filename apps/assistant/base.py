@@ -1,0 +1,120 @@
+"""What a pipeline is made of: the collection it reads, the settings it keeps to, and how it ends early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit
+from edge.budget import MemoryBudget
+from edge.errors import InputError
+from edge.trace import Trace
+
+Vectors = npt.NDArray[np.float32]
+
+FLOOR = 0.05
+"""Relevance below which a passage does not answer a question, for the default reranker. `edge bench floor` measures
+what it costs; the figures are in ARCHITECTURE.md."""
+
+
+class Ahead(Protocol):
+    """Clusters being fetched (`edge.lookahead.Lookahead`)."""
+
+    def cancel(self) -> None:
+        """Fetches nothing more, and gives up what protects that which has arrived. Twice is harmless."""
+
+
+class Library(Protocol):
+    """What a pipeline needs of a collection (`edge.apps.collection.Collection`). Thread-safe; every call sees one
+    committed state of the collection, whatever is written meanwhile."""
+
+    @property
+    def budget(self) -> MemoryBudget: ...
+
+    @property
+    def trace(self) -> Trace: ...
+
+    @property
+    def nlist(self) -> int:
+        """Lists of the vector index; 1 where vectors are scanned one by one, or there are none."""
+
+    def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        """Vectors of questions, [n, dim] float32, unit length."""
+
+    def candidates(
+        self,
+        query: str,
+        vector: Vectors,
+        k: int,
+        *,
+        where: Filters | None = None,
+        nprobe: int | None = None,
+        window: Ahead | None = None,
+    ) -> list[Hit]:
+        """The best `k` passages near `vector` [dim] and with the words of `query` together, best first.
+
+        Args:
+            nprobe: lists to search instead of what the recall target asks for.
+            window: a lookahead whose time is over now.
+        """
+
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        """The best of `hits`, which come in retrieval order; with `stages.relevance`."""
+
+    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead | None:
+        """Starts fetching the clusters nearest to `queries` [n, dim]: as much as arrives in `seconds`, as much as there
+        is room for if that is not known. None if there is nothing to fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """How a question is answered.
+
+    Attributes:
+        passages: how many the generator is given at most.
+        pool: candidates the reranker reads, over all queries of a round.
+        floor: relevance below which a passage does not count. When none is above it, the answer is that the documents
+            do not say.
+        rerank: off keeps the retrieval order, and then there is no floor.
+        lookahead: fetch clusters while the generator writes. Changes times, never results.
+        temperature, max_tokens, seed: of answers; everything written on the way to one is greedy.
+        rounds: most rounds of the pipelines that have rounds.
+        where: the files that may be looked at.
+    """
+
+    passages: int = 4
+    pool: int = 30
+    floor: float = FLOOR
+    rerank: bool = True
+    lookahead: bool = True
+    temperature: float = 0.0
+    max_tokens: int = 256
+    seed: int = 0
+    rounds: int = 3
+    where: Filters | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        checks: tuple[tuple[bool, str, Any], ...] = (
+            (self.passages >= 1, "the number of passages must be at least 1", self.passages),
+            (self.pool >= self.passages, f"the pool must hold at least the {self.passages} passages", self.pool),
+            (0 <= self.floor <= 1, "the least relevance lies between 0 and 1", self.floor),
+            (self.temperature >= 0, "the temperature must be at least 0", self.temperature),
+            (self.max_tokens >= 1, "an answer needs at least 1 token", self.max_tokens),
+            (self.rounds >= 1, "there must be at least 1 round", self.rounds),
+        )
+        for fine, rule, value in checks:
+            if not fine:
+                raise InputError(f"{rule}, not {value}")
+
+
+class Cancelled(Exception):
+    """The question was withdrawn while it was being answered; what was written stands."""
+
+
+class NotInDocuments(Exception):
+    """No passage answers the question. Not an error: it is the answer."""

@@ -1,0 +1,86 @@
+"""FLARE: retrieve whenever the next sentence is uncertain (Jiang et al. 2023)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from edge.apps.assistant import prompts, replies
+from edge.apps.assistant.base import NotInDocuments
+from edge.apps.assistant.steps import Query, Steps
+from edge.apps.collection.hits import Hit
+from edge.errors import CapabilityError
+from edge.runtimes.generation.base import Piece
+
+UNSURE = 0.8
+"""A sentence with a token less probable than this is looked up and written anew (theta)."""
+
+_MASKED = 0.4
+"""Tokens less probable than this are left out of the query: they are what may be wrong (beta)."""
+
+_SENTENCE_TOKENS = 64
+_MARKS = ("[", "]")
+
+
+def flare(question: str, steps: Steps) -> Iterator[str]:
+    """Sentence by sentence: write it, and where the generator was unsure of a token, retrieve with what it was sure of
+    and write it again. While a sentence is written, clusters near the question and the sentence before are fetched.
+
+    Raises:
+        CapabilityError: the generator does not tell how probable its tokens are.
+    """
+    passages = steps.retrieve(question)
+    if not passages:
+        yield from steps.answer(prompts.answer(question), passages)
+    said = ""
+    last = ""
+    retrievals = 1
+    while passages and steps.generator.count(said) < steps.options.max_tokens:
+        draft = _sentence(question, said, passages, steps, ahead=[question, last] if last else [question])
+        if not _text(draft).strip():
+            return
+        if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
+            retrievals += 1
+            found = steps.retrieve(question, [Query.of(query or question)], rank_by=f"{question} {query}".strip())
+            passages = steps.gathered(found, passages)
+            draft = _sentence(question, said, passages, steps)
+        last = steps.shown(_text(draft), passages)
+        if replies.refused(last):
+            raise NotInDocuments
+        shown = f" {last.lstrip()}" if said and not said[-1].isspace() and not last[:1].isspace() else last
+        said += shown
+        yield shown
+
+
+def _sentence(
+    question: str, said: str, passages: Sequence[Hit], steps: Steps, ahead: Sequence[str] = ()
+) -> list[Piece]:
+    """The next sentence's tokens; none when the answer has ended."""
+    begun = steps.citations.prompted(said, passages)
+    prompt = prompts.answer(question, name="sentence", begun=begun, max_tokens=_SENTENCE_TOKENS)
+    pieces: list[Piece] = []
+    with closing(steps.stream(prompt, passages, ahead=ahead, sampling=steps.sampling(prompt))) as stream:
+        for piece in stream:
+            if piece.logprob is None:
+                raise CapabilityError(
+                    f"flare asks how probable each token was, and {steps.generator.name} does not tell: "
+                    f"use another pipeline, or a GGUF model"
+                )
+            pieces.append(piece)
+            if len(replies.sentences(_text(pieces))) > 1:
+                pieces.pop()  # the token that begins the sentence after
+                break
+    return pieces
+
+
+def _doubt(sentence: Sequence[Piece]) -> str | None:
+    """The query of an uncertain sentence: its tokens that are not improbable. None if all are certain."""
+    spoken = [piece for piece in sentence if piece.text.strip() and not piece.text.strip().startswith(_MARKS)]
+    if all(math.exp(piece.logprob or 0.0) >= UNSURE for piece in spoken):
+        return None
+    return _text([piece for piece in sentence if math.exp(piece.logprob or 0.0) >= _MASKED]).strip()
+
+
+def _text(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)

@@ -1,0 +1,139 @@
+"""What the generator is asked, all of it: one function per prompt, none of them anywhere else.
+
+A prompt's name is the name of its step: generation times are learned under it, replayed texts are recorded under it,
+and the trace shows it. Documents are not part of a prompt; they go to the generator beside it, so that their KV states
+can be reused whatever is asked about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge.runtimes.generation.base import Message
+
+REFUSAL = "NOT IN THE DOCUMENTS"
+"""What the generator is told to say when the passages do not hold the answer."""
+
+_READ = (
+    "You answer questions from numbered passages of the user's own documents. Use only what the passages say. "
+    "After each statement give the number of the passage it comes from in square brackets, like [2]. Be brief and "
+    f"exact. If the passages do not hold the answer, reply with exactly: {REFUSAL}"
+)
+_WRITE = "You help to search a collection of documents. Reply with what is asked for and nothing else."
+_JUDGE = "You judge texts. Reply with one word."
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is asked of the generator.
+
+    Attributes:
+        name: of the step.
+        messages: system message, then the user's; the last may be the assistant's own beginning, to be continued.
+        max_tokens: the longest reply that makes sense here; None is the user's own limit.
+        stop: texts that end the reply.
+    """
+
+    name: str
+    messages: tuple[Message, ...]
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: int | None = None) -> Prompt:
+    """Answer from passages; `begun` is the part of the answer that stands already, to be continued."""
+    return _prompt(name, _READ, question, begun, max_tokens)
+
+
+def combined(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
+    """Answer from passages and from what was found out about parts of the question, (part, finding)."""
+    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
+    return _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
+
+
+def condensed(turns: Sequence[tuple[str, str]], question: str) -> Prompt:
+    """A follow-up question as one that stands alone, after the conversation's (question, answer) turns."""
+    talk = "\n".join(f"User: {asked}\nAssistant: {said}" for asked, said in turns)
+    user = (
+        f"Conversation:\n{talk}\n\nFollow-up question: {question}\n\n"
+        "Rewrite the follow-up question so that it can be understood without the conversation. "
+        "Replace words such as it, they or there by what they stand for. If it stands alone already, repeat it."
+    )
+    return _prompt("condense", _WRITE, user, max_tokens=64, stop=("\n",))
+
+
+def hypothetical(question: str) -> Prompt:
+    """A passage as a document that holds the answer might put it (HyDE, Gao et al. 2022)."""
+    user = (
+        f"Write a short passage, as it might stand in a document, that answers this question.\n\nQuestion: {question}"
+    )
+    return _prompt("passage", _WRITE, user, max_tokens=128)
+
+
+def sub_questions(question: str, most: int) -> Prompt:
+    """Simpler questions whose answers together answer the question."""
+    user = (
+        f"Break this question into at most {most} simpler questions that can each be looked up on their own, "
+        f"one per line.\n\nQuestion: {question}"
+    )
+    return _prompt("sub-questions", _WRITE, user, max_tokens=128)
+
+
+def narrower(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
+    """The one question to look up next, after what has been found out."""
+    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings) or "- nothing yet"
+    user = (
+        f"Question: {question}\n\nFound out so far:\n{known}\n\n"
+        "Write the one narrower question to look up next in order to answer the question."
+    )
+    return _prompt("narrower", _WRITE, user, max_tokens=64, stop=("\n",))
+
+
+def enough(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
+    """Whether what has been found out answers the question."""
+    known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
+    user = f"Question: {question}\n\nFound out so far:\n{known}\n\nDoes this answer the question completely? yes or no"
+    return _prompt("enough", _JUDGE, user, max_tokens=4)
+
+
+def needs_documents(question: str) -> Prompt:
+    """Whether a message asks for something that has to be looked up (Self-RAG's Retrieve)."""
+    user = (
+        f"Message: {question}\n\nDoes the message ask for information that should be looked up in documents? "
+        "A greeting or thanks does not. yes or no"
+    )
+    return _prompt("retrieve?", _JUDGE, user, max_tokens=4)
+
+
+def supported(question: str, statement: str) -> Prompt:
+    """How far the passages support an answer (Self-RAG's IsSup): fully, partly or not."""
+    user = (
+        f"Question: {question}\nAnswer: {statement}\n\n"
+        "Do the passages support every statement of the answer? Reply fully, partly or no."
+    )
+    return _prompt("supported?", "You judge answers by numbered passages. Reply with one word.", user, max_tokens=4)
+
+
+def useful(question: str, statement: str) -> Prompt:
+    """How well an answer answers its question (Self-RAG's IsUse): 1 to 5."""
+    user = (
+        f"Question: {question}\nAnswer: {statement}\n\n"
+        "How well does the answer answer the question, from 1 (not at all) to 5 (completely)? Reply with the number."
+    )
+    return _prompt("useful?", _JUDGE, user, max_tokens=4)
+
+
+def small_talk(message: str) -> Prompt:
+    """A reply to a message that asks for nothing in the documents."""
+    system = "You are the assistant of a collection of documents. Reply in one sentence; claim nothing about the world."
+    return _prompt("answer", system, message, max_tokens=64)
+
+
+def _prompt(
+    name: str, system: str, user: str, begun: str = "", max_tokens: int | None = None, stop: tuple[str, ...] = ()
+) -> Prompt:
+    messages = [Message("system", system), Message("user", user)]
+    if begun:
+        messages.append(Message("assistant", begun))
+    return Prompt(name, tuple(messages), max_tokens, stop)

@@ -1,0 +1,358 @@
+"""The few steps that every pipeline is made of: write, retrieve, answer; and look ahead while writing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import abc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from edge.apps.assistant.answer import Round
+from edge.apps.assistant.base import Ahead, AskOptions, Cancelled, Library, NotInDocuments, Vectors
+from edge.apps.assistant.citations import Citations
+from edge.apps.assistant.prompts import REFUSAL, Prompt
+from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.collection.hits import Hit
+from edge.apps.store.fusion import reciprocal_rank_fusion
+from edge.curve import Curve
+from edge.runtimes.generation.base import Document, Generator, Piece, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for: words by the full-text index, and the neighbourhood of the mean of some texts' vectors."""
+
+    words: str
+    near: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Query:
+        """Both by the same text."""
+        return cls(text, (text,))
+
+
+class Steps:
+    """The steps of one answer.
+
+    Counters (in `trace`): `assistant.generations`, `.generate_s`, `.prompt_tokens`, `.cached_tokens`, `.new_tokens`,
+    `.rounds`, `.queries`, `.embed_s`, `.search_s`, `.rerank_s`.
+
+    Attributes:
+        options: how the question is to be answered.
+        citations: passages the answer refers to so far.
+        rounds: retrievals so far.
+        given: passages that the last generation was given.
+        cancel: set, it ends the answer at the next step or token.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        generator: Generator,
+        options: AskOptions,
+        *,
+        pipeline: str,
+        times: GenerationTimes,
+        searches: RetrievalTimes,
+    ) -> None:
+        self.library = library
+        self.generator = generator
+        self.options = options
+        self.citations = Citations()
+        self.rounds: list[Round] = []
+        self.given: Sequence[Hit] = ()
+        self.cancel = threading.Event()
+        self.trace = library.trace
+        self.pipeline = pipeline
+        self._window: Ahead | None = None
+        self._times = times
+        self._searches = searches
+
+    def write(self, prompt: Prompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = ()) -> str:
+        """The whole reply to a prompt; arguments as for `stream`."""
+        return "".join(piece.text for piece in self.stream(prompt, passages, ahead=ahead)).strip()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        passages: Sequence[Hit] = (),
+        *,
+        ahead: Sequence[str] = (),
+        sampling: Sampling | None = None,
+    ) -> abc.Generator[Piece, None, None]:
+        """The reply to a prompt, token by token. Closing the iterator early ends the generation.
+
+        Args:
+            passages: what to answer from, best first.
+            ahead: texts near to what will be retrieved next: clusters near them are fetched meanwhile (TeleRAG,
+                section 4.1).
+            sampling: greedy if not given.
+
+        Raises:
+            Cancelled: the question was withdrawn; pieces written before have been handed over.
+        """
+        self._go_on()
+        sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
+        documents = [_document(hit) for hit in passages]
+        self._look(prompt, passages, ahead)
+        started = time.perf_counter()
+        first = 0.0
+        new = 0
+        try:
+            with self._timed("generate", prompt.name, "generation"):
+                for piece in self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel):
+                    first = first or time.perf_counter() - started
+                    new += 1
+                    yield piece
+        finally:
+            self._record(prompt, new, first, time.perf_counter() - started)
+            dropped = self.generator.stats.dropped_documents if self.generator.stats is not None else 0
+            self.given = passages[: len(passages) - dropped]
+        self._go_on()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last reply ended by itself, and not because it may be no longer."""
+        return self.generator.stats is None or self.generator.stats.finish != "length"
+
+    def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> float | None:
+        """Seconds that the reply to a prompt should take; None before there was one like it."""
+        tokens = sum(self.generator.count(message.content) for message in prompt.messages)
+        tokens += sum(self.generator.count(hit.text) for hit in passages)
+        return self._times.expect(self.generator.name, self.pipeline, prompt.name, tokens)
+
+    def retrieval_seconds(self, question: str) -> tuple[Curve, int]:
+        """Seconds that a retrieval takes by nprobe, and how many lists there are. Reranking takes as long whatever
+        nprobe is: what it took in this answer counts."""
+        query = Query.of(question)
+        nlist = self.library.nlist
+        curve = self._searches.curve(lambda nprobe: self._search([query], self.options.pool, nprobe), nlist)
+        reranks = [entry.rerank_s for entry in self.rounds] or [0.0]
+        extra = sum(reranks) / len(reranks)
+        return Curve(curve.counts, tuple(seconds + extra for seconds in curve.seconds)), nlist
+
+    def shown(self, text: str, passages: Sequence[Hit]) -> str:
+        """A whole reply as it is shown: with the answer's own citation numbers."""
+        self.given = passages
+        reader = self.citations.reader(passages)
+        return reader.feed(text) + reader.finish()
+
+    def answer(self, prompt: Prompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
+        """An answer's text, as it is shown: with the answer's own citation numbers.
+
+        Raises:
+            NotInDocuments: there are no passages, or the generator finds no answer in them.
+        """
+        if not passages:
+            raise NotInDocuments
+        reader = self.citations.reader(passages)
+        refusal = _Refusal()
+        written = False
+        for piece in self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt)):
+            written = True
+            if text := reader.feed(refusal.feed(piece.text)):
+                yield text
+        if refusal.said or not written:
+            raise NotInDocuments
+        if text := reader.feed(refusal.finish()):
+            yield text
+        if self.finished and (text := reader.finish()):  # a mark that was cut off is worth nothing
+            yield text
+
+    def sampling(self, prompt: Prompt) -> Sampling:
+        """How an answer's tokens are chosen: as the user wants."""
+        options = self.options
+        longest = min(prompt.max_tokens or options.max_tokens, options.max_tokens)
+        return Sampling(temperature=options.temperature, seed=options.seed, stop=prompt.stop, max_tokens=longest)
+
+    def retrieve(
+        self, question: str, queries: Sequence[Query] = (), *, nprobe: int | None = None, rank_by: str | None = None
+    ) -> list[Hit]:
+        """The passages that answer a question best, best first, none below the floor. One round.
+
+        Args:
+            queries: what to look for, the question itself if not given; the results of several are fused.
+            nprobe: lists to search instead of what the recall target asks for.
+            rank_by: what passages are judged by instead of the question.
+        """
+        queries = queries or [Query.of(question)]
+        self._begin_round(queries)
+        started = time.perf_counter()
+        pools = self._search(queries, self.options.pool, nprobe)
+        searched = time.perf_counter()
+        hits = self._rank(rank_by or question, _fused(pools)[: self.options.pool])
+        return self._keep(queries, rank_by or question, hits, searched - started, time.perf_counter() - searched)
+
+    def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
+        """The passages that answer each of some questions best: searched as one batch, reranked each by its own
+        question, with a share of the pool each. One round."""
+        queries = [Query.of(question) for question in questions]
+        share = max(self.options.passages, self.options.pool // len(queries))
+        self._begin_round(queries)
+        started = time.perf_counter()
+        pools = self._search(queries, share, None)
+        search_s = (time.perf_counter() - started) / len(queries)
+        found = []
+        for query, question, pool in zip(queries, questions, pools, strict=True):
+            started = time.perf_counter()
+            hits = self._rank(question, pool)
+            found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
+        return found
+
+    def gathered(self, *sets: Sequence[Hit]) -> list[Hit]:
+        """The best of several sets of passages, as many as the generator is given. Those of earlier sets stay where
+        they were and new ones follow, so that a prompt begins as the one before it and its KV states are reused."""
+        seen: dict[int, Hit] = {}
+        for hit in (hit for hits in sets for hit in hits):
+            if hit.id not in seen or _relevance(hit) > _relevance(seen[hit.id]):
+                seen[hit.id] = hit
+        kept = sorted(seen.values(), key=_relevance, reverse=True)[: self.options.passages]
+        return [hit for hit in seen.values() if hit in kept]
+
+    def dealt(self, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
+        """The best of each of several sets of passages, then the second best of each, and so on, as many as the
+        generator is given: parts of a question must not crowd each other out."""
+        turns = (hit for turn in zip_longest(*sets) for hit in turn if hit is not None)
+        return list({hit.id: hit for hit in turns}.values())[: self.options.passages]
+
+    def _go_on(self) -> None:
+        if self.cancel.is_set():
+            raise Cancelled
+
+    def close(self) -> None:
+        """Ends what still looks ahead."""
+        window, self._window = self._window, None
+        if window is not None:
+            window.cancel()
+
+    def _look(self, prompt: Prompt, passages: Sequence[Hit], ahead: Sequence[str]) -> None:
+        """Starts fetching near `ahead`, as much as arrives while the prompt is being answered; goes on until the next
+        search."""
+        if ahead and self.options.lookahead:
+            vectors = self._vectors([Query("", tuple(ahead))])
+            self.close()
+            self._window = self.library.lookahead(vectors, seconds=self.expect(prompt, passages))
+
+    def _search(self, queries: Sequence[Query], k: int, nprobe: int | None) -> list[list[Hit]]:
+        vectors = self._vectors(queries)
+        found = []
+        with self._timed("search", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"):
+            for query, vector in zip(queries, vectors, strict=True):
+                found.append(
+                    self.library.candidates(
+                        query.words, vector, k, where=self.options.where, nprobe=nprobe, window=self._window
+                    )
+                )
+        self.close()
+        return found
+
+    def _vectors(self, queries: Sequence[Query]) -> Vectors:
+        """[n, dim]: for each query the mean of its texts' vectors, of unit length."""
+        self._go_on()
+        texts = [text for query in queries for text in query.near]
+        with self._timed("embed", "embed", "retrieval"):
+            rows = self.library.embed_queries(texts)
+        means = np.empty((len(queries), rows.shape[1]), np.float32)
+        at = 0
+        for place, query in enumerate(queries):
+            mean = rows[at : at + len(query.near)].sum(axis=0)
+            means[place] = mean / max(float(np.linalg.norm(mean)), 1e-12)
+            at += len(query.near)
+        return means
+
+    def _rank(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
+        self._go_on()
+        if not hits or not self.options.rerank:
+            return list(hits[: self.options.passages])
+        with self._timed("rerank", "rerank", "retrieval"):
+            return self.library.rerank(question, hits, self.options.passages)
+
+    def _keep(
+        self, queries: Sequence[Query], question: str, hits: list[Hit], search_s: float, rerank_s: float
+    ) -> list[Hit]:
+        """Notes a round; returns its passages without those below the floor."""
+        scores = [hit.stages.relevance for hit in hits if hit.stages.relevance is not None]
+        kept = [hit for hit in hits if hit.stages.relevance is None or hit.stages.relevance >= self.options.floor]
+        asked = tuple(" + ".join(query.near) for query in queries)
+        best = max(scores, default=None)
+        self.rounds.append(Round(asked, question, tuple(kept), len(hits) - len(kept), best, search_s, rerank_s))
+        self._go_on()
+        return kept
+
+    def _begin_round(self, queries: Sequence[Query]) -> None:
+        self._go_on()
+        self.trace.count("assistant.rounds")
+        self.trace.count("assistant.queries", len(queries))
+
+    def _record(self, prompt: Prompt, new: int, first: float, seconds: float) -> None:
+        stats = self.generator.stats
+        self.trace.count("assistant.generations")
+        self.trace.count("assistant.new_tokens", new)
+        if stats is not None:
+            self.trace.count("assistant.prompt_tokens", stats.prompt_tokens)
+            self.trace.count("assistant.cached_tokens", stats.cached_tokens)
+            if not self.cancel.is_set():  # one that was cut short says nothing about lengths
+                computed = stats.prompt_tokens - stats.cached_tokens
+                self._times.learn(
+                    self.generator.name, self.pipeline, prompt.name,
+                    computed=computed, new=new, ttft_s=first, seconds=seconds,
+                )  # fmt: skip
+
+    @contextmanager
+    def _timed(self, what: str, label: str, track: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started
+            self.trace.count(f"assistant.{what}_s", seconds)
+            self.trace.event(label, track, started, seconds)
+
+
+class _Refusal:
+    """Holds a reply back as long as it may turn out to be the refusal that the generator was told to give."""
+
+    def __init__(self) -> None:
+        self.said = False
+        self._held: str | None = ""
+
+    def feed(self, text: str) -> str:
+        """What can be shown after this piece."""
+        if self._held is None:
+            return text
+        self._held += text
+        begun = " ".join(self._held.split()).strip("\"'*. ").upper()
+        if REFUSAL in begun:
+            self.said = True
+            return ""
+        if REFUSAL.startswith(begun):
+            return ""
+        shown, self._held = self._held, None
+        return shown
+
+    def finish(self) -> str:
+        """What was held back when the reply has ended."""
+        held, self._held = self._held, None
+        return held or ""
+
+
+def _document(hit: Hit) -> Document:
+    title = " > ".join(line.strip() for line in (hit.context or hit.title).splitlines() if line.strip())
+    return Document(str(hit.id), hit.text, title)
+
+
+def _fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """Candidates of several queries in one order."""
+    if len(pools) == 1:
+        return list(pools[0])
+    hits = {hit.id: hit for pool in pools for hit in pool}
+    return [hits[identifier] for identifier, _ in reciprocal_rank_fusion([[hit.id for hit in pool] for pool in pools])]
+
+
+def _relevance(hit: Hit) -> float:
+    return hit.score if hit.stages.relevance is None else hit.stages.relevance

@@ -1,0 +1,149 @@
+"""One arm of `edge bench assistant`: a pipeline's trace replayed over the index, with or without lookahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge.apps.assistant.base import Ahead, AskOptions, Vectors
+from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.steps import Steps
+from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.bench.process import serve
+from edge.apps.bench.rag_index import texts_of
+from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
+from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.router import probe
+from edge.lanes import Lane
+from edge.lookahead import Lookahead
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.generation.replay import ReplayGenerator
+from edge.trace import Trace
+
+_LINK = "link"
+_PROCESS_MEMORY = 4 << 30
+
+
+class IndexLibrary:
+    """An index whose rows stand for sentences, as pipelines see a collection (`edge.apps.assistant.base.Library`)."""
+
+    def __init__(
+        self, folder: Path, index: VectorIndex, database: Database, embedder: Embedder, *, share: float, trace: Trace
+    ) -> None:
+        """
+        Args:
+            share: of the lists that a search probes.
+        """
+        self.budget = embedder.budget
+        self.trace = trace
+        self.coverage: list[float] = []
+        """For each search after a lookahead: which share of its lists is among as many nearest to the prediction."""
+        self._index = index
+        self._database = database
+        self._embedder = embedder
+        self._texts = texts_of(folder)
+        self._predicted: Vectors | None = None
+        with database.read() as db:
+            self.nlist = index.status(db).lists
+        self.nprobe = max(1, round(self.nlist * share))
+
+    def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        return self._embedder.embed(queries, query=True)
+
+    def candidates(
+        self,
+        query: str,
+        vector: Vectors,
+        k: int,
+        *,
+        where: Filters | None = None,
+        nprobe: int | None = None,
+        window: Ahead | None = None,
+    ) -> list[Hit]:
+        ahead = window if isinstance(window, Lookahead) else None
+        with self._database.read() as db:
+            if self._predicted is not None:
+                centroids = self._index.snapshot(db).centroids
+                wanted, near = (set(probe(v[None], centroids, self.nprobe)[0]) for v in (vector, self._predicted))
+                self.coverage.append(len(wanted & near) / len(wanted))
+            found = self._index.search(db, vector[None], k, nprobe=nprobe or self.nprobe, window=ahead)
+        self.trace.count("index.lists_read", found.lists_read)
+        self.trace.count("index.hits", found.hits)
+        return [
+            self._hit(int(row), float(score))
+            for row, score in zip(found.ids[0], found.scores[0], strict=True)
+            if row >= 0
+        ]
+
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        return list(hits[:top_k])
+
+    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead:
+        self._predicted = queries[0]
+        with self._database.read() as db:
+            return self._index.lookahead(db, queries, seconds=seconds)
+
+    def _hit(self, row: int, score: float) -> Hit:
+        return Hit(
+            id=row, path=str(row), line_start=1, line_end=1, page=None, score=score, snippet="",
+            text=self._texts[row % len(self._texts)], title="", kind="", context="", file=row, ordinals=(0, 0),
+        )  # fmt: skip
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Replays a trace, question after question."""
+    trace = Trace()
+    folder = Path(task["folder"])
+    process = MemoryBudget(_PROCESS_MEMORY)
+    lane = Lane(_LINK, trace=trace, bandwidth_limit=task["bandwidth"])
+    device = CpuDevice(MemoryBudget(task["list_memory"], baseline=0), link=lane, trace=trace)
+    options = IndexOptions(codec="flat", flat_limit=0)
+    with (
+        lane,
+        Embedder(budget=process) as embedder,
+        Database(folder / "index.db", VectorIndex.migrations(), budget=process, read_only=True) as database,
+        VectorIndex(
+            folder / "segments", embedder.dim, budget=process, trace=trace, device=device, options=options
+        ) as index,
+    ):
+        library = IndexLibrary(folder, index, database, embedder, share=task["probe_share"], trace=trace)
+        generator = ReplayGenerator(task["trace"])
+        times, searches = GenerationTimes(), RetrievalTimes()
+        rows = []
+        for question in task["questions"]:
+            steps = Steps(
+                library,
+                generator,
+                AskOptions(passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"]),
+                pipeline=task["pipeline"],
+                times=times,
+                searches=searches,
+            )
+            library.coverage.clear()
+            before = trace.snapshot()
+            started = time.perf_counter()
+            text = "".join(PIPELINES[task["pipeline"]](question, steps))
+            seconds = time.perf_counter() - started
+            steps.close()
+            after = trace.snapshot()
+            rows.append(
+                {
+                    "seconds": seconds,
+                    "text": text,
+                    "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
+                    "coverage": list(library.coverage),
+                    "counters": {name: value - before.get(name, 0) for name, value in after.items()},
+                }
+            )
+    return {"rows": rows, "nprobe": library.nprobe}
+
+
+if __name__ == "__main__":
+    serve(work)

@@ -1,0 +1,108 @@
+"""`edge bench floor`: what a relevance floor costs, for questions whose document is there and whose document is not.
+
+For each test question of a judged set the reranker reads the nearest passages. The best relevance among all of them
+is what the assistant compares with its floor when the document is there; the best among those of other documents (for
+sets of articles in paragraphs: other articles) is what it would see were the document not there. Questions of another
+set are asked, too: nothing here is about them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.assistant.base import FLOOR
+from edge.budget import MemoryBudget
+from edge.config import parse_size
+from edge.errors import InputError
+from edge.models.training.corpora import Corpus, load
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
+
+_FLOORS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Best relevance of each question: with its document, without it, and of questions about something else."""
+
+    there: npt.NDArray[np.float64]
+    gone: npt.NDArray[np.float64]
+    foreign: npt.NDArray[np.float64]
+
+    def at(self, floor: float) -> dict[str, float]:
+        """Shares of errors at a floor: answerable questions that are refused, and others that are not."""
+        return {
+            "floor": floor,
+            "refused": float((self.there < floor).mean()),
+            "answered_without_document": float((self.gone >= floor).mean()),
+            "answered_foreign": float((self.foreign >= floor).mean()),
+        }
+
+
+@click.command("floor")
+@click.option(
+    "--data", "folders", multiple=True, required=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Judged sets in BEIR layout, two or more: each is asked the next one's questions, too.",
+)  # fmt: skip
+@click.option("--questions", default=150, show_default=True, help="Of each kind and set.")
+@click.option("--pool", default=30, show_default=True, help="Nearest passages the reranker reads.")
+@click.option("--memory", default="1GB", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, as_json: bool) -> None:
+    """Measure how often a relevance floor refuses what is there, and lets pass what is not."""
+    if len(folders) < 2:
+        raise InputError("two judged sets are needed: each is asked questions about the other")
+    corpora = [load(folder) for folder in folders]
+    budget = MemoryBudget(parse_size(memory))
+    results = {}
+    for corpus, other in zip(corpora, [*corpora[1:], corpora[0]], strict=True):
+        click.echo(f"asking {corpus.name}", err=True)
+        measured = _measure(corpus, other, questions, pool, budget)
+        results[corpus.name] = [measured.at(value) for value in sorted({*_FLOORS, FLOOR})]
+    if as_json:
+        click.echo(json.dumps({"questions": questions, "pool": pool, "default": FLOOR, "sets": results}))
+        return
+    for name, rows in results.items():
+        click.echo(f"{name}: {questions} questions of each kind, best of {pool} passages")
+        click.echo(f"{'floor':>7}{'refused though there':>22}{'answered though gone':>22}{'foreign':>10}")
+        for row in rows:
+            click.echo(
+                f"{row['floor']:7.2f}{row['refused']:22.1%}{row['answered_without_document']:22.1%}"
+                f"{row['answered_foreign']:10.1%}{'  default' if row['floor'] == FLOOR else ''}"
+            )
+
+
+def _measure(corpus: Corpus, other: Corpus, questions: int, pool: int, budget: MemoryBudget) -> Measured:
+    rng = np.random.default_rng(0)
+    asked = sorted(corpus.test)
+    asked = [asked[i] for i in rng.permutation(len(asked))[:questions]]
+    foreign = [other.queries[q] for q in sorted(other.test)]
+    foreign = [foreign[i] for i in rng.permutation(len(foreign))[:questions]]
+    passages = [f"{title}\n{text}".strip() for title, text in zip(corpus.titles, corpus.texts, strict=True)]
+    texts = [corpus.queries[q] for q in asked] + foreign
+    with Embedder(budget=budget) as embedder:
+        vectors, queries = embedder.embed(passages), embedder.embed(texts, query=True)
+    numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}
+    in_articles = len(set(corpus.titles)) * 4 < len(corpus.titles)
+    there, gone, strange = [], [], []
+    with Reranker(budget=budget, threshold="inf") as reranker:
+        for number, (text, query) in enumerate(zip(texts, queries, strict=True)):
+            nearest = np.argsort(-(vectors @ query), kind="stable")[:pool]
+            ranked = reranker.rank(text, [passages[i] for i in nearest])
+            relevance = {int(nearest[result.index]): result.relevance for result in ranked}
+            if number >= len(asked):
+                strange.append(max(relevance.values()))
+                continue
+            own = {numbers[identifier] for identifier in corpus.test[asked[number]]}
+            titles = {corpus.titles[i] for i in own} if in_articles else set()
+            others = [v for i, v in relevance.items() if i not in own and corpus.titles[i] not in titles]
+            there.append(max(relevance.values()))
+            gone.append(max(others, default=0.0))
+    return Measured(np.array(there), np.array(gone), np.array(strange))

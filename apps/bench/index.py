@@ -1,0 +1,231 @@
+"""`edge bench index`: one index under a memory limit beside faiss (in memory, on disk, mapped), usearch and lancedb, on
+the same vectors; and what lookahead hides of its reads."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edge.apps.bench.process import measure, processor
+from edge.apps.bench.vectors import VectorSet
+from edge.config import format_size, parse_size
+from edge.errors import CapabilityError, EdgeError
+
+_OWN = "edge.apps.bench.index_worker"
+_PEERS = "edge.apps.bench.index_peers"
+_SYSTEMS = ("edge", "faiss-ram", "faiss-ondisk", "faiss-mmap", "usearch", "lancedb")
+_LOOKAHEAD = ("disk", "limited")
+
+
+@click.command("index")
+@click.option("--rows", default=1_000_000, show_default=True)
+@click.option(
+    "--base",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture.",
+)
+@click.option("--memory", default="256MB", show_default=True, help="Limit of the whole process, building included.")
+@click.option("--codec", type=click.Choice(["auto", "flat", "sq8", "pq"]), default="auto", show_default=True)
+@click.option("--recall", default=0.95, show_default=True, help="Recall@10 wanted; each system's own knob follows.")
+@click.option("--nprobe", type=int, help="Lists to probe; from the index's own measurement if not given.")
+@click.option("--queries", default=400, show_default=True, help="Half warm up, half are measured.")
+@click.option("--cold", default=20, show_default=True, help="Of them measured from a cold disk, with nothing resident.")
+@click.option("--threads", default=2, show_default=True, help="Of building, and of peers' searches.")
+@click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
+@click.option("--lookahead", default=",".join(_LOOKAHEAD), show_default=True, help="Devices to show lookahead on.")
+@click.option("--window", default=0.5, show_default=True, help="Seconds between prediction and search.")
+@click.option("--overlap", default=0.75, show_default=True, help="Share of lists prediction and query have in common.")
+@click.option("--cap", default="64MB", show_default=True, help="Memory of the limited device.")
+@click.option("--bandwidth", default="1GB", show_default=True, help="Of the limited device's link, a second.")
+@click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Where vectors and indexes are made and kept.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def index(
+    rows: int,
+    base: Path | None,
+    memory: str,
+    codec: str,
+    recall: float,
+    nprobe: int | None,
+    queries: int,
+    cold: int,
+    threads: int,
+    systems: str,
+    lookahead: str,
+    window: float,
+    overlap: float,
+    cap: str,
+    bandwidth: str,
+    work_dir: Path,
+    as_json: bool,
+) -> None:
+    """Search a million vectors within a limit, cold and warm, beside the peers."""
+    chosen, devices = _listed(systems, _SYSTEMS), _listed(lookahead, _LOOKAHEAD)
+    click.echo("vectors and exact answers", err=True)
+    vectors = VectorSet.made(work_dir / "vectors", rows=rows, queries=queries, base=base)
+    task: dict[str, Any] = {
+        "set": str(vectors.folder), "index": str(work_dir / "index"), "peers": str(work_dir / "peers"),
+        "memory": parse_size(memory), "codec": codec, "recall": recall, "nprobe": nprobe, "cold": cold,
+        "threads": threads,
+    }  # fmt: skip
+    built = _built(_OWN, work_dir / "index", task, "edge")
+    task |= {"lists": built["lists"], "codec_used": built["codec"]}
+    own = _run(_OWN, task | {"action": "search", "name": "edge"})
+    task["nprobe"] = own["nprobe"]
+    reports: dict[str, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    for name in chosen:
+        try:
+            reports[name] = own if name == "edge" else _peer(name, work_dir / "peers", task)
+        except CapabilityError as error:  # noqa: PERF203
+            missing[name] = str(error)
+            click.echo(f"  missing: {name}: {error}", err=True)
+    limited = {"cap": parse_size(cap), "bandwidth": float(parse_size(bandwidth))}
+    windows = {
+        device: _run(
+            _OWN,
+            task | {"action": "lookahead", "name": f"lookahead on {device}", "window": window, "overlap": overlap}
+            | (limited if device == "limited" else {}),
+        )
+        for device in devices
+    }  # fmt: skip
+    result = {
+        "conditions": {
+            "rows": rows, "dim": vectors.dim, "vectors": vectors.kind, "queries": queries, "cold_queries": cold,
+            "limit": parse_size(memory), "codec": built["codec"], "lists": built["lists"], "nprobe": own["nprobe"],
+            "threads": threads, "processor": processor(), "window": window, **limited,
+        },
+        "built": built,
+        "systems": {name: _row(report, vectors) for name, report in reports.items()},
+        "missing": missing,
+        "identical_to_faiss": _same(own, reports.get("faiss-ram")),
+        "lookahead": {device: _window(report) for device, report in windows.items()},
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _print(result)
+    peak = max(own["peak_resident"], built["peak_resident"])
+    if peak > parse_size(memory):
+        raise EdgeError(f"the limit was broken: {format_size(peak)} held")
+
+
+def _listed(text: str, known: tuple[str, ...]) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if unknown := set(names) - set(known):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    return names
+
+
+def _run(worker: str, task: dict[str, Any]) -> dict[str, Any]:
+    click.echo(f"{task['action']}: {task['name']}", err=True)
+    return measure(worker, task, threads=task["threads"])
+
+
+def _built(worker: str, folder: Path, task: dict[str, Any], name: str) -> dict[str, Any]:
+    """The report of building, from the note it left if it was built before."""
+    note = folder / f"built-{name}.json"
+    if not note.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        report = _run(worker, task | {"action": "build", "name": name, "system": name})
+        note.write_text(json.dumps(report), encoding="utf-8")
+    report = json.loads(note.read_text("utf-8"))
+    return dict(report)
+
+
+def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any]:
+    built = _built(_PEERS, folder, task, name.split("-")[0])
+    return _run(_PEERS, task | {"action": "search", "name": name, "system": name}) | {"build_s": built["seconds"]}
+
+
+def _row(report: dict[str, Any], vectors: VectorSet) -> dict[str, Any]:
+    truth = vectors.truth
+    hits = [len(set(found) & set(exact)) for found, exact in zip(report["ids"], truth.tolist(), strict=True)]
+    return {
+        "recall": sum(hits) / truth.size,
+        **{f"{name}_p{p}": _percentile(report[name], p) for name in ("cold", "warm") for p in (50, 95)},
+        "peak_resident": report["peak_resident"],
+        "peak_with_files": report["peak_with_files"],
+        "nbytes": report["nbytes"],
+        "setting": report.get("setting", report.get("nprobe")),
+        "build_s": report.get("build_s"),
+        "hit_rate": report["hits"] / max(1, report["hits"] + report["misses"]) if "hits" in report else None,
+    }
+
+
+def _percentile(seconds: list[float], percent: int) -> float | None:
+    return float(np.percentile(seconds, percent)) if seconds else None
+
+
+def _same(own: dict[str, Any], peer: dict[str, Any] | None) -> float | None:
+    """Share of queries with the same ids in the same order."""
+    if peer is None:
+        return None
+    return float(statistics.mean(a == b for a, b in zip(own["ids"], peer["ids"], strict=True)))
+
+
+def _window(report: dict[str, Any]) -> dict[str, Any]:
+    means = {f"{way}_stall": statistics.mean(stalls) for way, stalls in report["stall"].items()}
+    times = {f"{way}_p{p}": _percentile(report["seconds"][way], p) for way in report["seconds"] for p in (50, 95)}
+    return means | times | {
+        "stall_ratio": means["lookahead_stall"] / max(1e-9, means["demand_stall"]),
+        "overlap": report["overlap"],
+        "fetched": statistics.mean(report["fetched"]),
+        "same": report["same"],
+        "within": report["within"],
+        "peak_resident": report["peak_resident"],
+    }  # fmt: skip
+
+
+def _print(result: dict[str, Any]) -> None:
+    at, built = result["conditions"], result["built"]
+    click.echo(
+        f"{at['rows']:,} x {at['dim']}: {at['vectors']}\n{at['lists']:,} lists, codec {at['codec']}, nprobe "
+        f"{at['nprobe']}, one query at a time, {at['threads']} threads for peers, {at['processor']}; cold: page cache "
+        f"dropped and index opened anew before each of {at['cold_queries']} queries; warm: files read before, "
+        f"{at['queries'] // 2} queries after {at['queries'] // 2} others"
+    )
+    click.echo(
+        f"built within {format_size(at['limit'])} in {built['seconds']:.0f} s, peak "
+        f"{format_size(built['peak_resident'])}, {format_size(built['nbytes'])} on disk"
+    )
+    click.echo(
+        f"{'':14}{'recall@10':>10}{'cold p50':>10}{'p95':>8}{'warm p50':>10}{'p95 ms':>8}{'peak':>10}{'with files':>12}"
+        f"{'knob':>6}"
+    )
+    for name, row in result["systems"].items():
+        times = "".join(
+            f"{'-' if row[key] is None else format(row[key] * 1e3, '.1f'):>{width}}"
+            for key, width in (("cold_p50", 10), ("cold_p95", 8), ("warm_p50", 10), ("warm_p95", 8))
+        )
+        click.echo(
+            f"{name:14}{row['recall']:10.4f}{times}{format_size(row['peak_resident']):>10}"
+            f"{format_size(row['peak_with_files'] or 0):>12}{row['setting']:>6}"
+        )
+    for name, reason in result["missing"].items():
+        click.echo(f"{name:14}missing: {reason}")
+    if result["identical_to_faiss"] is not None:
+        click.echo(
+            f"same ids in the same order as faiss on the same lists: {result['identical_to_faiss']:.1%} of queries"
+        )
+    own = result["systems"].get("edge")
+    if own and own["hit_rate"] is not None:
+        click.echo(f"edge, warm: {own['hit_rate']:.0%} of probed lists were resident")
+    for device, row in result["lookahead"].items():
+        stalls = [f"{row[f'{way}_stall'] * 1e3:.2f} ms" for way in ("demand", "lookahead")]
+        times = " / ".join(f"{row[f'{way}_p50'] * 1e3:.1f}" for way in ("demand", "lookahead"))
+        click.echo(
+            f"lookahead on {device}: overlap {row['overlap']:.0%}, window {at['window']} s, "
+            f"{format_size(int(row['fetched']))} fetched; stall {stalls[0]} on demand, {stalls[1]} with it "
+            f"({row['stall_ratio']:.0%}); search p50 {times} ms; "
+            f"results {'identical' if row['same'] else 'DIFFER'}; budget {'kept' if row['within'] else 'EXCEEDED'}"
+        )

@@ -1,0 +1,188 @@
+"""Measures this index: building it, searching it cold and warm, and what lookahead hides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge.apps.bench.process import drop_page_cache, serve
+from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
+from edge.devices.limited import LimitedDevice
+from edge.ivf.index import IndexOptions, VectorIndex, choose_nprobe
+from edge.trace import Trace
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Runs the task's `action`: build, search or lookahead."""
+    return {"build": _build, "search": _search, "lookahead": _lookahead}[task["action"]](task)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index under a limit of its own."""
+
+    database: Database
+    index: VectorIndex
+    budget: MemoryBudget
+    trace: Trace
+
+
+@contextmanager
+def opened(task: dict[str, Any]) -> Iterator[Opened]:
+    """The task's index under its limit; where the task has a cap, with a limited device beside the host."""
+    folder = Path(task["index"])
+    trace = Trace()
+    budget = MemoryBudget(task["memory"])
+    fast = None
+    if task.get("cap"):
+        fast = LimitedDevice(budget, cap=task["cap"], bandwidth=task["bandwidth"], trace=trace)
+    database = Database(folder / "index.db", VectorIndex.migrations(), budget=budget)
+    options = IndexOptions(codec=task["codec"])
+    dim = VectorSet.stored(Path(task["set"])).dim
+    try:
+        with VectorIndex(folder, dim, budget=budget, trace=trace, fast=fast, options=options) as index:
+            yield Opened(database, index, budget, trace)
+    finally:
+        database.close()
+        if fast is not None:
+            fast.close()
+
+
+def _build(task: dict[str, Any]) -> dict[str, Any]:
+    vectors = VectorSet.stored(Path(task["set"]))
+    started = time.perf_counter()
+    with opened(task) as our:
+        for start, rows in vectors.blocks():
+            with our.budget.reserve("vectors", rows.nbytes), our.database.write() as db:
+                our.index.add(db, np.arange(start, start + len(rows)), rows)
+        our.index.maintain(our.database.write, full=True)
+        with our.database.read() as db:
+            status = our.index.status(db)
+    return {
+        "seconds": time.perf_counter() - started, "rows": status.rows, "lists": status.lists, "codec": status.codec,
+        "nbytes": status.nbytes, "recall": status.recall,
+    }  # fmt: skip
+
+
+def _search(task: dict[str, Any]) -> dict[str, Any]:
+    queries = VectorSet.stored(Path(task["set"])).queries
+    half = len(queries) // 2
+    cold: list[float] = []
+    with opened(task) as our, our.database.read() as db:
+        nprobe = task["nprobe"] or choose_nprobe(our.index.snapshot(db), task["recall"])
+    for query in queries[: task["cold"]]:
+        with opened(task) as our, our.database.read() as db:
+            our.index.snapshot(db)
+            drop_page_cache(Path(task["index"]))
+            started = time.perf_counter()
+            our.index.search(db, query[None], NEIGHBOURS, nprobe=nprobe)
+            cold.append(time.perf_counter() - started)
+    with opened(task) as our, our.database.read() as db:
+        index = our.index
+        _read_through(Path(task["index"]))
+        for query in queries[:half]:
+            index.search(db, query[None], NEIGHBOURS, nprobe=nprobe)
+        before = our.trace.snapshot()
+        warm, ids = [], []
+        for query in queries[half:]:
+            started = time.perf_counter()
+            found = index.search(db, query[None], NEIGHBOURS, nprobe=nprobe)
+            warm.append(time.perf_counter() - started)
+            ids.append(found.ids[0].tolist())
+        counted = {name: value - before.get(name, 0) for name, value in our.trace.snapshot().items()}
+        ids = [
+            index.search(db, query[None], NEIGHBOURS, nprobe=nprobe).ids[0].tolist() for query in queries[:half]
+        ] + ids
+        status = index.status(db)
+        held = our.budget.holders()
+    return {
+        "cold": cold, "warm": warm, "ids": ids, "nprobe": nprobe, "lists": status.lists, "codec": status.codec,
+        "nbytes": status.nbytes, "hits": counted["lists.hits"],
+        "misses": counted.get("lists.misses", 0), "read": counted.get("disk.bytes", 0), "held": held,
+    }  # fmt: skip
+
+
+def _lookahead(task: dict[str, Any]) -> dict[str, Any]:
+    """On-demand reads and lookahead, by turns, every search from a cold disk with nothing resident."""
+    queries = VectorSet.stored(Path(task["set"])).queries[: task["cold"]]
+    nprobe = task["nprobe"]
+    predictions, overlap = _predictions(task, queries, nprobe)
+    stalls: dict[str, list[float]] = {"demand": [], "lookahead": []}
+    seconds: dict[str, list[float]] = {"demand": [], "lookahead": []}
+    same, within, fetched = True, True, []
+    for query, prediction in zip(queries, predictions, strict=True):
+        found = {}
+        for way in ("demand", "lookahead"):
+            with opened(task) as our, our.database.read() as db:
+                our.index.snapshot(db)
+                drop_page_cache(Path(task["index"]))
+                ahead = None
+                if way == "lookahead":
+                    ahead = our.index.lookahead(db, prediction[None], nbytes=task["nbytes"], seconds=task["window"])
+                    time.sleep(task["window"])
+                before = _stalled(our.trace)
+                started = time.perf_counter()
+                found[way] = our.index.search(db, query[None], NEIGHBOURS, nprobe=nprobe, window=ahead)
+                seconds[way].append(time.perf_counter() - started)
+                stalls[way].append(_stalled(our.trace) - before)
+                within &= our.budget.used <= our.budget.limit
+                if ahead is not None:
+                    fetched.append(ahead.fetched)
+                    within &= ahead.asked <= ahead.nbytes
+                    ahead.cancel()
+        same &= found["demand"].ids.tolist() == found["lookahead"].ids.tolist()
+        same &= found["demand"].scores.tolist() == found["lookahead"].scores.tolist()
+    return {
+        "overlap": overlap, "stall": stalls, "seconds": seconds, "same": same, "within": within, "fetched": fetched,
+        "nprobe": nprobe,
+    }  # fmt: skip
+
+
+def _stalled(trace: Trace) -> float:
+    """Seconds that searches have waited for bytes, on any link."""
+    counters = trace.snapshot()
+    return counters.get("disk.stall_s", 0.0) + counters.get("link.stall_s", 0.0)
+
+
+def _predictions(task: dict[str, Any], queries: Floats, nprobe: int) -> tuple[Floats, float]:
+    """For each query the one it was rewritten from: noise as long as leaves the wanted share of lists in common."""
+    random = np.random.default_rng(0)
+    noise = random.permutation(queries) - random.permutation(queries)
+    noise /= np.maximum(np.linalg.norm(noise, axis=1, keepdims=True), 1e-6)
+    with opened(task) as our, our.database.read() as db:
+        centroids = our.index.snapshot(db).centroids
+        lists = _nearest(queries, centroids, nprobe)
+        low, high = 0.0, 2.0
+        for _ in range(12):
+            length = (low + high) / 2
+            made = queries + length * noise
+            made /= np.linalg.norm(made, axis=1, keepdims=True)
+            near = _nearest(made, centroids, nprobe)
+            share = float(np.mean([len(set(a) & set(b)) / nprobe for a, b in zip(lists, near, strict=True)]))
+            low, high = (length, high) if share > task["overlap"] else (low, length)
+    return made.astype(np.float32), share
+
+
+def _nearest(queries: Floats, centroids: Floats, nprobe: int) -> list[list[int]]:
+    return [row.tolist() for row in np.argsort(-(queries @ centroids.T), axis=1)[:, :nprobe]]
+
+
+def _read_through(folder: Path) -> None:
+    """Fills the page cache."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with open(path, "rb") as file:
+                while file.read(1 << 20):
+                    pass
+
+
+if __name__ == "__main__":
+    serve(work)

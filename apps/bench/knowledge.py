@@ -1,0 +1,193 @@
+"""`edge bench knowledge`: time to the first token with document states reused, beside llama.cpp without reuse and
+llama-cpp-python's own cache of prompts, at equal bytes, on the same random model and stream of requests."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edge.apps.bench.knowledge_simulation import replay, uncached
+from edge.apps.bench.process import measure, processor
+from edge.apps.bench.random_gguf import RandomModel
+from edge.apps.bench.request_stream import RequestStream, StreamShape, reusable
+from edge.config import format_size, parse_size
+from edge.costs import CostTable
+from edge.errors import CapabilityError, EdgeError
+from edge.models.registry import models_dir
+from edge.replacement import POLICIES
+
+_WORKER = "edge.apps.bench.knowledge_worker"
+_SYSTEMS = ("none", "ram-cache", *POLICIES)
+_BATCH = 512
+_SHAPES = {
+    "tiny": RandomModel(vocabulary=4096, context=8192, hidden=128, layers=2, heads=4, ffn=256, tied=True),
+    "0.1b": RandomModel(
+        vocabulary=32_000, context=8192, hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048, precision="Q8_0",
+        tied=True,
+    ),
+    "0.3b": RandomModel(
+        vocabulary=32_000, context=8192, hidden=1024, layers=24, heads=16, kv_heads=4, ffn=2816, precision="Q8_0",
+        tied=True,
+    ),
+}  # fmt: skip
+"""Random models of the llama architecture, by their number of parameters."""
+
+
+@click.command("knowledge")
+@click.option("--shape", type=click.Choice(sorted(_SHAPES)), default="0.1b", show_default=True, help="Random model.")
+@click.option("--requests", default=120, show_default=True)
+@click.option("--warmup", default=40, show_default=True, help="Requests at the start that do not count.")
+@click.option("--topics", default=30, show_default=True, help="Different lists of documents.")
+@click.option("--documents", default=60, show_default=True)
+@click.option("--per-request", default=4, show_default=True, help="Documents of a request.")
+@click.option("--tokens", default=500, show_default=True, help="Of a document, on average.")
+@click.option("--spread", default=0.0, show_default=True, help="Deviation of the logarithm of a document's length.")
+@click.option("--zipf", "exponent", default=1.0, show_default=True, help="Exponent of popularity; 0 is uniform.")
+@click.option("--drift", default=0, show_default=True, help="Requests after which other topics are popular; 0: never.")
+@click.option("--cache", default="256MB", show_default=True, help="Bytes for states, the same for every system.")
+@click.option("--every", default=8, show_default=True, help="Without reuse, serve one request in so many.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
+@click.option("--simulate", is_flag=True, help="Measure prefill only, and replay the stream in simulated time.")
+@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def knowledge(
+    shape: str,
+    requests: int,
+    warmup: int,
+    topics: int,
+    documents: int,
+    per_request: int,
+    tokens: int,
+    spread: float,
+    exponent: float,
+    drift: int,
+    cache: str,
+    every: int,
+    threads: int,
+    systems: str,
+    simulate: bool,
+    work_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Serve the same skewed stream of requests with document states kept by different rules, and without."""
+    chosen = systems.split(",")
+    if unknown := set(chosen) - set(_SYSTEMS):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(_SYSTEMS)}")
+    if not 0 <= warmup < requests:
+        raise click.BadParameter(f"{warmup} requests of warm-up leave none of {requests} to measure")
+    stream = RequestStream.draw(StreamShape(requests, topics, documents, per_request, tokens, spread, exponent, drift))
+    folder = work_dir or models_dir() / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / f"random-{shape}.gguf"
+    if not model.exists():
+        click.echo(f"making {shape} with random weights", err=True)
+        draft = model.with_suffix(".part")
+        _SHAPES[shape].write(draft).replace(model)
+    longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
+    common: dict[str, Any] = {
+        "model": str(model), "folder": str(folder), "context": -(-(longest + 320) // 256) * 256, "threads": threads,
+        "memory": 2 * model.stat().st_size + 4 * parse_size(cache) + 2 * 10**9, "bytes": parse_size(cache),
+        "costs": str(folder / f"random-{shape}-costs.json"), "repeats": 3, "batch": _BATCH, "answer": 4,
+        "warmup": warmup, "every": every, "stream": asdict(stream.shape),
+    }  # fmt: skip
+    click.echo("measuring prefill", err=True)
+    measured = measure(_WORKER, common | {"name": "costs", "system": "costs"}, threads=threads)
+    conditions = {
+        "shape": shape, "cache": parse_size(cache), "threads": threads, "warmup": warmup, "processor": processor(),
+        "reusable": reusable(stream.requests, warmup), "simulated": simulate, "stream": asdict(stream.shape),
+    }  # fmt: skip
+    rows = _simulated(chosen, stream, common, measured["bytes_per_token"]) if simulate else _served(chosen, common)
+    if as_json:
+        click.echo(json.dumps({"conditions": conditions, "systems": rows}))
+    else:
+        _print(rows, conditions)
+
+
+def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    answers: dict[int, list[int]] = {}
+    for name in chosen:
+        click.echo(f"serving: {name}", err=True)
+        system = "edge" if name in POLICIES else name
+        task = common | {"name": name, "system": system, "policy": name}
+        try:
+            report = measure(_WORKER, task, threads=common["threads"])
+        except CapabilityError as error:
+            click.echo(f"  left out: {error}", err=True)
+            continue
+        rows[name] = _row(report, common["warmup"], common["stream"]["per_request"])
+        if system != "ram-cache":  # that one computes in batches of other lengths, and answers in text
+            for number, answer in zip(report["numbers"], report["answers"], strict=True):
+                if answers.setdefault(number, answer) != answer:
+                    raise EdgeError(f"request {number} was answered differently by {name}")
+    return rows
+
+
+def _row(report: dict[str, Any], warmup: int, per_request: int) -> dict[str, Any]:
+    counted = [i for i, number in enumerate(report["numbers"]) if number >= warmup]
+    cached = [report["cached"][i] for i in counted if report["cached"][i] is not None]
+    misses = report["counters"].get("knowledge.misses")
+    return _figures([report["ttft"][i] for i in counted]) | {
+        "cached": sum(cached) / sum(report["prompt"][i] for i in counted) if cached else None,
+        # The system prompt of every request was found.
+        "hit_rate": None if misses is None else 1 - misses / (per_request * len(counted)),
+        "held": report["held"],
+        "peak_resident": report["peak_resident"],
+        "counters": report["counters"],
+    }
+
+
+def _simulated(
+    chosen: list[str], stream: RequestStream, common: dict[str, Any], bytes_per_token: int
+) -> dict[str, dict[str, Any]]:
+    costs = CostTable.load(common["costs"])
+    assert costs is not None
+    tokens = common["bytes"] // bytes_per_token
+    rows = {}
+    for name in chosen:
+        if name == "none":
+            found = uncached(stream, costs, warmup=common["warmup"])
+        elif name in POLICIES:
+            found = replay(stream, costs, tokens=tokens, policy=POLICIES[name], warmup=common["warmup"])
+        else:
+            continue
+        rows[name] = _figures(found.ttft) | {"cached": found.cached, "hit_rate": found.hit_rate}
+    return rows
+
+
+def _figures(ttft: Sequence[float]) -> dict[str, Any]:
+    return {
+        "requests": len(ttft),
+        "mean": statistics.fmean(ttft),
+        "p50": float(np.percentile(ttft, 50)),
+        "p95": float(np.percentile(ttft, 95)),
+    }
+
+
+def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
+    shape = conditions["stream"]
+    lengths = f"{shape['tokens']} tokens" if not shape["spread"] else f"about {shape['tokens']} tokens"
+    popularity = f"Zipf {shape['exponent']}" + (f", another order every {shape['drift']}" if shape["drift"] else "")
+    clock = "simulated time, prefill as measured" if conditions["simulated"] else "served"
+    click.echo(
+        f"{conditions['shape']} (random weights), {shape['per_request']} of {shape['documents']} documents of "
+        f"{lengths} per request, {shape['topics']} topics ({popularity}), {shape['requests']} requests of which "
+        f"the first {conditions['warmup']} warm up; {format_size(conditions['cache'])} for states, "
+        f"{conditions['threads']} threads, {conditions['processor']}; {clock}"
+    )
+    click.echo(f"an unlimited cache of prefixes would find {conditions['reusable']:.0%} of the documents")
+    click.echo(f"{'TTFT in seconds':16}{'mean':>8}{'p50':>8}{'p95':>8}{'ratio':>8}{'documents found':>17}{'peak':>10}")
+    reference = min((row["mean"] for name, row in rows.items() if name == "pgdsf"), default=None)
+    for name, row in rows.items():
+        ratio = f"{row['mean'] / reference:.2f}" if reference else "-"
+        found = "-" if row["hit_rate"] is None else f"{row['hit_rate']:.0%}"
+        peak = format_size(row["peak_resident"]) if "peak_resident" in row else "-"
+        click.echo(f"{name:16}{row['mean']:8.3f}{row['p50']:8.3f}{row['p95']:8.3f}{ratio:>8}{found:>17}{peak:>10}")

@@ -1,0 +1,163 @@
+"""Replays a stream of requests over the real knowledge tree in simulated time: prefill takes what the cost table says.
+
+What is kept, found and evicted is decided by the code that serves real requests; only the model's work is imagined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge.apps.bench.request_stream import RequestStream
+from edge.budget import MemoryBudget
+from edge.costs import CostTable
+from edge.knowledge import KnowledgeTree, Segment
+from edge.reordering import RequestQueue
+from edge.replacement import Replacement
+from edge.trace import Trace
+
+_SYSTEM = 32
+"""Tokens of the system prompt."""
+
+
+class SimulatedContext:
+    """A `KVBackend` that computes nothing and has a clock. A token's state is one byte, so that sizes are tokens."""
+
+    bytes_per_token = 1
+
+    def __init__(self, costs: CostTable, capacity: int) -> None:
+        self.fingerprint = costs.fingerprint
+        self.capacity = capacity
+        self.length = 0
+        self.now = 0.0
+        self._costs = costs
+
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
+        self.now += self._costs.estimate(self.length, len(tokens))
+        self.length += len(tokens)
+        return len(tokens)
+
+    def extract(self, start: int, end: int) -> bytes:
+        return bytes(end - start)
+
+    def restore(self, state: bytes | bytearray | memoryview, start: int, end: int) -> None:
+        self.length = end
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay took, in simulated seconds.
+
+    Attributes:
+        ttft: of each request: waiting, and computing what was not cached, the question included.
+        hit_rate: share of documents that need not be computed.
+        cached: share of the prompts' tokens that need not be computed.
+    """
+
+    ttft: tuple[float, ...]
+    hit_rate: float
+    cached: float
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.ttft))
+
+
+def replay(
+    stream: RequestStream,
+    costs: CostTable,
+    *,
+    tokens: int,
+    policy: Callable[[], Replacement],
+    warmup: int = 0,
+    rate: float = 0.0,
+    window: int = 0,
+) -> Replay:
+    """Serves the stream.
+
+    Args:
+        tokens: how many tokens' states host memory holds.
+        warmup: requests at the start that do not count.
+        rate: requests per second, arriving at random; 0 brings the next one when the last is answered.
+        window: of the reordering of those that wait; 0 serves them as they come.
+    """
+    segments = _segments(stream)
+    longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
+    backend = SimulatedContext(costs, _SYSTEM + longest + stream.shape.question)
+    trace = Trace()
+    # States are a byte per token here, but the tree's index is not: it is not what is compared.
+    index = 10**5 + sum(len(set(request)) for request in stream.requests) * (longest * 4 + 4096)
+    tree = KnowledgeTree(
+        backend,
+        MemoryBudget(tokens + index, baseline=0),
+        host_limit=tokens,
+        costs=costs,
+        policy=policy,
+        trace=trace,
+        clock=lambda: backend.now,
+    )
+    question = range(stream.shape.question)
+    ttft: dict[int, float] = {}
+    counted = {name: 0.0 for name in ("cached_tokens", "computed_tokens")}
+    hits = documents = 0
+
+    def path(number: int) -> list[Segment]:
+        return [segments[-1], *(segments[i] for i in stream.requests[number])]
+
+    def lengths(number: int) -> tuple[int, int]:
+        match = tree.match(path(number))
+        return match.cached, match.missing + len(question)
+
+    queue = RequestQueue(lengths, window=window)
+    arrivals = _arrivals(stream, rate)
+    waiting = list(range(len(stream.requests)))
+    while waiting or len(queue):
+        while waiting and (not len(queue) if not rate else arrivals[waiting[0]] <= backend.now):
+            queue.push(waiting.pop(0))
+        number = queue.pop()
+        if number is None:
+            backend.now = arrivals[waiting[0]]
+            continue
+        asked = arrivals[number] if rate else backend.now
+        with tree.prepare(path(number), suffix=len(question)) as prepared:
+            backend.prefill(question)
+            ttft[number] = backend.now - asked
+            if number >= warmup:
+                hits += sum(place != "nowhere" for place in prepared.places[1:])
+                documents += len(prepared.places) - 1
+                counted["cached_tokens"] += prepared.cached_tokens
+                counted["computed_tokens"] += prepared.computed_tokens + len(question)
+    return Replay(
+        tuple(ttft[number] for number in range(warmup, len(stream.requests))),
+        hits / documents,
+        counted["cached_tokens"] / sum(counted.values()),
+    )
+
+
+def uncached(stream: RequestStream, costs: CostTable, *, warmup: int = 0) -> Replay:
+    """The same without any reuse: every prompt is computed from its first token."""
+    ttft = []
+    for request in stream.requests[warmup:]:
+        context = SimulatedContext(costs, 10**9)
+        for length in (_SYSTEM, *(stream.lengths[i] for i in request), stream.shape.question):
+            context.prefill(range(length))
+        ttft.append(context.now)
+    return Replay(tuple(ttft), 0.0, 0.0)
+
+
+def _segments(stream: RequestStream) -> dict[int, Segment]:
+    """Documents by number, and the system prompt as number -1; the first token tells each from all others."""
+    lengths = {-1: _SYSTEM} | dict(enumerate(stream.lengths))
+    return {i: Segment(f"d{i}", (i + 1, *[0] * (length - 1))) for i, length in lengths.items()}
+
+
+def _arrivals(stream: RequestStream, rate: float) -> list[float]:
+    if not rate:
+        return [0.0] * len(stream.requests)
+    gaps = np.random.default_rng(stream.shape.seed + 1).exponential(1 / rate, len(stream.requests))
+    return [float(moment) for moment in np.cumsum(gaps)]

@@ -1,0 +1,181 @@
+"""Traces of the six pipelines, for replay (TeleRAG, section 5.1): what a language model writes in every step.
+
+No instruction-following model writes these here. Their texts are put together from judged sets (questions with the
+paragraph and the string that answers them, several questions to a paragraph and several paragraphs to an article), so
+that they are as near to the question as real ones: the table of hits shows how near, beside the paper's figures.
+
+- passage (HyDE): the sentences around the one that answers, with the answer itself wrong (another question's).
+- sub-questions: three other questions about the same article.
+- narrower question (Iterative): another question about the same paragraph; in the second round the question itself.
+- draft (Iter-RetGen): the sentence that answers; the query is question and draft.
+- sentence (FLARE): the sentence that answers, with the answer's words improbable: looked up without them, then kept.
+- need for documents (Self-RAG): yes; the query is the question itself.
+
+Lengths are those of the texts, at four letters a token. A prompt is counted as the question's instructions (60 tokens)
+and 100 tokens per passage, the passage length of the paper.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.apps.assistant.replies import sentences
+from edge.models.training.corpora import Corpus
+from edge.runtimes.generation.replay import FORMAT
+
+PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
+PASSAGES = 3
+ROUNDS = 3
+
+_LETTERS_PER_TOKEN = 4
+_INSTRUCTIONS = 60
+_PASSAGE = 100
+_SUB_QUESTIONS = 3
+_DOUBT = math.log(0.3)
+_CERTAIN = math.log(0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A question with what is known about it.
+
+    Attributes:
+        sentence: the one that holds the answer.
+        around: the other sentences of its paragraph.
+        beside: other questions about the same paragraph; `near` about the same article.
+        wrong: another question's answer.
+    """
+
+    question: str
+    answer: str
+    sentence: str
+    around: tuple[str, ...]
+    beside: tuple[str, ...]
+    near: tuple[str, ...]
+    wrong: str
+
+
+def cases(corpus: Corpus, *, seed: int = 0) -> list[Case]:
+    """The test questions of a judged set that have company in paragraph and article, in random order."""
+    texts = dict(zip(corpus.ids, corpus.texts, strict=True))
+    titles = dict(zip(corpus.ids, corpus.titles, strict=True))
+    of_paragraph: dict[str, list[str]] = defaultdict(list)
+    of_article: dict[str, list[str]] = defaultdict(list)
+    for query, grades in {**corpus.train, **corpus.test}.items():
+        for paragraph in grades:
+            of_paragraph[paragraph].append(query)
+            of_article[titles[paragraph]].append(query)
+    rng = random.Random(seed)
+    found = []
+    for query in sorted(corpus.test):
+        paragraph = next(iter(corpus.test[query]))
+        answer = corpus.answers.get(query, [""])[0]
+        parts = sentences(texts[paragraph])
+        sentence = next((s for s in parts if answer and answer in s), "")
+        beside = [q for q in of_paragraph[paragraph] if q != query]
+        near = [q for q in of_article[titles[paragraph]] if q != query and q not in beside]
+        others = [corpus.answers[q][0] for q in beside if q in corpus.answers]
+        if not sentence or not beside or len(near) < _SUB_QUESTIONS or not others:
+            continue
+        found.append(
+            Case(
+                corpus.queries[query],
+                answer,
+                sentence,
+                tuple(s for s in parts if s != sentence),
+                tuple(corpus.queries[q] for q in beside),
+                tuple(corpus.queries[q] for q in rng.sample(near, _SUB_QUESTIONS)),
+                rng.choice(others),
+            )
+        )
+    rng.shuffle(found)
+    return found
+
+
+def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: float, decode: float) -> None:
+    """Writes one pipeline's trace: every step of every case, in the order they are asked for.
+
+    Args:
+        prefill, decode: tokens per second of the replay.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        header = {"format": FORMAT, "name": f"replay-{pipeline}", "prefill": prefill, "decode": decode}
+        file.write(json.dumps(header) + "\n")
+        for case in chosen:
+            for record in _STEPS[pipeline](case):
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Every text of a trace."""
+    with path.open(encoding="utf-8") as file:
+        for line in list(file)[1:]:
+            yield "".join(text for text, _ in json.loads(line)["pieces"])
+
+
+def _hyde(case: Case) -> Iterator[dict[str, Any]]:
+    wrong = case.sentence.replace(case.answer, case.wrong)
+    yield _said(" ".join([wrong, *case.around[:2]]), passages=0)
+    yield _said(case.sentence)
+
+
+def _subquestion(case: Case) -> Iterator[dict[str, Any]]:
+    yield _said("\n".join(f"{number}. {question}" for number, question in enumerate(case.near, 1)), passages=0)
+    yield _said(case.sentence)
+
+
+def _iterative(case: Case) -> Iterator[dict[str, Any]]:
+    for question, finding, enough in ((case.beside[0], case.wrong, "no"), (case.question, case.sentence, "yes")):
+        yield _said(question, passages=0)
+        yield _said(finding)
+        yield _said(enough, passages=0)
+    yield _said(case.sentence)
+
+
+def _iter_retgen(case: Case) -> Iterator[dict[str, Any]]:
+    for _ in range(ROUNDS):
+        yield _said(case.sentence)
+
+
+def _flare(case: Case) -> Iterator[dict[str, Any]]:
+    yield _said(case.sentence, doubt=case.answer)
+    yield _said(case.sentence)
+    second = case.around[0] if case.around else case.sentence
+    yield _said(second)
+    yield {"prompt_tokens": _INSTRUCTIONS + PASSAGES * _PASSAGE, "pieces": []}
+
+
+def _self_rag(case: Case) -> Iterator[dict[str, Any]]:
+    yield _said("yes", passages=0)
+    for _ in range(PASSAGES):
+        yield _said(case.sentence, passages=1)
+    for _ in range(PASSAGES):
+        yield _said("fully", passages=1)
+        yield _said("4", passages=0)
+
+
+_STEPS = {
+    "hyde": _hyde, "subquestion": _subquestion, "iterative": _iterative, "iter-retgen": _iter_retgen,
+    "flare": _flare, "self-rag": _self_rag,
+}  # fmt: skip
+
+
+def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, Any]:
+    """A record: the text in words, each of as many tokens as its letters make, those of `doubt` improbable."""
+    doubted = range(text.find(doubt), text.find(doubt) + len(doubt)) if doubt else range(0)
+    pieces: list[tuple[str, float]] = []
+    for match in re.finditer(r"\s*\S+", text):
+        unsure = match.end() - 1 in doubted
+        parts = max(1, round(len(match[0]) / _LETTERS_PER_TOKEN))
+        size = -(-len(match[0]) // parts)
+        cut = [match[0][at : at + size] for at in range(0, len(match[0]), size)]
+        pieces += [(part, _DOUBT if unsure else _CERTAIN) for part in cut]
+    return {"prompt_tokens": _INSTRUCTIONS + passages * _PASSAGE, "pieces": pieces}

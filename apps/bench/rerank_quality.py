@@ -1,0 +1,211 @@
+"""`edge bench rerank-quality`: what a reranker is worth on judged candidate pools, and what pruning costs and saves."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edge.apps.options import configure, engine_options
+from edge.errors import InputError
+from edge.models.blending import retrieval_scores
+from edge.models.training.measures import ndcg
+from edge.runtimes.reranker import Ranking, Reranker
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPool:
+    """A query with its candidates in retrieval order.
+
+    Attributes:
+        grades: relevance of each candidate.
+        ideal: all judged grades of the query, those that retrieval missed included.
+    """
+
+    query: str
+    docs: list[str]
+    grades: list[float]
+    ideal: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """nDCG@10 of one set: retrieval order, the reranker alone, and blended with the retrieval order."""
+
+    name: str
+    queries: int
+    candidates: int
+    retrieved: float
+    alone: float
+    blended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Pruning at the stored threshold against full depth, blended order, medians of alternating runs.
+
+    Attributes:
+        precision, full_precision: Precision@K against judgements; fewer than K relevant divide by their number.
+        overlap: share of full depth's top K that pruning kept.
+        evaluations: share of layer x candidate evaluations that remain.
+        seconds, full_seconds: median per query.
+    """
+
+    name: str
+    k: int
+    candidates: int
+    mode: str
+    precision: float
+    full_precision: float
+    overlap: float
+    evaluations: float
+    seconds: float
+    full_seconds: float
+
+
+@click.command("rerank-quality")
+@click.argument("pools", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--model", help="Reranker: a known name or the path of a packed model.")
+@click.option("--queries", type=int, default=100, show_default=True, help="Of each file, the first ones.")
+@click.option("--candidates", type=int, multiple=True, default=(30,), show_default=True, help="First ones of a pool.")
+@click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 5, 10), show_default=True)
+@click.option("--mode", type=click.Choice(["top-k", "ranked"]), default="ranked", show_default=True)
+@click.option("--max-tokens", type=int, default=256, show_default=True)
+@click.option("--no-pruning", is_flag=True, help="Only the quality table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@engine_options
+def rerank_quality(
+    pools: tuple[Path, ...],
+    model: str | None,
+    queries: int,
+    candidates: tuple[int, ...],
+    ks: tuple[int, ...],
+    mode: str,
+    max_tokens: int,
+    no_pruning: bool,
+    as_json: bool,
+    memory: str | None,
+    runtime: str | None,
+    threads: int | None,
+) -> None:
+    """Judge a reranker on POOLS: JSON Lines of {"query", "docs": [...], "grades": [...], "ideal": [...]}, the docs in a
+    retriever's order."""
+    config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model, mode=mode)
+    quality: list[Quality] = []
+    pruned: list[Pruned] = []
+    with Reranker(config=config, max_tokens=max_tokens) as reranker:
+        for path in pools:
+            judged = read_pools(path, queries)
+            for count in candidates:
+                cut = [JudgedPool(p.query, p.docs[:count], p.grades[:count], p.ideal) for p in judged]
+                quality.append(judge(reranker, path.stem, cut))
+                if not no_pruning:
+                    pruned += [prune(reranker, path.stem, cut, k, mode) for k in ks if k < count]
+    if as_json:
+        document = {"quality": [asdict(row) for row in quality], "pruning": [asdict(row) for row in pruned]}
+        click.echo(json.dumps(document))
+        return
+    _print(quality, pruned)
+
+
+def read_pools(path: Path, limit: int) -> list[JudgedPool]:
+    """The first `limit` pools of a file.
+
+    Raises:
+        InputError: a line is no pool; the message has its number.
+    """
+    pools: list[JudgedPool] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:limit], 1):
+        try:
+            value = json.loads(line)
+            grades = [float(grade) for grade in value["grades"]]
+            pool = JudgedPool(str(value["query"]), list(map(str, value["docs"])), grades, value.get("ideal") or grades)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f'{path}, line {number}: needs "query", "docs" and "grades" ({error})') from None
+        if len(pool.docs) != len(grades):
+            raise InputError(f"{path}, line {number}: {len(pool.docs)} docs but {len(grades)} grades")
+        pools.append(pool)
+    if not pools:
+        raise InputError(f"{path} holds no pools")
+    return pools
+
+
+def judge(reranker: Reranker, name: str, pools: Sequence[JudgedPool]) -> Quality:
+    """One row of the quality table, at full depth."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    retrieved = []
+    for pool in pools:
+        retrieved.append(_ndcg(retrieval_scores(len(pool.docs)), pool))
+        for blended in (False, True):
+            ranking = reranker.rank(pool.query, pool.docs, retrieved=blended, threshold="inf")
+            scores = np.empty(len(pool.docs))
+            for place, result in enumerate(ranking):
+                scores[result.index] = -place
+            found[blended].append(_ndcg(scores, pool))
+    size = round(statistics.mean(len(pool.docs) for pool in pools))
+    means = [statistics.mean(values) for values in (retrieved, found[False], found[True])]
+    return Quality(name, len(pools), size, *means)
+
+
+def prune(reranker: Reranker, name: str, pools: Sequence[JudgedPool], k: int, mode: str) -> Pruned:
+    """One row of the pruning table: full depth and the stored threshold take turns on every query."""
+    precision: dict[str, list[float]] = {"inf": [], "auto": []}
+    seconds: dict[str, list[float]] = {"inf": [], "auto": []}
+    overlaps, shares = [], []
+    for number, pool in enumerate(pools):
+        relevant = {i for i, grade in enumerate(pool.grades) if grade > 0}
+        chosen: dict[str, set[int]] = {}
+        for threshold in ("inf", "auto") if number % 2 else ("auto", "inf"):
+            started = time.perf_counter()
+            ranking: Ranking = reranker.explain(pool.query, pool.docs, k, retrieved=True, threshold=threshold)
+            seconds[threshold].append(time.perf_counter() - started)
+            chosen[threshold] = {result.index for result in ranking.results}
+            if relevant:
+                hits = len(relevant & chosen[threshold])
+                precision[threshold].append(hits / min(k, len(relevant)))
+            if threshold == "auto":
+                shares.append(ranking.stats.evaluations / ranking.stats.evaluations_full)
+        overlaps.append(len(chosen["auto"] & chosen["inf"]) / k)
+    return Pruned(
+        name,
+        k,
+        round(statistics.mean(len(pool.docs) for pool in pools)),
+        mode,
+        statistics.mean(precision["auto"] or [0.0]),
+        statistics.mean(precision["inf"] or [0.0]),
+        statistics.mean(overlaps),
+        statistics.mean(shares),
+        statistics.median(seconds["auto"]),
+        statistics.median(seconds["inf"]),
+    )
+
+
+def _ndcg(scores: Any, pool: JudgedPool) -> float:
+    return float(ndcg(np.asarray(scores, np.float64), np.array(pool.grades), np.array(pool.ideal, float)))
+
+
+def _print(quality: list[Quality], pruned: list[Pruned]) -> None:
+    click.echo(f"{'nDCG@10':22}{'queries':>8}{'pool':>6}{'retrieved':>11}{'alone':>8}{'blended':>9}{'gain':>8}")
+    for row in quality:
+        click.echo(
+            f"{row.name:22}{row.queries:8d}{row.candidates:6d}{row.retrieved:11.3f}{row.alone:8.3f}{row.blended:9.3f}"
+            f"{row.blended - row.retrieved:+8.3f}"
+        )
+    if pruned:
+        click.echo("")
+        click.echo(
+            f"{'pruning, ' + pruned[0].mode:22}{'pool':>5}{'K':>4}{'P@K':>8}{'full':>8}{'overlap':>9}{'work':>7}"
+            f"{'ms':>8}{'full ms':>9}"
+        )
+    for line in pruned:
+        click.echo(
+            f"{line.name:22}{line.candidates:5d}{line.k:4d}{line.precision:8.3f}{line.full_precision:8.3f}"
+            f"{line.overlap:9.3f}{line.evaluations:7.0%}{line.seconds * 1e3:8.0f}{line.full_seconds * 1e3:9.0f}"
+        )

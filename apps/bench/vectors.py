@@ -1,0 +1,163 @@
+"""Vectors to measure an index with: real embeddings expanded with noise, or a mixture; and the exact answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import InputError
+
+Floats = npt.NDArray[np.float32]
+
+NEIGHBOURS = 10
+BLOCK = 20_000
+"""Rows made or read at a time."""
+
+_NOTE = "set.json"
+
+_SPREAD = 0.5
+"""Length of the noise beside an embedding of length 1."""
+
+_CENTRES = 4_000
+_DECAY = 64.0
+"""Components of the mixture fall off by e over so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSet:
+    """Files of one set of vectors: `vectors.f32` [rows, dim], `queries.npy` [q, dim], `truth.npy` [q, NEIGHBOURS].
+
+    Attributes:
+        kind: what the vectors are, in words.
+    """
+
+    folder: Path
+    rows: int
+    dim: int
+    kind: str
+    seed: int
+
+    @classmethod
+    def made(cls, folder: Path, *, rows: int, queries: int, base: Path | None, seed: int = 0) -> VectorSet:
+        """The set in `folder`, made if it is not there.
+
+        Args:
+            base: a .npy file of real embeddings [n, dim], unit length (`edge embed --out`): some become the queries,
+                and each of the others the middle of many rows. Without it, rows and queries are of a mixture.
+
+        Raises:
+            InputError: `folder` holds another set, or `base` has too few rows.
+        """
+        if (folder / _NOTE).exists():
+            known = cls.stored(folder)
+            if (known.rows, known.seed, len(known.queries)) != (rows, seed, queries):
+                raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
+            return known
+        folder.mkdir(parents=True, exist_ok=True)
+        random = np.random.default_rng(seed)
+        source = _real(base, queries, random) if base else _mixture(queries, random)
+        made = cls(folder, rows, source.queries.shape[1], source.kind, seed)
+        with open(made.path, "wb") as file:
+            for start in range(0, rows, BLOCK):
+                source.rows(min(BLOCK, rows - start), random).tofile(file)
+        np.save(folder / "queries.npy", source.queries)
+        np.save(folder / "truth.npy", _truth(made))
+        facts = {"rows": rows, "dim": made.dim, "kind": made.kind, "seed": seed}
+        (folder / _NOTE).write_text(json.dumps(facts), encoding="utf-8")
+        return made
+
+    @classmethod
+    def stored(cls, folder: Path) -> VectorSet:
+        """The set that was made in `folder`."""
+        return cls(folder, **json.loads((folder / _NOTE).read_text("utf-8")))
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "vectors.f32"
+
+    @property
+    def queries(self) -> Floats:
+        return np.asarray(np.load(self.folder / "queries.npy"), np.float32)
+
+    @property
+    def truth(self) -> npt.NDArray[np.int64]:
+        return np.asarray(np.load(self.folder / "truth.npy"), np.int64)
+
+    def mapped(self) -> Floats:
+        """All rows, mapped [rows, dim]."""
+        return np.memmap(self.path, np.float32, "r", shape=(self.rows, self.dim))
+
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
+        """First row and rows, block by block."""
+        with open(self.path, "rb") as file:
+            for start in range(0, self.rows, BLOCK):
+                count = min(BLOCK, self.rows - start)
+                yield start, np.fromfile(file, np.float32, count * self.dim).reshape(count, self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    kind: str
+    queries: Floats
+    centres: Floats
+    noise: Floats
+    """Directions [n, dim] that differences between rows have."""
+
+    weights: npt.NDArray[np.float64]
+
+    def rows(self, count: int, random: np.random.Generator) -> Floats:
+        chosen = random.choice(len(self.centres), count, p=self.weights)
+        one, other = random.integers(0, len(self.noise), (2, count))
+        noise = self.noise[one] - self.noise[other]
+        noise *= _SPREAD / np.maximum(np.linalg.norm(noise, axis=1, keepdims=True), 1e-6)
+        return _unit(self.centres[chosen] + noise)
+
+
+def _real(base: Path, queries: int, random: np.random.Generator) -> _Source:
+    vectors = np.asarray(np.load(base), np.float32)
+    if vectors.ndim != 2 or len(vectors) < 2 * queries:
+        raise InputError(f"{base} has {len(vectors):,} rows; {2 * queries:,} are needed for {queries:,} queries")
+    order = random.permutation(len(vectors))
+    held, centres = vectors[order[:queries]], vectors[order[queries:]]
+    kind = (
+        f"{len(centres):,} real embeddings, each with noise of length {_SPREAD} in the direction between two others; "
+        f"queries are embeddings held out"
+    )
+    return _Source(kind, held, centres, centres, np.full(len(centres), 1 / len(centres)))
+
+
+def _mixture(queries: int, random: np.random.Generator, dim: int = 384) -> _Source:
+    scale = np.exp(-np.arange(dim) / _DECAY).astype(np.float32)
+    centres = _unit(random.standard_normal((_CENTRES + queries, dim), np.float32) * scale)
+    noise = random.standard_normal((_CENTRES, dim), np.float32) * scale
+    weights = 1 / np.arange(1, _CENTRES + 1) ** 0.5
+    source = _Source(
+        f"a mixture of {_CENTRES:,} directions of unequal weight with noise of length {_SPREAD}",
+        centres[_CENTRES:], centres[:_CENTRES], noise, weights / weights.sum(),
+    )  # fmt: skip
+    near = source.rows(queries, random)
+    return _Source(source.kind, near, source.centres, source.noise, source.weights)
+
+
+def _unit(vectors: Floats) -> Floats:
+    vectors = np.asarray(vectors, np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def _truth(made: VectorSet) -> npt.NDArray[np.int64]:
+    queries = np.asarray(np.load(made.folder / "queries.npy"), np.float32)
+    ids = np.full((len(queries), NEIGHBOURS), -1, np.int64)
+    scores = np.full((len(queries), NEIGHBOURS), -np.inf, np.float32)
+    for start, rows in made.blocks():
+        found = queries @ rows.T
+        all_scores = np.concatenate((scores, found), axis=1)
+        all_ids = np.concatenate((ids, np.broadcast_to(np.arange(start, start + len(rows)), found.shape)), axis=1)
+        best = np.argpartition(-all_scores, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS]
+        scores, ids = np.take_along_axis(all_scores, best, axis=1), np.take_along_axis(all_ids, best, axis=1)
+    return ids

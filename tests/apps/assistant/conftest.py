@@ -1,0 +1,204 @@
+"""A collection of a few sentences and a generator that says what it is told to: both small enough to think through."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from edge.apps.assistant.base import Ahead, AskOptions, Vectors
+from edge.apps.assistant.steps import Steps
+from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.hits import Hit, Stages
+from edge.budget import MemoryBudget
+from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
+from edge.trace import Trace
+
+TEXTS = (
+    "The river Ombra floods its valley in spring, when the snow melts.",
+    "The bridge over the Ombra was built in 1821 by Anna Berg.",
+    "Anna Berg was born in the town of Kell.",
+    "Bread needs flour, water, salt and time.",
+    "The mill of Kell grinds flour for the whole valley.",
+)
+
+
+def words(text: str) -> set[str]:
+    return {word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) > 2} - {"the", "was", "when", "who"}
+
+
+def make_hit(number: int, text: str, **changes: object) -> Hit:
+    hit = Hit(
+        id=number, path=f"/notes/{number}.md", line_start=10 * number, line_end=10 * number + text.count("\n"),
+        page=None, score=0.0, snippet="", text=text, title=f"Note {number}", kind="markdown", context="", file=number,
+        ordinals=(0, 0),
+    )  # fmt: skip
+    return replace(hit, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeAhead:
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@dataclass
+class FakeLibrary:
+    """Vectors are bags of words; relevance is the share of the question's words that a passage has."""
+
+    texts: Sequence[str] = TEXTS
+    nlist: int = 8
+    budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(10**9, baseline=0))
+    trace: Trace = field(default_factory=lambda: Trace(events=True))
+    log: list[tuple[str, object]] = field(default_factory=list)
+    aheads: list[FakeAhead] = field(default_factory=list)
+    windows: list[Ahead | None] = field(default_factory=list)
+    vectors: list[Vectors] = field(default_factory=list)
+    search_seconds: float = 0.0
+
+    def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        self.log.append(("embed", tuple(queries)))
+        rows = np.zeros((len(queries), 64), np.float32)
+        for row, query in zip(rows, queries, strict=True):
+            for word in words(query):
+                row[hash_of(word)] += 1
+            row /= max(float(np.linalg.norm(row)), 1e-9)
+        return rows
+
+    def candidates(
+        self,
+        query: str,
+        vector: Vectors,
+        k: int,
+        *,
+        where: Filters | None = None,
+        nprobe: int | None = None,
+        window: Ahead | None = None,
+    ) -> list[Hit]:
+        self.log.append(("search", (query, k, nprobe, where)))
+        self.windows.append(window)
+        self.vectors.append(vector)
+        time.sleep(self.search_seconds * (nprobe or 1))
+        scores = [float(self.quiet_vector(t) @ vector) + 1e-6 * len(words(query) & words(t)) for t in self.texts]
+        order = sorted(range(len(self.texts)), key=lambda i: (-scores[i], i))[:k]
+        return [make_hit(i, self.texts[i], score=scores[i]) for i in order]
+
+    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        self.log.append(("rerank", (query, len(hits), top_k)))
+        asked = words(query)
+        scores = [len(asked & words(hit.text)) / max(1, len(asked)) for hit in hits]
+        order = sorted(range(len(hits)), key=lambda i: (-scores[i], i))[:top_k]
+        return [replace(hits[i], score=scores[i], stages=Stages(relevance=scores[i])) for i in order]
+
+    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> FakeAhead:
+        self.log.append(("lookahead", (len(queries), seconds)))
+        self.aheads.append(FakeAhead())
+        return self.aheads[-1]
+
+    def quiet_vector(self, text: str) -> Vectors:
+        log, self.log = self.log, []
+        vector = self.embed_queries([text])[0]
+        self.log = log
+        return vector
+
+    def calls(self, kind: str) -> list[object]:
+        return [what for name, what in self.log if name == kind]
+
+
+def hash_of(word: str) -> int:
+    return sum(ord(char) * 31**place for place, char in enumerate(word)) % 64
+
+
+Reply = Callable[[Sequence[Message], Sequence[Document]], str]
+
+
+class FakeGenerator:
+    """Replies as a function of what it is asked, a word at a time; notes every request."""
+
+    name = "fake"
+    context = 4096
+
+    def __init__(self, reply: Reply, *, follows_instructions: bool = True, seconds: float = 0.0) -> None:
+        self.follows_instructions = follows_instructions
+        self.stats: GenerationStats | None = None
+        self.requests: list[tuple[Sequence[Message], Sequence[Document], Sampling]] = []
+        self.closed = 0
+        self.sure: Callable[[str], float | None] = lambda word: 0.0
+        self._reply = reply
+        self._seconds = seconds
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        documents: Sequence[Document] = (),
+        cancel: threading.Event | None = None,
+    ) -> Iterator[Piece]:
+        self.requests.append((tuple(messages), tuple(documents), sampling))
+        text = self._reply(messages, documents)
+        if messages[-1].role == "assistant":  # an answer begun is continued
+            assert text.startswith(messages[-1].content), (text, messages[-1].content)
+            text = text[len(messages[-1].content) :]
+        pieces = re.findall(r"\s*\S+", text)
+        finish = "stop"
+        new = 0
+        try:
+            for piece in pieces:
+                if cancel is not None and cancel.is_set():
+                    finish = "cancelled"
+                    return
+                if new == sampling.max_tokens:
+                    finish = "length"
+                    return
+                time.sleep(self._seconds)
+                new += 1
+                yield Piece(piece, None, self.sure(piece.strip()))
+        finally:
+            self.closed += 1
+            asked = sum(self.count(m.content) for m in messages) + sum(self.count(d.text) for d in documents)
+            self.stats = GenerationStats(asked, 0, new, 0.0, 0.0, 0, finish)  # type: ignore[arg-type]
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def close(self) -> None:
+        pass
+
+    def users(self) -> list[str]:
+        """What the user's message of each request was."""
+        return [next(m.content for m in messages if m.role == "user") for messages, _, _ in self.requests]
+
+
+@pytest.fixture
+def library() -> FakeLibrary:
+    return FakeLibrary()
+
+
+@pytest.fixture
+def generator() -> type[FakeGenerator]:
+    return FakeGenerator
+
+
+@pytest.fixture
+def hit() -> Callable[..., Hit]:
+    return make_hit
+
+
+@pytest.fixture
+def steps(library: FakeLibrary) -> Callable[..., Steps]:
+    def make(generator: FakeGenerator, pipeline: str = "plain", **options: object) -> Steps:
+        settings = AskOptions(**{"floor": 0.2, **options})  # type: ignore[arg-type]
+        return Steps(
+            library, generator, settings, pipeline=pipeline, times=GenerationTimes(), searches=RetrievalTimes()
+        )
+
+    return make

@@ -1,0 +1,191 @@
+"""`edge ask` and `edge chat` as a person uses them: real processes, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.bench.random_gguf import RandomModel, words
+from edge.models.synth import synth
+
+NOTES = "# Rivers\n\nThe river Ombra floods its valley in spring.\n\nIts bridge was built in 1821 by Anna Berg.\n"
+QUESTION = "When does the river flood?"
+ANY = ("--min-score", "0")
+
+
+class Edge:
+    """Runs `edge` in a folder with an indexed collection."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+            "EDGE_MODELS_DIR": str(home / "models"), "EDGE_SCRATCH_DIR": str(home / "scratch"),
+            "EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder", "EDGE_THREADS": "1",
+            "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_DATA_HOME": str(home / "data"), "NO_COLOR": "1",
+        }  # fmt: skip
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-c", "from edge.apps.cli import main; main()", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.home,
+            env=self.environment, **options,
+        )  # fmt: skip
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        run = self.start(*arguments)
+        out, err = run.communicate(stdin)
+        return run.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Edge:
+    home = tmp_path_factory.mktemp("home")
+    synth("tiny-bert", home / "models" / "tiny").close()
+    synth("tiny-bert-embedder", home / "models" / "tiny-embedder").close()
+    RandomModel().write(home / "tiny.gguf")
+    (home / "notes").mkdir()
+    (home / ".edge").mkdir()
+    (home / "notes" / "rivers.md").write_text(NOTES, encoding="utf-8")
+    for i in range(3):
+        (home / "notes" / f"words{i}.txt").write_text(words(40, i), encoding="utf-8")
+    run = Edge(home)
+    code, _, err = run("index", "notes")
+    assert code == 0, err
+    return run
+
+
+def test_ask_prints_an_answer_and_citations_that_open(edge: Edge) -> None:
+    code, out, err = edge("ask", QUESTION, *ANY, "--filter", "type:md")
+    assert (code, err) == (0, "")
+    answer, _, sources = out.partition("\n\n")
+    assert "[1]" in answer
+    match = re.fullmatch(r"\[1\] (\S+):(\d+).*\n", sources)
+    assert match, sources
+    line = (edge.home / match[1]).read_text(encoding="utf-8").splitlines()[int(match[2]) - 1]
+    assert line.rstrip(".") in answer, "the citation's line is the one that was picked"
+
+
+def test_ask_json_stats_and_trace(edge: Edge) -> None:
+    trace = edge.home / "trace.json"
+    code, out, err = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
+    assert code == 0
+    document = json.loads(out)
+    assert set(document) == {"text", "citations", "stats"}
+    assert document["stats"]["limit"] == 400_000_000
+    assert 0 < document["stats"]["peak_resident"] < 400_000_000
+    assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "floor"}
+    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_what_the_documents_do_not_say_is_exit_code_1(edge: Edge) -> None:
+    code, out, err = edge("ask", QUESTION, "--min-score", "1")
+    assert (code, out, err) == (1, "This is not in the documents.\n", "")
+
+
+def test_a_question_from_stdin(edge: Edge) -> None:
+    assert edge("ask", "-", *ANY, stdin=QUESTION.encode())[0] == 0
+    code, _, err = edge("ask", "-", stdin=b"\xff")
+    assert code == 2
+    assert "not valid UTF-8" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ask", " "], "the question is empty"),
+        (["ask", "q", "--llm", "none.gguf"], "there is no file none.gguf"),
+        (["ask", "q", "--pipeline", "hyde"], "hyde asks the generator"),
+        (["ask", "q", "--min-score", "2"], "between 0 and 1"),
+        (["ask", "q", "--filter", "colour:red"], "is no filter"),
+        (["ask", "q", "--collection", "nowhere"], "edge index"),
+        (["ask", "q", "--llm", "tiny.gguf", "--memory", "75MB"], "smallest"),
+        (["chat", "--llm", "http://example.org/v1"], "this machine"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], said: str) -> None:
+    code, out, err = edge(*arguments)
+    assert (code, out) == (2, ""), err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_language_model_writes_within_its_limits(edge: Edge) -> None:
+    common = ("--llm", "tiny.gguf", *ANY, "--json", "--filter", "type:txt")
+    code, out, err = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--no-kv-cache", "-n", "2")
+    assert code == 0, err
+    stats = json.loads(out)["stats"]
+    assert stats["new_tokens"] <= 6
+    assert stats["cached_tokens"] == 0
+    assert stats["generator"] == "tiny.gguf"
+    assert len(json.loads(out)["citations"]) <= 2
+    code, out, _ = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--temperature", "1.5", "--seed", "1")
+    other = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--temperature", "1.5", "--seed", "2")[1]
+    assert json.loads(out)["text"] != json.loads(other)["text"]
+    code, out, _ = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--pipeline", "hyde")
+    assert json.loads(out)["stats"]["generations"] == 2
+
+
+def test_a_conversation_without_a_terminal(edge: Edge) -> None:
+    typed = (
+        f"/why\n{QUESTION}\n/sources\n/why\nAnd when was it built?\n/why\n/magic\n"
+        "/new\nAnd when was it built?\n/why\n/quit\nnever"
+    )
+    code, out, err = edge("chat", *ANY, "--filter", "type:md", stdin=typed.encode())
+    assert code == 0
+    assert "nothing has been asked yet" in err
+    assert "/sources  the passages" in err, "an unknown command says which there are"
+    assert f"question   {QUESTION}\n" in out
+    assert f"question   {QUESTION} And when was it built?\n" in out
+    assert "question   And when was it built?\n" in out, "a new conversation knows nothing of the old one"
+    assert re.search(r'\[1\] \S+rivers\.md:\d+.*\n    ".+"  \(relevance 0\.\d\d\)', out)
+    assert re.search(r"BM25 #\d+, vectors #\d+", out)
+    assert "> " not in out, "no prompt where nobody sees it"
+
+
+def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
+    long = " ".join(["word"] * 5000)
+    code, out, err = edge(
+        "chat", *ANY, "--llm", "tiny.gguf", "--max-tokens", "3", stdin=f"{long}\n{QUESTION}\n".encode()
+    )
+    assert code == 0
+    assert "tokens" in err
+    assert "[1]" in out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
+def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
+    arguments = (
+        "ask",
+        words(5, 9),
+        *ANY,
+        "--llm",
+        "tiny.gguf",
+        "--max-tokens",
+        "2000",
+        "--filter",
+        "type:txt",
+        "--stats",
+    )
+    run = edge.start(*arguments)
+    assert run.stdout is not None
+    first = run.stdout.read(1)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    text = (first + out).decode()
+    assert "[1] " in text, "sources of what was written"
+    assert "Traceback" not in err.decode()
+    time.sleep(0.1)
+    assert edge("ask", QUESTION, *ANY)[0] == 0

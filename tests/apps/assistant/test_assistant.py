@@ -1,0 +1,286 @@
+"""The assistant over a real collection: tiny random models, sentences picked or a random language model."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge import Answer, Assistant, Collection
+from edge.apps.assistant.answer import NOT_FOUND
+from edge.apps.assistant.base import AskOptions
+from edge.apps.bench.random_gguf import RandomModel, words
+from edge.config import Config
+from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
+from edge.models.synth import synth
+from edge.trace import Trace
+
+TEXTS = {
+    "ombra": "The river Ombra floods its valley in spring.\nThe snow melts then.",
+    "bridge": "The bridge over the Ombra was built in 1821 by Anna Berg.",
+    "bread": "Bread needs flour, water, salt and time.",
+}
+ANY = AskOptions(floor=0.0)
+"""The reranker's weights are random: what it says about relevance means nothing."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
+    synth("tiny-bert", folder / "tiny").close()
+    RandomModel().write(folder / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture
+def config(models: Path, tmp_path: Path) -> Config:
+    return Config(
+        threads=1,
+        embedder="tiny-embedder",
+        reranker="tiny",
+        models_dir=str(models),
+        scratch_dir=str(tmp_path / "cache"),
+    )
+
+
+@pytest.fixture
+def collection(config: Config, tmp_path: Path) -> Iterator[Collection]:
+    with Collection(tmp_path / "notes", config=config, trace=Trace(events=True)) as made:
+        made.add(list(TEXTS.values()), ids=list(TEXTS))
+        yield made
+
+
+def test_sentences_are_picked_and_cited(collection: Collection) -> None:
+    with Assistant(collection, options=ANY) as assistant:
+        answer = assistant.ask("When does the river flood?")
+    assert answer.found
+    assert answer.citations
+    sources = " ".join(TEXTS.values()).replace("\n", " ")
+    for sentence in answer.text.split("]")[:-1]:
+        assert sentence.rpartition("[")[0].strip() in sources, "nothing is made up"
+    assert [c.number for c in answer.citations] == list(range(1, len(answer.citations) + 1))
+    assert {c.path for c in answer.citations} <= set(TEXTS)
+    assert answer.stats.generator == "extractive"
+    assert answer.stats.rounds == 1
+    assert 0 < answer.stats.peak_resident < answer.stats.limit
+
+
+def test_a_text_stream_is_the_answer(collection: Collection) -> None:
+    with Assistant(collection, options=ANY) as assistant:
+        whole = assistant.ask("When does the river flood?")
+        stream = assistant.stream("When does the river flood?")
+        pieces = list(stream)
+        assert len(pieces) > 3
+        assert "".join(pieces).rstrip() == stream.answer.text == whole.text
+        assert stream.answer.citations == whole.citations
+
+
+def test_below_the_floor_the_documents_do_not_say(collection: Collection) -> None:
+    with Assistant(collection, options=AskOptions(floor=1.0)) as assistant:
+        answer = assistant.ask("Which volcano erupted?")
+    assert not answer.found
+    assert answer.text == NOT_FOUND
+    assert answer.citations == ()
+    assert answer.stats.best_relevance is not None
+    assert answer.stats.best_relevance < 1.0
+    assert answer.to_json()["stats"]["found"] is False
+
+
+def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> None:
+    with Collection(tmp_path / "empty", config=config) as empty, Assistant(empty, options=ANY) as assistant:
+        assert not assistant.ask("What is here?").found
+
+
+def test_answers_are_json(collection: Collection) -> None:
+    with Assistant(collection, options=ANY) as assistant:
+        document = json.loads(json.dumps(assistant.ask("When does the river flood?").to_json()))
+    assert set(document) == {"text", "citations", "stats"}
+    assert {"path", "line_start", "line_end", "score", "snippet", "id", "number"} <= set(document["citations"][0])
+
+
+def test_a_path_opens_the_collection(collection: Collection, config: Config) -> None:
+    with Assistant(collection.path, config=config, options=ANY) as assistant:
+        assert assistant.ask("When does the river flood?").citations
+
+
+def test_a_filter_chooses_the_files(config: Config, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    for name in ("a.md", "b.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"The river floods in {name}.", encoding="utf-8")
+    with Collection(tmp_path / "filtered", config=config) as made:
+        made.index([folder])
+        from edge.apps.collection.filters import Filters
+
+        options = AskOptions(floor=0.0, where=Filters.parse(["type:md"]))
+        with Assistant(made, options=options) as assistant:
+            assert {Path(c.path).name for c in assistant.ask("When does the river flood?").citations} == {"a.md"}
+
+
+@pytest.mark.parametrize("question", ["", "  \n"])
+def test_an_empty_question_is_refused(collection: Collection, question: str) -> None:
+    with Assistant(collection) as assistant, pytest.raises(InputError, match="empty"):
+        assistant.ask(question)
+
+
+def test_what_cannot_be_opened_is_said(collection: Collection, config: Config, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no pipeline 'magic'; there are plain, hyde"):
+        Assistant(collection, pipeline="magic")
+    with pytest.raises(CapabilityError, match="hyde asks the generator"):
+        Assistant(collection, pipeline="hyde")
+    with pytest.raises(StorageError, match="edge index"):
+        Assistant(tmp_path / "nothing", config=config)
+    with pytest.raises(ModelError, match=r"missing\.gguf"):
+        Assistant(collection, llm=tmp_path / "missing.gguf")
+    (tmp_path / "short.gguf").write_bytes((Path(config.models_dir) / "tiny.gguf").read_bytes()[:-1000])
+    with pytest.raises(ModelError, match="truncated"):
+        Assistant(collection, llm=tmp_path / "short.gguf")
+    with Assistant(collection, options=ANY) as assistant:
+        assert assistant.ask("When does the river flood?").found, "nothing of that did any harm"
+
+
+def test_ended_early_the_answer_is_what_was_written(collection: Collection) -> None:
+    with Assistant(collection, options=ANY) as assistant:
+        stream = assistant.stream("When does the river flood?")
+        first = next(stream)
+        stream.cancel()
+        answer = stream.answer
+        assert answer.text == first.rstrip()
+        assert answer.stats.interrupted
+        with assistant.stream("When does the river flood?") as stream:
+            next(stream)
+        assert stream.answer.stats.interrupted, "left early"
+        assert not assistant.ask("When does the river flood?").stats.interrupted
+
+
+def test_one_answer_is_written_at_a_time(collection: Collection) -> None:
+    with Assistant(collection, options=ANY) as assistant:
+        stream = assistant.stream("When does the river flood?")
+        next(stream)
+        with pytest.raises(InputError, match="still being written"):
+            assistant.ask("And another?")
+        found: list[Answer] = []
+        other = threading.Thread(target=lambda: found.append(assistant.ask("When does the river flood?")))
+        other.start()
+        other.join(0.2)
+        assert other.is_alive(), "another thread waits"
+        whole = stream.answer
+        other.join(20)
+        assert found[0].text == whole.text
+
+
+def test_a_follow_up_is_understood_from_what_was_said(collection: Collection) -> None:
+    with Assistant(collection, options=ANY) as assistant:
+        chat = assistant.chat()
+        chat.ask("Who built the bridge over the Ombra?")
+        answer = chat.ask("When was it built?")
+    assert answer.stats.question == "Who built the bridge over the Ombra? When was it built?"
+    assert [turn.asked for turn in chat.turns] == ["Who built the bridge over the Ombra?", "When was it built?"]
+
+
+def test_a_failed_turn_is_not_part_of_the_conversation(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> Any:
+        raise ModelError("the model fell over")
+
+    with Assistant(collection, options=ANY) as assistant:
+        chat = assistant.chat()
+        monkeypatch.setattr(assistant.generator, "stream", broken)
+        with pytest.raises(ModelError, match="fell over"):
+            chat.ask("Who built the bridge?")
+        assert chat.turns == []
+        monkeypatch.undo()
+        assert chat.ask("Who built the bridge?").found
+
+
+def test_a_collection_that_is_indexed_meanwhile_goes_on_answering(collection: Collection, config: Config) -> None:
+    with Assistant(collection.path, config=config, options=ANY) as assistant:
+        stream = assistant.stream("When does the river flood?")
+        first = next(stream)
+        collection.delete(list(TEXTS))
+        collection.add(["Something else entirely is written here."], ids=["new"])
+        answer = stream.answer
+        assert answer.text.startswith(first.rstrip())
+        assert {c.path for c in answer.citations} <= set(TEXTS), "what was found before stays"
+        assert {c.path for c in assistant.ask("When does the river flood?").citations} == {"new"}
+
+
+@pytest.fixture
+def long_texts(config: Config, tmp_path: Path) -> Iterator[Collection]:
+    """Texts that are a few tokens long for the tiny language model."""
+    with Collection(tmp_path / "long", config=config) as made:
+        made.add([words(30, seed) for seed in range(4)], ids=[f"text {i}" for i in range(4)])
+        yield made
+
+
+def test_a_language_model_answers_the_same_with_and_without_reused_states(long_texts: Collection, models: Path) -> None:
+    question, options = words(5, 99), AskOptions(floor=0.0, max_tokens=12)
+    texts = []
+    with Assistant(long_texts, llm=models / "tiny.gguf", options=options, kv_cache=False) as assistant:
+        plain = assistant.ask(question)
+        texts += [plain.text, assistant.ask(question).text]
+    assert plain.stats.cached_tokens == 0
+    with Assistant(long_texts, llm=models / "tiny.gguf", options=options) as assistant:
+        cold, warm = assistant.ask(question), assistant.ask(question)
+        texts += [cold.text, warm.text]
+    assert cold.stats.cached_tokens == 0
+    assert warm.stats.cached_tokens > 100, "documents were not computed again"
+    with Assistant(long_texts, llm=models / "tiny.gguf", options=options) as assistant:
+        again = assistant.ask(question)
+        texts.append(again.text)
+    assert again.stats.cached_tokens > 100, "nor after a restart"
+    assert set(texts) == {plain.text}
+    assert plain.text
+
+
+def test_every_pipeline_runs_on_a_language_model_the_same_with_and_without_lookahead(
+    long_texts: Collection, models: Path
+) -> None:
+    for pipeline in ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag", "piperag"):
+        results = []
+        for lookahead in (True, False):
+            options = AskOptions(floor=0.0, max_tokens=40, rounds=2, lookahead=lookahead)
+            with Assistant(long_texts, llm=models / "tiny.gguf", pipeline=pipeline, options=options) as assistant:
+                answer = assistant.ask(words(5, 99))
+            results.append((answer.text, answer.citations, [round.queries for round in answer.rounds]))
+        if pipeline != "piperag":  # its nprobe follows the clock
+            assert results[0] == results[1], pipeline
+
+
+def test_a_model_that_does_not_fit_names_what_would(collection: Collection, models: Path) -> None:
+    budget = collection.budget
+    collection.reranker.engine.begin()
+    with budget.reserve("something else", budget.free - 5_000_000):
+        with pytest.raises(BudgetExceeded, match=r"tiny\.gguf needs .* smallest that works"):
+            Assistant(collection, llm=models / "tiny.gguf")
+        assert not [holder for holder in budget.holders() if "generator" in holder or holder == "retrieval"]
+    with Assistant(collection, llm=models / "tiny.gguf", options=ANY) as assistant:
+        assert assistant.generator.name == "tiny.gguf"
+
+
+def test_retrieval_still_works_when_the_generator_took_what_it_could(long_texts: Collection, models: Path) -> None:
+    with Assistant(long_texts, llm=models / "tiny.gguf", options=AskOptions(floor=0.0, max_tokens=4)) as assistant:
+        budget = long_texts.budget
+        assert "retrieval" not in budget.holders(), "what was kept free for embedder and reranker is free again"
+        assert assistant.ask(words(5, 99)).stats.peak_resident < budget.limit
+        assert "knowledge tree" in " ".join(budget.holders())
+
+
+def test_the_picture_shows_generation_and_retrieval(long_texts: Collection, models: Path, tmp_path: Path) -> None:
+    trace = Trace(events=True)
+    options = AskOptions(floor=0.0, max_tokens=4)
+    config = long_texts.config
+    with Assistant(
+        long_texts.path, llm=models / "tiny.gguf", pipeline="hyde", options=options, config=config, trace=trace
+    ) as assistant:
+        assistant.ask(words(5, 99))
+    trace.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    seen = {(tracks[e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
+    assert {("generation", "passage"), ("generation", "answer")} <= seen
+    assert {("retrieval", "embed"), ("retrieval", "search"), ("retrieval", "rerank")} <= seen

@@ -1,0 +1,102 @@
+"""From marks in a streamed text to lines of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.assistant.citations import Citations
+from edge.apps.collection.hits import Hit, Stages
+
+
+def read(citations: Citations, passages: list[Hit], *pieces: str) -> str:
+    reader = citations.reader(passages)
+    return "".join([*(reader.feed(piece) for piece in pieces), reader.finish()])
+
+
+def test_passages_are_numbered_as_they_are_first_referred_to(hit: Callable[..., Hit]) -> None:
+    citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(4)]
+    assert read(citations, passages, "A [3]. B [1][3]. C [2].") == "A [1]. B [2][1]. C [3]."
+    found = citations.of("A [1]. B [2][1]. C [3].")
+    assert [(c.number, c.id) for c in found] == [(1, 2), (2, 0), (3, 1)]
+
+
+def test_marks_split_over_pieces_are_one_mark(hit: Callable[..., Hit]) -> None:
+    citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(3)]
+    assert read(citations, passages, "A", " ", "[", "2", "]", ". B [", "1, ", "2].") == "A [1]. B [2][1]."
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("so [1, 2].", "so [1][2]."),
+        ("so [1-3].", "so [1][2][3]."),
+        ("so [passage 2].", "so [1]."),
+        ("so [9].", "so."),
+        ("so [2][9].", "so [1]."),
+        ("so [see below].", "so [see below]."),
+        ("`x[1]` and [1]", "`x[1]` and [1]"),
+        ("open [", "open ["),
+        ("open [1", "open [1"),
+        ("[0] none", " none"),
+        ("a [b [1] c]", "a [b [1] c]"),
+    ],
+)
+def test_marks_in_the_forms_models_write_them(hit: Callable[..., Hit], written: str, shown: str) -> None:
+    passages = [hit(i, f"Text {i}.") for i in range(3)]
+    assert read(Citations(), passages, written) == shown
+    assert read(Citations(), passages, *written) == shown, "character by character"
+
+
+@given(st.lists(st.text(alphabet="ab [],12`\n-", max_size=8), max_size=8))
+def test_pieces_do_not_matter(pieces: list[str]) -> None:
+    passages = [Hit(i, "p", 1, 1, None, 0.0, "", "t", "", "", "", i, (0, 0)) for i in range(2)]
+    assert read(Citations(), passages, *pieces) == read(Citations(), passages, "".join(pieces))
+
+
+def test_a_text_goes_back_into_a_prompt_with_the_prompts_numbers(hit: Callable[..., Hit]) -> None:
+    citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(3)]
+    shown = read(citations, passages, "A [3]. B [1].")
+    assert shown == "A [1]. B [2]."
+    assert citations.prompted(shown, [passages[0], passages[2]]) == "A [2]. B [1]."
+    assert citations.prompted(shown, [passages[2]]) == "A [1]. B."
+
+
+def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> None:
+    text = "# Rivers\n\nThe Ombra is long.\nIt floods in spring. Fish like it.\nIts bridge is old."
+    citations, passages = Citations(), [hit(1, text, stages=Stages(relevance=0.7))]
+    answer = read(citations, passages, "The bridge is old [1]. Spring floods come. [1]")
+    first = citations.of("The bridge is old [1].")[0]
+    assert first.line == 14
+    assert first.quote == "Its bridge is old."
+    assert first.place == "/notes/1.md:14"
+    assert first.score == 0.7
+    assert citations.of("It floods in spring [1].")[0].line == 13
+    assert citations.of(answer)[0].line_start == 10
+    assert citations.of(answer)[0].line_end == 14
+
+
+def test_text_that_was_laid_out_anew_is_cited_by_its_first_line(hit: Callable[..., Hit]) -> None:
+    passage = hit(1, "One line.\nAnother line.", line_start=5, line_end=20)
+    citations = Citations()
+    read(citations, [passage], "Another line [1].")
+    assert citations.of("Another line [1].")[0].line == 5
+
+
+def test_pages_are_cited_as_pages(hit: Callable[..., Hit]) -> None:
+    citations = Citations()
+    read(citations, [hit(1, "Text.", page=7)], "So [1].")
+    assert citations.of("So [1].")[0].place == "/notes/1.md p. 7"
+
+
+def test_an_answer_without_marks_names_what_it_was_given(hit: Callable[..., Hit]) -> None:
+    given = [hit(4, "Text four."), hit(2, "Text two.")]
+    assert [(c.number, c.id) for c in Citations().of("No marks.", given)] == [(1, 4), (2, 2)]
+
+
+def test_citations_have_the_keys_of_search_results(hit: Callable[..., Hit]) -> None:
+    citation = Citations().of("", [hit(1, "Text.")])[0]
+    assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(citation.to_json())

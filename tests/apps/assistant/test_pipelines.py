@@ -1,0 +1,273 @@
+"""Every pipeline's control flow, on a collection and a generator small enough to think through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from edge.apps.assistant.base import NotInDocuments
+from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.piperag import INTERVAL
+from edge.apps.assistant.prompts import REFUSAL
+from edge.apps.assistant.steps import Steps
+from edge.errors import CapabilityError
+from edge.runtimes.generation.base import Document, Message
+
+READ = "You answer questions"
+"""In the system message of every prompt for an answer, and of no other."""
+
+QUESTION = "When does the river Ombra flood its valley?"
+
+Script = dict[str, str | list[str]]
+
+
+def scripted(script: Script) -> Callable[[Sequence[Message], Sequence[Document]], str]:
+    """Replies by a word of the prompt; a list is replied one after the other, its last again and again."""
+    told = {key: iter(value) for key, value in script.items() if isinstance(value, list)}
+    last: dict[str, str] = {}
+
+    def reply(messages: Sequence[Message], documents: Sequence[Document]) -> str:
+        asked = "\n".join(message.content for message in messages if message.role != "assistant")
+        for key, value in script.items():
+            if key in asked:
+                if isinstance(value, str):
+                    return value
+                last[key] = next(told[key], last.get(key, ""))
+                return last[key]
+        raise AssertionError(f"nothing to say to {asked!r}")
+
+    return reply
+
+
+def answered(name: str, steps: Steps, question: str = QUESTION) -> str:
+    return "".join(PIPELINES[name](question, steps))
+
+
+Make = Callable[..., Steps]
+
+
+def test_plain_retrieves_once_and_answers_from_what_is_above_the_floor(
+    steps: Make, generator: Any, library: Any
+) -> None:
+    said = generator(scripted({QUESTION: "In spring [1]."}))
+    made = steps(said, passages=3)
+    assert answered("plain", made) == "In spring [1]."
+    ((_, documents, sampling),) = said.requests
+    # The flour of the mill shares one word of five with the question, the bridge one, bread none.
+    assert [d.text[:9] for d in documents] == ["The river"] + [d.text[:9] for d in documents[1:]]
+    assert all(hit.stages.relevance >= 0.2 for hit in made.rounds[0].passages)
+    assert sampling.max_tokens == 256
+    assert [c.path for c in made.citations.of("In spring [1].")] == ["/notes/0.md"]
+    assert library.calls("lookahead") == [], "nothing is written before the only retrieval"
+
+
+def test_below_the_floor_nothing_is_generated(steps: Make, generator: Any) -> None:
+    said = generator(scripted({}))
+    made = steps(said)
+    with pytest.raises(NotInDocuments):
+        answered("plain", made, "Which volcano erupted?")
+    assert said.requests == []
+    assert made.rounds[0].passages == ()
+    assert made.rounds[0].below > 0
+
+
+@pytest.mark.parametrize("reply", [REFUSAL, f" {REFUSAL.lower()}. ", f'"{REFUSAL}"', "Not in\nthe documents"])
+def test_a_refusal_of_the_generator_is_not_shown(steps: Make, generator: Any, reply: str) -> None:
+    shown: list[str] = []
+    with pytest.raises(NotInDocuments):
+        shown.extend(PIPELINES["plain"](QUESTION, steps(generator(scripted({QUESTION: reply})))))
+    assert shown == []
+
+
+def test_what_only_begins_like_a_refusal_is_an_answer(steps: Make, generator: Any) -> None:
+    reply = "Not in winter [1]."
+    assert answered("plain", steps(generator(scripted({QUESTION: reply})))) == reply
+
+
+def test_hyde_looks_near_the_passage_and_prefetches_near_the_question(
+    steps: Make, generator: Any, library: Any
+) -> None:
+    said = generator(scripted({"short passage": "Snow melts, water rises.", READ: "In spring [1]."}))
+    assert answered("hyde", steps(said, "hyde")) == "In spring [1]."
+    kinds = [name for name, _ in library.log]
+    assert kinds == ["embed", "lookahead", "embed", "search", "rerank"]
+    assert library.calls("embed") == [(QUESTION,), (QUESTION, "Snow melts, water rises.")]
+    ((words, _, _, _),) = library.calls("search")
+    assert words == QUESTION, "words are looked for as they were asked"
+    assert library.calls("rerank")[0][0] == QUESTION
+    assert library.aheads[0].cancelled, "when the passage is written, the search takes over"
+
+
+def test_subquestion_searches_all_parts_as_one_batch(steps: Make, generator: Any, library: Any) -> None:
+    parts = "1. Who built the bridge over the Ombra?\n2. Where was Anna Berg born?"
+    said = generator(scripted({"simpler questions": parts, READ: "By Anna Berg [1], born in Kell [2]."}))
+    made = steps(said, "subquestion", pool=8)
+    assert answered("subquestion", made, "Where was the builder of the bridge born?").endswith("[2].")
+    assert library.calls("embed")[1] == ("Who built the bridge over the Ombra?", "Where was Anna Berg born?")
+    assert [call[0] for call in library.calls("rerank")] == list(library.calls("embed")[1])
+    assert [call[1] for call in library.calls("search")] == [4, 4], "the pool is shared"
+    assert {c.path for c in made.citations.of("")} == {"/notes/1.md", "/notes/2.md"}
+    assert len(made.rounds) == 2
+
+
+def test_subquestion_without_any_asks_the_question(steps: Make, generator: Any, library: Any) -> None:
+    said = generator(scripted({"simpler questions": "...", READ: "In spring [1]."}))
+    answered("subquestion", steps(said, "subquestion"))
+    assert library.calls("rerank")[0][0] == QUESTION
+
+
+def test_iterative_narrows_until_it_is_enough(steps: Make, generator: Any, library: Any) -> None:
+    said = generator(
+        scripted(
+            {
+                "answer the question completely": ["no", "yes"],
+                "look up next": ["Who built the bridge?", "Where was Anna Berg born?"],
+                "Found out so far": "In Kell [1].",
+                "Who built the bridge?": "Anna Berg [1].",
+                "Where was Anna Berg born?": "In Kell [1].",
+            }
+        )
+    )
+    made = steps(said, "iterative", rounds=5)
+    assert answered("iterative", made, "Where was the builder of the bridge born?") == "In Kell [1]."
+    assert [r.question for r in made.rounds] == ["Who built the bridge?", "Where was Anna Berg born?"]
+    assert "Anna Berg [1]." in said.users()[3], "what was found out is told"
+    assert len(library.calls("lookahead")) == 6, "each generation before a retrieval looks ahead"
+
+
+def test_iterative_ends_after_its_rounds(steps: Make, generator: Any) -> None:
+    said = generator(
+        scripted({"completely": "no", "look up next": QUESTION, "so far": "In spring [1].", READ: "Spring."})
+    )
+    made = steps(said, "iterative", rounds=2)
+    answered("iterative", made)
+    assert len(made.rounds) == 2
+
+
+def test_iter_retgen_searches_with_its_own_drafts(steps: Make, generator: Any, library: Any) -> None:
+    said = generator(scripted({QUESTION: ["It floods [1].", "Snow melts [1].", "In spring [1]."]}))
+    made = steps(said, "iter-retgen", rounds=3)
+    assert answered("iter-retgen", made) == "In spring [1]."
+    assert [call[0] for call in library.calls("search")] == [
+        QUESTION, f"{QUESTION} It floods [1].", f"{QUESTION} Snow melts [1].",
+    ]  # fmt: skip
+    assert {call[0] for call in library.calls("rerank")} == {QUESTION}
+    assert len(library.calls("lookahead")) == 2, "not while the last answer is written"
+
+
+def test_passages_of_a_later_round_follow_those_of_the_first(steps: Make, generator: Any, hit: Any) -> None:
+    made = steps(generator(scripted({})), passages=2)
+    first, second, third = (hit(i, f"Text {i}.", score=score) for i, score in enumerate((0.5, 0.3, 0.9)))
+    assert made.gathered([first, second], [third, first]) == [first, third]
+
+
+def test_flare_retrieves_for_uncertain_sentences_only(steps: Make, generator: Any, library: Any) -> None:
+    first = "The Ombra floods in spring [1]."
+    doubted, better = "Its bridge was built in 1900 [1].", "The bridge was built in 1821 [2]."
+    said = generator(scripted({QUESTION: [f"{first} {doubted}", f"{first} {doubted}", f"{first} {better}"]}))
+    said.sure = lambda word: math.log(0.2) if word == "1900" else 0.0
+    made = steps(said, "flare")
+    assert answered("flare", made) == f"{first} {better}"
+    searches = [call[0] for call in library.calls("search")]
+    assert searches == [QUESTION, "Its bridge was built in [1]."], "what was doubted is not looked for"
+    assert library.calls("lookahead"), "clusters are fetched while a sentence is drafted"
+
+
+def test_flare_stops_retrieving_after_its_rounds(steps: Make, generator: Any, library: Any) -> None:
+    said = generator(lambda messages, documents: " ".join(f"The river is {i} long." for i in range(9)))
+    said.sure = lambda word: math.log(0.1)
+    answered("flare", steps(said, "flare", rounds=2, max_tokens=20))
+    assert len(library.calls("search")) == 3, "one for the question, two for doubts"
+
+
+def test_flare_needs_probabilities(steps: Make, generator: Any) -> None:
+    said = generator(scripted({QUESTION: "In spring [1]."}))
+    said.sure = lambda word: None
+    with pytest.raises(CapabilityError, match="how probable"):
+        answered("flare", steps(said, "flare"))
+
+
+def self_rag_script(**changes: str | list[str]) -> Script:
+    return {
+        "looked up in documents": "yes", "support every statement": "fully", "from 1 (not at all)": "4",
+        **{READ: "In spring [1].", **changes},
+    }  # fmt: skip
+
+
+def test_self_rag_keeps_the_best_supported_draft(steps: Make, generator: Any, library: Any) -> None:
+    script: Script = {
+        "Answer: In summer [1].\n\nDo": "no",
+        "Answer: In autumn [1].\n\nDo": "partly",
+        **self_rag_script(),
+        READ: ["In summer [1].", "In spring [1].", "In autumn [1]."],
+    }
+    made = steps(generator(scripted(script)), "self-rag", floor=0.0)
+    assert answered("self-rag", made) == "In spring [1]."
+    (citation,) = made.citations.of("In spring [1].", made.given)
+    assert citation.id == made.rounds[0].passages[1].id, "the second passage's draft was kept"
+    assert len(library.calls("lookahead")) == 1
+
+
+def test_self_rag_refuses_what_nothing_supports(steps: Make, generator: Any) -> None:
+    said = generator(scripted(self_rag_script(**{"support every statement": "no"})))
+    with pytest.raises(NotInDocuments):
+        answered("self-rag", steps(said, "self-rag"))
+
+
+def test_self_rag_answers_a_greeting_without_documents(steps: Make, generator: Any, library: Any) -> None:
+    said = generator(scripted({"looked up in documents": "No.", "Hello": "Hello, ask me about your notes."}))
+    made = steps(said, "self-rag")
+    assert answered("self-rag", made, "Hello") == "Hello, ask me about your notes."
+    assert library.calls("search") == []
+
+
+def test_piperag_uses_a_query_one_interval_old(steps: Make, generator: Any, library: Any) -> None:
+    text = " ".join(f"word{i}" for i in range(3 * INTERVAL + 5))
+    said = generator(lambda messages, documents: text, seconds=0.001)
+    made = steps(said, "piperag")
+    assert answered("piperag", made) == text
+    begun = [m[-1].content if m[-1].role == "assistant" else "" for m, _, _ in said.requests]
+    assert [len(b.split()) for b in begun] == [0, INTERVAL, 2 * INTERVAL, 3 * INTERVAL]
+    asked = [call for call in library.calls("search") if "word" in call[0]]
+    assert [call[0].split()[-1] for call in asked] == [f"word{n * INTERVAL - 1}" for n in (1, 2, 3)]
+    assert all(1 <= call[2] <= library.nlist for call in asked)
+    assert made.trace.snapshot()["pipelining.searches"] >= 2
+
+
+def test_piperag_chooses_nprobe_from_its_slack(steps: Make, generator: Any, library: Any) -> None:
+    library.search_seconds = 0.004  # per list
+    text = " ".join(f"word{i}" for i in range(3 * INTERVAL))
+    made = steps(generator(lambda messages, documents: text, seconds=0.0005), "piperag")
+    answered("piperag", made)
+    chosen = [call[2] for call in library.calls("search") if "word" in call[0]]
+    assert chosen
+    assert max(chosen) < library.nlist, "all lists would take 32 ms, an interval takes about 16"
+
+
+def test_results_are_the_same_with_and_without_lookahead(steps: Make, generator: Any, library: Any) -> None:
+    scripts: dict[str, Script] = {
+        "hyde": {"short passage": "Snow melts.", READ: "In spring [1]."},
+        "subquestion": {"simpler": "When does the Ombra flood?\nWho built the bridge?", READ: "In spring [1]."},
+        "iterative": {
+            "completely": "yes",
+            "look up next": QUESTION,
+            "so far": "Spring [1].",
+            READ: "In May [1].",
+        },
+        "iter-retgen": {QUESTION: ["It floods [1].", "Snow melts [1].", "In spring [1]."]},
+        "flare": {QUESTION: "In spring [1]."},
+        "self-rag": self_rag_script(),
+    }
+    for name, script in scripts.items():
+        results = []
+        for lookahead in (True, False):
+            made = steps(generator(scripted(dict(script))), name, lookahead=lookahead)
+            library.log.clear()
+            text = answered(name, made)
+            assert bool(library.calls("lookahead")) is lookahead
+            found = [(r.queries, [(h.id, h.score) for h in r.passages]) for r in made.rounds]
+            results.append((text, made.citations.of(text, made.given), found))
+        assert results[0] == results[1], name

@@ -1,0 +1,140 @@
+"""The steps themselves: looking ahead, learning times, fusing, cancelling, counting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.apps.assistant import prompts
+from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
+from edge.apps.assistant.steps import Query, Steps
+from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.errors import InputError
+
+QUESTION = "When does the river Ombra flood its valley?"
+
+Make = Callable[..., Steps]
+
+
+def test_lookahead_is_as_long_as_the_step_took_before(library: Any, generator: Any) -> None:
+    times = GenerationTimes()
+    said = generator(lambda messages, documents: "Snow melts and the water rises.", seconds=0.01)
+    for _ in range(3):
+        steps = Steps(library, said, AskOptions(), pipeline="hyde", times=times, searches=RetrievalTimes())
+        steps.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
+        steps.retrieve(QUESTION)
+    (_, first), (_, second), (_, third) = library.calls("lookahead")
+    assert first is None, "nothing is known yet"
+    assert second == pytest.approx(third, rel=0.5)
+    assert 0.04 < second < 0.3
+
+
+def test_a_window_protects_what_it_fetched_until_the_search_is_over(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(lambda messages, documents: "Snow."))
+    made.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
+    assert not library.aheads[0].cancelled
+    made.retrieve(QUESTION)
+    assert library.windows == [library.aheads[0]], "the search is told of it"
+    assert library.aheads[0].cancelled
+    made.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
+    made.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
+    assert [ahead.cancelled for ahead in library.aheads] == [True, True, False], "a later one takes the place of one"
+    made.close()
+    assert library.aheads[2].cancelled
+
+
+def test_a_reply_that_was_cut_short_teaches_nothing(steps: Make, library: Any, generator: Any) -> None:
+    times = GenerationTimes()
+    said = generator(lambda messages, documents: "one two three four")
+    made = Steps(library, said, AskOptions(), pipeline="p", times=times, searches=RetrievalTimes())
+    stream = made.stream(prompts.hypothetical(QUESTION))
+    assert next(stream).text == "one"
+    made.cancel.set()
+    with pytest.raises(Cancelled):
+        next(stream)
+    assert times.expect("fake", "p", "passage", 10) is None
+
+
+def test_cancelling_ends_at_the_next_step(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(lambda messages, documents: "one two three"))
+    made.cancel.set()
+    for step in (
+        lambda: made.retrieve(QUESTION),
+        lambda: made.write(prompts.hypothetical(QUESTION)),
+        lambda: made.retrieve_each([QUESTION]),
+    ):
+        with pytest.raises(Cancelled):
+            step()
+    assert library.log == []
+
+
+def test_closing_a_stream_ends_the_generation(steps: Make, generator: Any) -> None:
+    said = generator(lambda messages, documents: "one two three")
+    with closing(steps(said).stream(prompts.hypothetical(QUESTION))) as stream:
+        assert next(stream).text == "one"
+    assert said.closed == 1
+
+
+def test_the_mean_of_a_querys_texts_is_searched(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(str))
+    vectors = library.embed_queries(["river flood", "melting snow"])
+    mean = vectors.sum(axis=0) / np.linalg.norm(vectors.sum(axis=0))
+    library.log.clear()
+    made.retrieve(QUESTION, [Query("flood", ("river flood", "melting snow"))])
+    assert np.allclose(library.vectors[-1], mean)
+    assert made.rounds[0].queries == ("river flood + melting snow",)
+
+
+def test_results_of_several_queries_are_fused_and_ranked_once(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(str), pool=4)
+    made.retrieve(QUESTION, [Query.of("bread flour"), Query.of("Anna Berg")])
+    assert len(library.calls("search")) == 2
+    assert library.calls("rerank") == [(QUESTION, 4, 4)]
+
+
+def test_without_reranking_there_is_no_floor(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(str), rerank=False, floor=1.0)
+    assert len(made.retrieve("Which volcano erupted?")) == 4
+    assert library.calls("rerank") == []
+    assert made.rounds[0].best is None
+
+
+def test_the_user_decides_how_answers_are_sampled_and_nothing_else(steps: Make, generator: Any) -> None:
+    said = generator(lambda messages, documents: "In spring [1].")
+    made = steps(said, temperature=0.7, max_tokens=40, seed=3)
+    made.write(prompts.hypothetical(QUESTION))
+    list(made.answer(prompts.answer(QUESTION), made.retrieve(QUESTION)))
+    greedy, chosen = (sampling for _, _, sampling in said.requests)
+    assert (greedy.temperature, greedy.max_tokens) == (0.0, 128)
+    assert (chosen.temperature, chosen.max_tokens, chosen.seed) == (0.7, 40, 3)
+
+
+def test_an_answer_needs_passages(steps: Make, generator: Any) -> None:
+    with pytest.raises(NotInDocuments):
+        list(steps(generator(str)).answer(prompts.answer(QUESTION), []))
+
+
+def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(lambda messages, documents: "In spring [1]."))
+    list(made.answer(prompts.answer(QUESTION), made.retrieve(QUESTION)))
+    counters = library.trace.snapshot()
+    assert counters["assistant.rounds"] == counters["assistant.generations"] == 1
+    assert counters["assistant.new_tokens"] == 3
+    assert counters["assistant.prompt_tokens"] > 10
+    for name in ("embed", "search", "rerank", "generate"):
+        assert counters[f"assistant.{name}_s"] >= 0
+    events = {event["name"] for event in library.trace._events}
+    assert {"embed", "search", "rerank", "answer"} <= events
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"passages": 0}, {"pool": 2}, {"floor": 1.5}, {"temperature": -1.0}, {"max_tokens": 0}, {"rounds": 0}],
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="not"):
+        AskOptions(**wrong)
