@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +19,9 @@ from edge.ivf.dispatcher import Dispatcher
 from edge.ivf.tiers import Scan
 from edge.lanes import Lane
 from edge.trace import Trace
+
+_SPARE_SCANNERS = 2
+"""Kept for the next search: making one and taking it down costs as much as scanning some lists."""
 
 
 class CpuDevice:
@@ -33,6 +38,8 @@ class CpuDevice:
         self.memory = memory
         self.link = link or Lane("disk", trace=trace)
         self._own_link = link is None
+        self._lock = threading.Lock()
+        self._spare: weakref.WeakKeyDictionary[Codec, list[Scanner]] = weakref.WeakKeyDictionary()
 
     def allocate(self, nbytes: int) -> Bytes:
         """A buffer in host memory. The caller holds a lease for it."""
@@ -42,19 +49,29 @@ class CpuDevice:
         """Scans part by part in the caller's thread, each for all queries that probe its list."""
         heaps = dispatcher.heaps()
         scanners: dict[int, Scanner] = {}
-        for scan in scans:
-            try:
-                numbers = scan.queries.tolist()
-                for codes, labels in scan.pieces():
-                    for query in numbers:
-                        scanner = scanners.get(query)
-                        if scanner is None:
-                            scanner = scanners[query] = codec.scanner()
-                            scanner.set_query(queries[query])
-                        scanner.scan(codes, labels, heaps.scores[query], heaps.labels[query])
-            finally:
-                scan.close()
-            dispatcher.scanned(scan.queries)
+        try:
+            for scan in scans:
+                try:
+                    for codes, labels in scan.pieces():
+                        for query in scan.queries:
+                            scanner = scanners.get(query)
+                            if scanner is None:
+                                scanner = scanners[query] = self._scanner(codec)
+                                scanner.set_query(queries[query])
+                            scanner.scan(codes, labels, heaps.scores[query], heaps.labels[query])
+                finally:
+                    scan.close()
+                dispatcher.scanned(scan.queries)
+        finally:
+            with self._lock:
+                self._spare[codec] = [*self._spare.get(codec, []), *scanners.values()][:_SPARE_SCANNERS]
+
+    def _scanner(self, codec: Codec) -> Scanner:
+        with self._lock:
+            spare = self._spare.get(codec)
+            if spare:
+                return spare.pop()
+        return codec.scanner()
 
     def layer_kernel(self, spec: Any) -> Any:
         """Layers run in a runtime (`edge.runtimes`), not here.

@@ -155,27 +155,19 @@ class Residency:
             self._policy.begin_round()
             return self._round
 
-    def claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
-        """The block, if it is in memory or on its way; None if it is cold, counting neither hit nor miss.
+    def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
+        """The blocks that are in memory or on their way; None for those that are cold, which count neither as hit nor
+        as miss.
 
         Args:
-            fetch: called when a prediction has asked for the block but its transfer has not begun: it is asked for
-                again, as something that is needed.
-            now: the round it is used in.
+            blocks: key of each, and its transfer: called when a prediction has asked for the block but its transfer has
+                not begun; it is asked for again, as something that is needed.
+            now: the round they are used in.
         """
         with self._budget.locked(), self._lock:
-            entry = self._entries.get(key)
-            if entry is None or not self._usable(entry, fetch):
-                return None
-            if entry.ahead:
-                entry.ahead = False
-                self.trace.count(f"{self.name}.ahead_used")
-            entry.locks += 1
-            entry.round = max(entry.round, now)
-            if not entry.pinned:
-                self._policy.touch(key)
-            self.trace.count(f"{self.name}.hits")
-            return Handle(self, entry, hit=True)
+            handles = [self._claim(key, fetch, now) for key, fetch in blocks]
+            self.trace.count(f"{self.name}.hits", sum(handle is not None for handle in handles))
+        return handles
 
     def admit(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, *, evict: bool = True) -> Handle | None:
         """Takes room for a cold block and starts its transfer; None if there is no room.
@@ -185,7 +177,8 @@ class Residency:
             evict: blocks last used before round `now` may give way; without, only free memory is taken.
         """
         with self._budget.locked(), self._lock:
-            if (handle := self.claim(key, fetch, now)) is not None:
+            if (handle := self._claim(key, fetch, now)) is not None:
+                self.trace.count(f"{self.name}.hits")
                 return handle
             self.trace.count(f"{self.name}.misses")
             older = (lambda entry: not entry.guards and entry.round < now) if evict else None
@@ -275,6 +268,19 @@ class Residency:
                 entry.ticket.settle()
                 self._drop(entry)
             self._unregister()
+
+    def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
+        entry = self._entries.get(key)
+        if entry is None or not self._usable(entry, fetch):
+            return None
+        if entry.ahead:
+            entry.ahead = False
+            self.trace.count(f"{self.name}.ahead_used")
+        entry.locks += 1
+        entry.round = max(entry.round, now)
+        if not entry.pinned:
+            self._policy.touch(key)
+        return Handle(self, entry, hit=True)
 
     def _usable(self, entry: _Entry, fetch: Fetch) -> bool:
         """The bytes are there or certain to come. A prediction's transfer that has not begun is asked for anew; one
@@ -371,9 +377,11 @@ class Residency:
                 self._drop(entry)
 
     def _unlock(self, entry: _Entry) -> None:
-        with self._budget.locked(), self._lock:
+        with self._lock:
             entry.locks -= 1
-            if not entry.locks and not entry.present:
+            gone = not entry.locks and not entry.present
+        if gone:  # nobody else can reach it any more
+            with self._budget.locked(), self._lock:
                 self._free(entry)
 
     def _drop(self, entry: _Entry) -> None:

@@ -164,7 +164,9 @@ def test_every_code_folder_is_installed() -> None:
     assert not homeless, f"folders without __init__.py are not installed: {homeless}"
     mapping = project["tool"]["setuptools"]["package-dir"]
     assert {room if room == "edge" else f"edge.{room}" for room in ROOMS} <= set(mapping)
-    assert all(folder == name.removeprefix("edge.").replace(".", "/") for name, folder in mapping.items())
+    for name, folder in mapping.items():
+        # The core's own packages lie in its folder, the other rooms beside it.
+        assert folder in (name.removeprefix("edge.").replace(".", "/"), name.replace(".", "/"))
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)

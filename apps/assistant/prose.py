@@ -17,7 +17,7 @@ _CODE = re.compile(
 )
 _COMMAND = re.compile(r"^\s*(?:[$%]|>>>)\s+")
 _LONE_MARK = re.compile(r"(?<=\s)([?!.:;])(?=\s)")
-_WRAPPED = 45
+_WRAPPED = 60
 _CONTINUED = 25
 """A line that does not end a sentence goes on in the next: if it is as long as wrapped lines are, or the next begins
 with a small letter and this one is not as short as a label."""

@@ -126,7 +126,7 @@ def _lookahead(task: dict[str, Any]) -> dict[str, Any]:
                 drop_page_cache(Path(task["index"]))
                 ahead = None
                 if way == "lookahead":
-                    ahead = our.index.lookahead(db, prediction[None], nbytes=task["nbytes"], seconds=task["window"])
+                    ahead = our.index.lookahead(db, prediction[None], seconds=task["window"])
                     time.sleep(task["window"])
                 before = _stalled(our.trace)
                 started = time.perf_counter()

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from edge.apps.bench.memory_texts import memories, questions
 from edge.apps.bench.process import serve
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.models import fingerprint
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.runtimes.embedder import Embedder
@@ -37,7 +36,7 @@ class Timed:
 
     def __init__(self, embedder: Embedder, known: dict[str, Floats] | None = None) -> None:
         self.embedder = embedder
-        self.fingerprint = fingerprint(embedder)
+        self.model = embedder.model  # so that a memory takes it for the embedder itself
         self.dim = embedder.dim
         self.seconds = 0.0
         self._known = known or {}

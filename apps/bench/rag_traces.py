@@ -170,10 +170,10 @@ _STEPS = {
 
 def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, Any]:
     """A record: the text in words, each of as many tokens as its letters make, those of `doubt` improbable."""
-    doubted = range(text.find(doubt), text.find(doubt) + len(doubt)) if doubt else range(0)
+    start = text.find(doubt) if doubt else len(text)
     pieces: list[tuple[str, float]] = []
     for match in re.finditer(r"\s*\S+", text):
-        unsure = match.end() - 1 in doubted
+        unsure = match.start() < start + len(doubt) and match.end() > start
         parts = max(1, round(len(match[0]) / _LETTERS_PER_TOKEN))
         size = -(-len(match[0]) // parts)
         cut = [match[0][at : at + size] for at in range(0, len(match[0]), size)]

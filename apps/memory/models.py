@@ -84,11 +84,13 @@ class EmbedderIdentity:
     """Which model made a memory's vectors.
 
     Attributes:
-        source: the name or path it was opened by.
+        name: what it is called.
+        source: the name or path to open it by; empty where it was handed over and has no files.
         fingerprint: changes with any of its weights.
         dim: width of a vector.
     """
 
+    name: str
     source: str
     fingerprint: str
     dim: int
@@ -152,8 +154,11 @@ class Models:
         with self._embedder.lock:
             model = self._open_embedder()
             chosen = self._embedder.chosen
-            source = str(chosen) if isinstance(chosen, str | Path) and chosen else _name(model)
-            return EmbedderIdentity(source, fingerprint(model), model.dim)
+            if isinstance(chosen, str | Path) and chosen:
+                source = str(chosen)
+            else:
+                source = self._config.embedder if chosen is None else _place(model)
+            return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
 
     def count(self, text: str) -> int:
         """Tokens of a text in the reranker's vocabulary, those that begin and end it included.
@@ -189,9 +194,9 @@ class Models:
                 if opened is not slot.chosen:
                     opened.close()
                 raise ModelError(
-                    f"the memory was embedded with {known.source} ({known.fingerprint[:12]}), not with "
+                    f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
                     f"{_name(opened)} ({fingerprint(opened)[:12]}), and vectors of two models cannot be compared: open "
-                    f"it with {known.source}, or export it and import it into a new one"
+                    f"it with {known.name}, or export it and import it into a new one"
                 )
             slot.open = opened
         return slot.open
@@ -235,3 +240,8 @@ def fingerprint(model: object) -> str:
 def _name(model: object) -> str:
     packed = getattr(model, "model", model)
     return str(getattr(packed, "name", type(model).__qualname__))
+
+
+def _place(model: object) -> str:
+    """Where a handed-over model's files are; empty if it has none."""
+    return str(getattr(getattr(model, "model", None), "path", ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections import deque
@@ -165,12 +164,10 @@ class Batch:
         Args:
             wait: until there is something to do.
         """
-        while self._open:
-            try:
-                # With vectors under way there is something to wait for already.
-                query = self._dispatcher.finished.get(block=wait and not self._readings)
-            except queue.Empty:
-                break
+        finished = self._dispatcher.finished
+        # With vectors under way there is something to wait for already.
+        while self._open and (not finished.empty() or (wait and not self._readings)):
+            query = finished.get()
             if query == _FAILED:
                 assert self._side is not None
                 self._side.join()  # raises what it met

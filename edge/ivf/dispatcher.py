@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from edge.ivf.base import Ids, Vectors
 
@@ -42,19 +42,20 @@ class Dispatcher:
         finished: queries whose last part has been scanned, in that order.
     """
 
-    def __init__(self, expected: npt.NDArray[np.int64], width: int) -> None:
+    def __init__(self, expected: Sequence[int], width: int) -> None:
         """
         Args:
-            expected: parts to scan for each query [q]; queries with none are finished at once.
+            expected: parts to scan for each query; queries with none are finished at once.
             width: rows kept for each query.
         """
         self.width = width
         self.finished: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._left = expected.copy()
+        self._left = list(expected)
         self._heaps: list[Heaps] = []
         self._lock = threading.Lock()
-        for query in np.flatnonzero(expected == 0).tolist():
-            self.finished.put(query)
+        for query, parts in enumerate(expected):
+            if not parts:
+                self.finished.put(query)
 
     def heaps(self) -> Heaps:
         """Empty heaps of one more worker."""
@@ -64,12 +65,13 @@ class Dispatcher:
             self._heaps.append(heaps)
         return heaps
 
-    def scanned(self, queries: npt.NDArray[np.int64]) -> None:
+    def scanned(self, queries: Sequence[int]) -> None:
         """One part has been scanned for all of `queries` (numbers, unique)."""
         with self._lock:
-            self._left[queries] -= 1
-            for query in queries[self._left[queries] == 0].tolist():
-                self.finished.put(query)
+            for query in queries:
+                self._left[query] -= 1
+                if not self._left[query]:
+                    self.finished.put(query)
 
     def collect(self, query: int) -> Candidates:
         """What was found for a finished query."""

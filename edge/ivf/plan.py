@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ class Plan:
     Attributes:
         parts: each part of a probed list, once; the best-ranked lists first.
         queries: for each part the numbers of the queries that probe its list.
-        expected: parts of each query [q].
+        expected: parts of each query.
     """
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
@@ -38,21 +39,21 @@ class Plan:
         self._allowed = allowed
         self._exact = snapshot.codec.spec.exact
         self.parts: list[ListPart] = []
-        self.queries: list[npt.NDArray[np.int64]] = []
-        self.expected = np.zeros(len(probes), np.int64)
-        flat = probes.T.reshape(-1)  # by rank, so that a list stands where it is ranked best
-        query_of = np.tile(np.arange(len(probes)), probes.shape[1])
-        order = np.argsort(flat, kind="stable")
-        cuts = np.flatnonzero(np.diff(flat[order])) + 1
-        groups = np.split(order, cuts) if len(order) else []
-        for group in sorted(groups, key=lambda group: int(group[0])):
-            queries = query_of[group]
-            parts = snapshot.lists[int(flat[group[0]])]
+        self.queries: list[list[int]] = []
+        self.expected = [0] * len(probes)
+        who: dict[int, list[int]] = {}
+        for rank in probes.T.tolist():  # by rank, so that a list stands where it is ranked best
+            for query, number in enumerate(rank):
+                who.setdefault(number, []).append(query)
+        for number, queries in who.items():
+            parts = snapshot.lists[number]
             self.parts += parts
             self.queries += [queries] * len(parts)
-            self.expected[queries] += len(parts)
-        self._bases = np.concatenate(([0], np.cumsum([part.rows for part in self.parts], dtype=np.int64)))
-        rows = 0 if self._exact else int(self._bases[-1])
+            for query in queries:
+                self.expected[query] += len(parts)
+        self._starts = [0, *accumulate(part.rows for part in self.parts)]
+        self._bases = np.array(self._starts)
+        rows = 0 if self._exact else self._starts[-1]
         self._ids = np.empty(rows, np.int64)
         self._checksums = np.empty(rows, np.uint32)
 
@@ -72,10 +73,10 @@ class Plan:
         ids, codes, checksums = part.split(block)
         labels = ids
         if not self._exact:
-            base = int(self._bases[number])
-            labels = np.arange(base, base + part.rows)
-            self._ids[base : base + part.rows] = ids
-            self._checksums[base : base + part.rows] = checksums
+            base, end = self._starts[number], self._starts[number + 1]
+            labels = np.arange(base, end)
+            self._ids[base:end] = ids
+            self._checksums[base:end] = checksums
         rows = self._live(part, ids)
         if rows is None:
             yield codes, labels

@@ -11,9 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from edge.blocks import BlockFile
 from edge.budget import Lease, MemoryBudget
 from edge.buffers import page_buffer
@@ -32,7 +29,7 @@ _STREAMS = 3
 class Scan(Protocol):
     """One readable part, and the queries that probe its list."""
 
-    queries: npt.NDArray[np.int64]
+    queries: Sequence[int]
     """Numbers of the queries."""
 
     def pieces(self) -> Iterator[tuple[Bytes, Ids]]:
@@ -124,9 +121,9 @@ class Reader:
         self._streams = _Streams(tier, parts)
         now = tier.residency.begin_round()
         try:
-            for number in wanted:
-                part = parts[number]
-                handle = tier.residency.claim(part.key, tier.fetch(part), now)
+            numbers = list(wanted)
+            claimed = tier.residency.claim([(parts[n].key, tier.fetch(parts[n])) for n in numbers], now)
+            for number, handle in zip(numbers, claimed, strict=True):
                 if handle is None:
                     self.missing.append(number)
                 else:

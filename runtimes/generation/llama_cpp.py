@@ -142,9 +142,9 @@ class LlamaGenerator:
 
         A set `cancel` is seen before each batch of the prompt, and before each token.
         """
+        called = time.perf_counter()
         self._open()
-        prompt = self._builder.build(messages, documents, sampling.max_tokens)
-        run = _Run(prompt, time.perf_counter())
+        run = _Run(self._builder.build(messages, documents, sampling.max_tokens), called)
         answer = self._answer(run, sampling, cancel.is_set if cancel is not None else _never)
         run.answer = weakref.ref(answer)
         return answer
@@ -176,7 +176,7 @@ class LlamaGenerator:
             stopping = Stopping(sampling.stop)
             sampler = LlamaSampler(model.library.api, sampling)
             try:
-                with self._in_context(run, cancelled):
+                with self._in_context(run, cancelled), run.timed():
                     waiting: Sequence[int] = prompt.question
                     while context.append(waiting, cancelled=cancelled, logits=True) == len(waiting):
                         token, logprob = sampler.choose(context)
@@ -248,9 +248,18 @@ class _Run:
     called: float
     answer: weakref.ref[Generator[Piece, None, None]] | None = None
     first: float = 0.0
+    ended: float = 0.0
     cached: int = 0
     new: int = 0
     finish: Finish = "cancelled"
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """The answer ends with the block; what is tidied up afterwards is not part of it."""
+        try:
+            yield
+        finally:
+            self.ended = time.perf_counter()
 
     def end(self) -> None:
         """Ends the answer where it is."""
@@ -259,7 +268,7 @@ class _Run:
             answer.close()
 
     def stats(self) -> GenerationStats:
-        ended = time.perf_counter()
+        ended = self.ended or time.perf_counter()
         return GenerationStats(
             prompt_tokens=self.prompt.tokens,
             cached_tokens=self.cached,

@@ -31,7 +31,7 @@ class Rig:
         return start
 
     def claim(self, key: int) -> Handle | None:
-        return self.residency.claim(key, self.fetch(key), self.now)
+        return self.residency.claim([(key, self.fetch(key))], self.now)[0]
 
     def admit(self, key: int, *, evict: bool = True) -> Handle | None:
         return self.residency.admit(key, SIZE, self.fetch(key), self.now, evict=evict)

@@ -20,6 +20,13 @@ from edge.budget import MemoryBudget
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.trace import Trace
 
+
+@pytest.fixture
+def llama() -> None:
+    """For tests that run a language model: they need the extra `llm`."""
+    pytest.importorskip("llama_cpp")
+
+
 TEXTS = (
     "The river Ombra floods its valley in spring, when the snow melts.",
     "The bridge over the Ombra was built in 1821 by Anna Berg.",

@@ -110,7 +110,6 @@ def test_a_question_from_stdin(edge: Edge) -> None:
         (["ask", "q", "--min-score", "2"], "between 0 and 1"),
         (["ask", "q", "--filter", "colour:red"], "is no filter"),
         (["ask", "q", "--collection", "nowhere"], "edge index"),
-        (["ask", "q", "--llm", "tiny.gguf", "--memory", "75MB"], "smallest"),
         (["chat", "--llm", "http://example.org/v1"], "this machine"),
     ],
 )
@@ -121,6 +120,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[s
     assert "Traceback" not in err
 
 
+@pytest.mark.usefixtures("llama")
+def test_a_limit_too_small_for_the_language_model_names_one_that_is_not(edge: Edge) -> None:
+    code, out, err = edge("ask", "q", "--llm", "tiny.gguf", "--memory", "75MB")
+    assert (code, out) == (2, ""), err
+    assert "smallest" in err
+
+
+@pytest.mark.usefixtures("llama")
 def test_a_language_model_writes_within_its_limits(edge: Edge) -> None:
     common = ("--llm", "tiny.gguf", *ANY, "--json", "--filter", "type:txt")
     code, out, err = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--no-kv-cache", "-n", "2")
@@ -154,6 +161,7 @@ def test_a_conversation_without_a_terminal(edge: Edge) -> None:
     assert "> " not in out, "no prompt where nobody sees it"
 
 
+@pytest.mark.usefixtures("llama")
 def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
     long = " ".join(["word"] * 5000)
     code, out, err = edge(
@@ -164,6 +172,7 @@ def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
     assert "[1]" in out
 
 
+@pytest.mark.usefixtures("llama")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
 def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
     arguments = (

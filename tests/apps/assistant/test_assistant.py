@@ -217,6 +217,7 @@ def long_texts(config: Config, tmp_path: Path) -> Iterator[Collection]:
         yield made
 
 
+@pytest.mark.usefixtures("llama")
 def test_a_language_model_answers_the_same_with_and_without_reused_states(long_texts: Collection, models: Path) -> None:
     question, options = words(5, 99), AskOptions(floor=0.0, max_tokens=12)
     texts = []
@@ -237,6 +238,7 @@ def test_a_language_model_answers_the_same_with_and_without_reused_states(long_t
     assert plain.text
 
 
+@pytest.mark.usefixtures("llama")
 def test_every_pipeline_runs_on_a_language_model_the_same_with_and_without_lookahead(
     long_texts: Collection, models: Path
 ) -> None:
@@ -251,6 +253,7 @@ def test_every_pipeline_runs_on_a_language_model_the_same_with_and_without_looka
             assert results[0] == results[1], pipeline
 
 
+@pytest.mark.usefixtures("llama")
 def test_a_model_that_does_not_fit_names_what_would(collection: Collection, models: Path) -> None:
     budget = collection.budget
     collection.reranker.engine.begin()
@@ -262,6 +265,7 @@ def test_a_model_that_does_not_fit_names_what_would(collection: Collection, mode
         assert assistant.generator.name == "tiny.gguf"
 
 
+@pytest.mark.usefixtures("llama")
 def test_retrieval_still_works_when_the_generator_took_what_it_could(long_texts: Collection, models: Path) -> None:
     with Assistant(long_texts, llm=models / "tiny.gguf", options=AskOptions(floor=0.0, max_tokens=4)) as assistant:
         budget = long_texts.budget
@@ -270,6 +274,7 @@ def test_retrieval_still_works_when_the_generator_took_what_it_could(long_texts:
         assert "knowledge tree" in " ".join(budget.holders())
 
 
+@pytest.mark.usefixtures("llama")
 def test_the_picture_shows_generation_and_retrieval(long_texts: Collection, models: Path, tmp_path: Path) -> None:
     trace = Trace(events=True)
     options = AskOptions(floor=0.0, max_tokens=4)

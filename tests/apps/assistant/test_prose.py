@@ -23,7 +23,7 @@ $ cargo test one_hundred
 running 1 test
 test tests::one_hundred ... ok
 
-Only the test with the name one_hundred ran; the other two
+Only the test with the name one_hundred ran; the other two in there
 Tests did not match."""
 
 
@@ -34,7 +34,7 @@ def test_wrapped_lines_are_joined_and_headings_stand_alone() -> None:
         "We can pass the name of any test function to cargo test in order to run only that test: "
         "`cargo test one_hundred`"
     )
-    assert units[-1] == "Only the test with the name one_hundred ran; the other two Tests did not match."
+    assert units[-1] == "Only the test with the name one_hundred ran; the other two in there Tests did not match."
 
 
 def test_code_is_left_out_unless_a_sentence_leads_up_to_it() -> None:
@@ -81,12 +81,16 @@ SCORES = {
     "The snow melts then.": 0.5,
     "Bread needs flour.": 0.1,
     "In spring.": 0.6,
+    "Floods of the river in spring": 0.7,
 }
 
 
 class Reranker:
+    """Sentences as good as `SCORES` says, passages as good as their best sentence."""
+
     def rank(self, query: str, docs: Sequence[str]) -> list[Any]:
-        return [SimpleNamespace(index=i, relevance=SCORES[doc]) for i, doc in enumerate(docs)]
+        values = [max(score for text, score in SCORES.items() if text in doc) for doc in docs]
+        return [SimpleNamespace(index=i, relevance=value) for i, value in enumerate(values)]
 
 
 def picked(*texts: str) -> str:
@@ -107,6 +111,7 @@ def test_the_best_sentences_are_picked_with_their_passages() -> None:
     [
         ("When does the river flood? The river floods in spring.", "The river floods in spring. [1]"),
         ("In spring. The river floods in spring.", "The river floods in spring. [1]"),
+        ("Floods of the river in spring\n\nThe river floods in spring.", "The river floods in spring. [1]"),
         ("The river floods in spring. Bread needs flour.", "The river floods in spring. [1]"),
     ],
 )

@@ -44,7 +44,7 @@ def naive_glob(parts: list[str], pattern: list[str]) -> bool:
         return True  # the pattern named a folder above
     if pattern[0] == "**":
         if len(pattern) == 1:
-            return True
+            return bool(parts)
         return any(naive_glob(parts[i:], pattern[1:]) for i in range(len(parts)))
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and naive_glob(parts[1:], pattern[1:])
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import Chunk, Document
+from edge.apps.documents.base import Chunk, Document, Extracted
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.registry import choose, load
 from edge.budget import MemoryBudget
+from edge.trace import Trace
 
 Read = Callable[..., Document]
 Cut = Callable[..., list[Chunk]]
+Ask = Callable[..., Extracted]
 
 
 @pytest.fixture
@@ -265,3 +268,41 @@ def samples() -> dict[str, bytes]:
         "talk.pptx": pptx_bytes(),
         "novel.epub": epub_bytes(chapters),
     }
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An extractor for `.xyz` that does what its file says, importable in this process and its children."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    shutil.copy(Path(__file__).parents[2] / "naive" / "misbehaving.py", folder / "edge_test_plugin.py")
+    monkeypatch.syspath_prepend(str(folder))
+    return {".xyz": "edge_test_plugin:extract"}
+
+
+@pytest.fixture
+def budget() -> MemoryBudget:
+    return MemoryBudget(10**9, baseline=0)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    return Trace()
+
+
+@pytest.fixture
+def extractor(plugins: dict[str, str], budget: MemoryBudget, trace: Trace) -> Iterator[Extractor]:
+    with Extractor(budget=budget, seconds=30, plugins=plugins, trace=trace) as extractor:
+        yield extractor
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Has an extractor read a plug-in file with these words."""
+
+    def ask(extractor: Extractor, words: str) -> Extracted:
+        path = tmp_path / "file.xyz"
+        path.write_text(words)
+        return extractor.extract(path)
+
+    return ask

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,91 +19,7 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, InputError
 from edge.trace import Trace
 
-PLUGIN = """
-import ctypes, os, sys, time
-from edge.apps.documents.base import Block, Document
-
-def read(text):
-    return Document("A plug-in's title", [Block(text, 1, 1)])
-
-def extract(file):
-    what, _, rest = file.read().decode().partition(" ")
-    if what == "hang":
-        time.sleep(1000)
-    elif what == "spin":
-        (lambda: [None for _ in iter(int, 1)])()
-    elif what == "crash":
-        ctypes.string_at(0)
-    elif what == "exit":
-        os._exit(3)
-    elif what == "abort":
-        os.abort()
-    elif what == "hold":
-        held = [b"x" * 1_000_000 for _ in range(int(rest))]
-        time.sleep(0.2)
-        return read(f"held {len(held)}")
-    elif what == "touch":
-        held = bytearray(int(rest) * 1_000_000)
-        time.sleep(5)
-    elif what == "print":
-        print("noise" * 10_000)
-        os.write(1, b"more noise")
-        sys.stderr.write("noise")
-        sys.stdin.read()
-    elif what == "much":
-        return Document("", [Block(f"Sentence {n} of very many.", n, n, path=(str(n),)) for n in range(1, int(rest))])
-    elif what == "raise":
-        raise KeyError("odd")
-    elif what == "exhaust":
-        raise MemoryError
-    elif what == "pid":
-        return read(str(os.getpid()))
-    elif what == "modules":
-        return read(" ".join(sorted(sys.modules)))
-    elif what == "surrogate":
-        return read("a \\ud800 b")
-    return read(rest)
-"""
-
 Ask = Callable[..., Extracted]
-
-
-@pytest.fixture
-def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An extractor for `.xyz` that does what its file says, importable in this process and its children."""
-    folder = tmp_path / "plugins"
-    folder.mkdir()
-    (folder / "edge_test_plugin.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(str(folder))
-    return {".xyz": "edge_test_plugin:extract"}
-
-
-@pytest.fixture
-def budget() -> MemoryBudget:
-    return MemoryBudget(10**9, baseline=0)
-
-
-@pytest.fixture
-def trace() -> Trace:
-    return Trace()
-
-
-@pytest.fixture
-def extractor(plugins: dict[str, str], budget: MemoryBudget, trace: Trace) -> Iterator[Extractor]:
-    with Extractor(budget=budget, seconds=30, plugins=plugins, trace=trace) as extractor:
-        yield extractor
-
-
-@pytest.fixture
-def ask(tmp_path: Path) -> Ask:
-    """Has an extractor read a plug-in file with these words."""
-
-    def ask(extractor: Extractor, words: str) -> Extracted:
-        path = tmp_path / "file.xyz"
-        path.write_text(words)
-        return extractor.extract(path)
-
-    return ask
 
 
 def children() -> set[int]:
@@ -395,46 +309,3 @@ def test_a_worker_that_cannot_start_says_why(
 def test_chunks_too_small_for_a_sentence_are_refused(budget: MemoryBudget) -> None:
     with pytest.raises(ConfigError, match="at least 32"):
         Extractor(budget=budget, max_tokens=10)
-
-
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from edge.apps.documents.extraction import Extractor
-from edge.budget import MemoryBudget
-extractor = Extractor(budget=MemoryBudget(10**9), plugins={".xyz": "edge_test_plugin:extract"})
-for path in sys.argv[1:]:
-    print(extractor.extract(Path(path)).chunks[0].text, flush=True)
-"""
-
-
-def test_it_works_from_a_script_without_a_main_guard_and_from_stdin(tmp_path: Path, plugins: dict[str, str]) -> None:
-    (tmp_path / "a.xyz").write_text("say hello")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "plugins"))
-    for command, typed in (
-        ([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "a.xyz")], ""),
-        ([sys.executable, "-i", "-", str(tmp_path / "a.xyz")], SCRIPT.replace("    print", " print") + "\n\n"),
-        ([sys.executable, "-c", SCRIPT, str(tmp_path / "a.xyz")], ""),
-    ):
-        run = subprocess.run(command, input=typed, capture_output=True, text=True, env=environment, check=False)
-        assert run.stdout == "hello\n", run.stderr
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL to send")
-def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path, plugins: dict[str, str]) -> None:
-    (tmp_path / "a.xyz").write_text("pid")
-    script = SCRIPT + "\ntime.sleep(1000)\n"
-    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "plugins"))
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "a.xyz")], stdout=subprocess.PIPE, env=environment
-    )
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    deadline = time.monotonic() + 60
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

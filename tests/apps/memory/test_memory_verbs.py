@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import edge
 from edge.apps.memory.memory import Memory
+from edge.config import Config
 from edge.errors import EdgeError, InputError, ModelError
+from edge.models.synth import synth
 
 Make = Callable[..., Memory]
 
@@ -261,6 +264,22 @@ def test_another_embedder_is_refused_with_both_names(make: Make) -> None:
     other = make(embedder=WordEmbedder(fingerprint="other"))
     with pytest.raises(ModelError, match=r"embedded with WordEmbedder \(words\), not with WordEmbedder \(other\)"):
         add(other, "text")
+
+
+def test_a_memory_is_opened_again_by_the_embedder_it_was_made_with(make: Make, tmp_path: Path) -> None:
+    """By name, by the files of one handed over, or, for one without files, by what is configured."""
+    from edge.runtimes.embedder import Embedder
+
+    synth("tiny-bert-embedder", tmp_path / "models" / "tiny").close()
+    with Embedder(tmp_path / "models" / "tiny", memory="1GB") as embedder, make("files", embedder=embedder) as memory:
+        add(memory, "I like tea")
+    with make("files", embedder=None) as memory:
+        assert texts(memory.search("tea", user_id="ann")) == ["I like tea"]
+    with make("words") as memory:
+        add(memory, "I like tea")
+    config = Config(memory=10**9, embedder="tiny", models_dir=str(tmp_path / "models"))
+    with make("words", embedder=None, config=config) as memory, pytest.raises(ModelError, match="WordEmbedder"):
+        memory.search("tea", user_id="ann")
 
 
 def test_models_are_opened_late_and_handed_over_ones_stay_open(make: Make) -> None:

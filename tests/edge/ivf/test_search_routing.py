@@ -115,17 +115,17 @@ def test_the_largest_overlap_is_served_first(batches: list[set[int]], devices: l
 
 
 def test_queries_leave_when_their_last_part_is_done() -> None:
-    dispatcher = Dispatcher(np.array([2, 0, 1]), 4)
+    dispatcher = Dispatcher([2, 0, 1], 4)
     assert dispatcher.finished.get_nowait() == 1
-    dispatcher.scanned(np.array([0]))
+    dispatcher.scanned([0])
     assert dispatcher.finished.empty()
-    dispatcher.scanned(np.array([0, 2]))
+    dispatcher.scanned([0, 2])
     assert [dispatcher.finished.get_nowait() for _ in range(2)] == [0, 2]
     assert dispatcher.finished.empty()
 
 
 def test_what_several_workers_found_is_collected_with_what_they_cannot_have_kept() -> None:
-    dispatcher = Dispatcher(np.array([1]), 3)
+    dispatcher = Dispatcher([1], 3)
     empty = dispatcher.collect(0)
     assert (len(empty.scores), empty.floor) == (0, -np.inf)
     one, two = dispatcher.heaps(), dispatcher.heaps()
@@ -139,11 +139,11 @@ def test_what_several_workers_found_is_collected_with_what_they_cannot_have_kept
 
 
 def test_parts_counted_by_many_threads_finish_each_query_once() -> None:
-    dispatcher = Dispatcher(np.full(5, 400), 1)
+    dispatcher = Dispatcher([400] * 5, 1)
 
     def work() -> None:
         for _ in range(100):
-            dispatcher.scanned(np.arange(5))
+            dispatcher.scanned(range(5))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -1,0 +1,117 @@
+"""`edge bench assistant` and `edge bench floor` on a judged set of a few paragraphs, with tiny random models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from edge.apps.bench.assistant import assistant
+from edge.apps.bench.floor import floor
+from edge.apps.bench.rag_traces import PIPELINES, cases, texts_of, write_trace
+from edge.models.synth import synth
+from edge.models.training.corpora import load
+
+ARTICLES = {
+    "Ombra": [
+        "The river Ombra floods its valley in spring. It carries ice until May. Fishermen like the lower river best.",
+        "The Ombra has its source in the glacier of Kell. Its water is green there. Nobody knows how old the ice is.",
+        "The bridge over the Ombra was built in 1821. Anna Berg drew its plans. It has seven arches of grey stone.",
+    ],
+    "Kell": [
+        "The town of Kell lies at the foot of a glacier. Its mill grinds flour for the valley. The mill is very old.",
+        "Anna Berg was born in Kell in the year 1790. She built bridges and mills. Her house is a museum today.",
+    ],
+}
+ASKED = {
+    "Ombra#0": [("When does the Ombra flood?", "in spring"), ("Until when is there ice?", "until May")],
+    "Ombra#1": [("Where is the source?", "glacier of Kell"), ("What colour is the water?", "green")],
+    "Ombra#2": [("When was the bridge built?", "1821"), ("How many arches are there?", "seven")],
+    "Kell#0": [("Where does Kell lie?", "foot of a glacier"), ("What does the mill grind?", "flour")],
+    "Kell#1": [("When was Anna Berg born?", "1790"), ("What is her house today?", "a museum")],
+}
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    """The set in BEIR layout; every question is a test question."""
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [
+        {"_id": f"{title}#{i}", "title": title, "text": text}
+        for title, texts in ARTICLES.items()
+        for i, text in enumerate(texts)
+    ]
+    questions = [(f"{p}/{i}", p, q, a) for p, asked in ASKED.items() for i, (q, a) in enumerate(asked)]
+    lines = {
+        "corpus.jsonl": corpus,
+        "queries.jsonl": [{"_id": number, "text": text} for number, _, text, _ in questions],
+    }
+    for name, rows in lines.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "answers.json").write_text(json.dumps({n: [a] for n, _, _, a in questions}), encoding="utf-8")
+    rows = [f"{number}\t{paragraph}\t1" for number, paragraph, _, _ in questions]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def tiny_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synth("tiny-bert-embedder", tmp_path / "models" / "tiny-embedder").close()
+    synth("tiny-bert", tmp_path / "models" / "tiny").close()
+    for name, value in {
+        "MODELS_DIR": str(tmp_path / "models"), "SCRATCH_DIR": str(tmp_path / "scratch"), "EMBEDDER": "tiny-embedder",
+        "RERANKER": "tiny", "THREADS": "1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"EDGE_{name}", value)
+
+
+def test_traces_are_made_of_what_is_known_about_a_question(judged: Path, tmp_path: Path) -> None:
+    case = next(c for c in cases(load(judged)) if c.question == "When was the bridge built?")
+    assert case.sentence == "The bridge over the Ombra was built in 1821."
+    assert case.beside == ("How many arches are there?",)
+    assert len(case.near) == 3
+    trace = tmp_path / "trace.jsonl"
+    write_trace(trace, "hyde", [case], prefill=1e6, decode=1e6)
+    passage, answer = texts_of(trace)
+    assert passage == f"The bridge over the Ombra was built in seven. {case.around[0]} {case.around[1]}"
+    assert answer == case.sentence
+    write_trace(trace, "flare", [case], prefill=1e6, decode=1e6)
+    doubted = json.loads(trace.read_text(encoding="utf-8").splitlines()[1])["pieces"]
+    assert "".join(text for text, logprob in doubted if logprob < -1) == " 1821."
+
+
+def test_all_pipelines_find_the_same_with_and_without_lookahead(
+    judged: Path, tmp_path: Path, tiny_models: None
+) -> None:
+    arguments = [
+        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
+        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.5",
+        "--work-dir", str(tmp_path / "bench"), "--json",
+    ]  # fmt: skip
+    done = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert [row["pipeline"] for row in report["pipelines"]] == list(PIPELINES)
+    assert report["conditions"]["rows"] == 400
+    assert report["conditions"]["lists"] > 4
+    for row in report["pipelines"]:
+        assert row["identical"], row
+        assert 0 <= row["hit_rate"][1] <= 1
+        assert row["coverage"] is not None, "every pipeline looks ahead at least once"
+
+
+def test_the_floor_is_measured_for_what_is_there_and_what_is_not(judged: Path, tiny_models: None) -> None:
+    arguments = ["--data", str(judged), "--data", str(judged), "--questions", "3", "--pool", "5", "--json"]
+    done = CliRunner().invoke(floor, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout.splitlines()[-1])
+    rows = report["sets"]["judged"]
+    assert report["default"] in [row["floor"] for row in rows]
+    assert [row["refused"] for row in rows] == sorted(row["refused"] for row in rows)
+    for name in ("answered_without_document", "answered_foreign"):
+        assert [row[name] for row in rows] == sorted((row[name] for row in rows), reverse=True)
+    one = CliRunner().invoke(floor, ["--data", str(judged)])
+    assert "two judged sets" in str(one.exception)

@@ -1,0 +1,155 @@
+"""Opening collections: models, limits, readers, status."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
+
+Make = Callable[..., Collection]
+Check = Callable[[Collection], None]
+
+
+def test_without_reranking_the_reranker_stays_closed(make: Make, small: Any, tiny_config: Config) -> None:
+    make().index(small.path)
+    reader = make(config=dataclasses.replace(tiny_config, reranker="absent"), read_only=True)
+    hits = reader.search("river", 3, rerank=False)
+    assert hits[0].stages.relevance is None
+    assert hits[0].stages.fused_rank == 1
+    with pytest.raises(ModelError, match="absent"):
+        reader.search("river", 3)
+
+
+def test_stages_tell_how_a_hit_came_about(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    hits = collection.search("river flood", 3)
+    hit = next(hit for hit in hits if hit.path.endswith("rivers.md"))
+    assert hit.stages.lexical_rank == 1
+    assert hit.stages.vector_rank in (1, 2, 3)
+    assert hit.stages.relevance is not None
+    assert 0 <= hit.stages.relevance <= 1
+    fused = [hit.stages.fused_rank for hit in collection.search("river flood", 3, rerank=False)]
+    assert fused == [1, 2, 3]
+
+
+def test_the_embedder_cannot_be_changed(make: Make, small: Any, tiny_config: Config, model_folder: Path) -> None:
+    make().index(small.path)
+    other = make(embedder="other-embedder")
+    with pytest.raises(ModelError, match=r"embedded with .*, and vectors of two models cannot be compared"):
+        other.search("river")
+    with pytest.raises(ModelError, match="cannot be compared"):
+        other.add("a text")
+    # Without a choice it is the collection's own, whatever the default is.
+    own = make(config=dataclasses.replace(tiny_config, embedder=""))
+    assert own.search("river")
+
+
+def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any, model_folder: Path) -> None:
+    first = make()
+    with pytest.raises(InputError, match="is empty"):
+        first.add(" ")
+    other = make(embedder="other-embedder")
+    assert other.index(small.path).indexed == 3
+    assert other.search("river")
+    with pytest.raises(ModelError, match="another build"):
+        make().search("river")
+
+
+def test_a_missing_embedder_is_named_with_the_command_that_gets_it(make: Make, small: Any, tiny_config: Config) -> None:
+    collection = make(config=dataclasses.replace(tiny_config, embedder=""))
+    with pytest.raises(ModelError, match="edge models pull all-MiniLM-L6-v2"):
+        collection.index(small.path)
+    assert collection.files() == []
+
+
+def test_a_collection_that_is_not_there_cannot_be_read(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"there is no collection in .*; `edge index DIR` makes one"):
+        make("absent", read_only=True)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_reader_changes_nothing(make: Make, small: Any) -> None:
+    make().index(small.path)
+    reader = make(read_only=True)
+    assert reader.search("river")
+    assert reader.status().indexed == 3
+    with pytest.raises(StorageError):
+        reader.index(small.path)
+
+
+def test_a_newer_collection_is_refused(make: Make, tmp_path: Path) -> None:
+    make().close()
+    db = sqlite3.connect(tmp_path / "collection" / "edge.db")
+    db.execute("PRAGMA user_version = 1000")
+    db.close()
+    with pytest.raises(StorageError, match="newer version of edge-rag"):
+        make()
+
+
+def test_status_and_files(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    status = collection.status()
+    assert status.indexed == 3
+    assert dict(status.kinds) == {"markdown": 2, "text": 1}
+    assert [Path(file.path).name for file in status.skipped] == ["picture.bin"]
+    assert status.chunks == 3
+    assert status.roots == (str(small.path),)
+    assert status.embedder is not None
+    assert status.vectors is not None
+    assert status.vectors.rows == 3
+    assert [file.chunks for file in collection.files()] == [1, 1, 1]
+    assert [file.kind for file in collection.files(["path:*.txt"])] == ["text"]
+
+
+def test_compacting_keeps_what_is_there(collection: Collection, small: Any, consistent: Check) -> None:
+    collection.index(small.path)
+    collection.delete(small.path / "ice.txt")
+    before = [(hit.path, hit.id) for hit in collection.search("river", 5)]
+    collection.compact()
+    assert [(hit.path, hit.id) for hit in collection.search("river", 5)] == before
+    consistent(collection)
+
+
+def test_everything_is_given_back(make: Make, small: Any) -> None:
+    budget = MemoryBudget(10**9, baseline=0)
+    collection = make(budget=budget)
+    collection.index(small.path)
+    collection.search("river")
+    held = budget.holders()
+    assert {"SQLite", "headroom"} <= set(held)
+    collection.close()
+    assert budget.used == 0, budget.holders()
+
+
+def test_a_limit_that_cannot_work_is_refused(make: Make, small: Any) -> None:
+    make().index(small.path)
+    with pytest.raises(BudgetExceeded, match="smallest"):
+        make(budget=MemoryBudget(20_000_000, baseline=0)).search("river")
+
+
+def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
+    """What is needed for one model at a time is enough: the other one makes room."""
+    collection = make(budget=(wide := MemoryBudget(10**9, baseline=0)))
+    collection.index(small.path)
+    collection.close()
+    reader = make(budget=wide, read_only=True)
+    reader.search("river", rerank=False)
+    reader.vectors, reader.embedder  # noqa: B018
+    alone = wide.used
+    reader.rerank("river", reader.candidates("river"))
+    both = wide.used
+    reader.close()
+    narrow = MemoryBudget((alone + both) // 2 + (both - alone) // 4, baseline=0)
+    tight = make(budget=narrow, read_only=True)
+    expected = [hit.id for hit in make(read_only=True).search("river")]
+    assert [hit.id for hit in tight.search("river")] == expected
+    assert [hit.id for hit in tight.search("river")] == expected
