@@ -162,7 +162,7 @@ class KnowledgeTree:
     def close(self, *, save: bool = True) -> None:
         """Saves what is not on disk yet, the most valuable first, unless told not to; gives the memory back."""
         with self._in_use:
-            if save:
+            if save and self._states.disk.available:
                 self._states.save()
             self._set_context([])
             self._states.close()

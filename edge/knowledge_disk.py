@@ -53,6 +53,10 @@ class DiskStates:
         """Bytes of a node's state."""
         return self.tier[node].extent.nbytes
 
+    def file_nbytes(self, node: Node, state: State) -> int:
+        """Bytes that a node's state would take here."""
+        return self._store.file_nbytes(node, memoryview(state).nbytes) if self._store else 0
+
     def read(self, node: Node, into: memoryview) -> None:
         """Reads a node's state.
 
@@ -73,7 +77,7 @@ class DiskStates:
             for above in path:  # the states that this one needs must not be what goes for it
                 above.pins += 1
         try:
-            size = store.file_nbytes(node, memoryview(state).nbytes)
+            size = self.file_nbytes(node, state)
             priority = self.tier.policy.used(node.usage)
             if not self._make_room(size, priority):
                 return False

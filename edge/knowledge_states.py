@@ -53,7 +53,6 @@ class KnowledgeStates:
             take=self._take_index, give=self._give, held=lambda node: node in self.host or node in self.disk
         )
         self.disk = DiskStates(store, policy(), self._tree, self.locked, trace)
-        self._growing = False
         self._lock = threading.RLock()
         self._lease = budget.reserve(_OWNER, 0)
         self._unregister = budget.add_shrinker(_OWNER, self._give_way, loss=loss)
@@ -175,13 +174,17 @@ class KnowledgeStates:
         self._trace.count("knowledge.kept_nbytes", size)
 
     def save(self) -> None:
-        """Writes states that are in host memory only, the most valuable first, as far as they deserve the space."""
+        """Writes states that are in host memory only: the most valuable ones that fit the disk's limit, and of these
+        the least valuable first, so that they rank there as they do here."""
+        chosen: list[Node] = []
         with self.locked():
-            nodes = [node for node in self.host if node not in self.disk]
-            nodes.sort(key=self.host.priority, reverse=True)
-            for node in nodes:
-                node.pins += 1
-        for node in nodes:
+            room = self.disk.tier.limit
+            for node in sorted(self.host, key=self.host.priority, reverse=True):
+                if node not in self.disk and (size := self.disk.file_nbytes(node, self.host[node])) <= room:
+                    room -= size
+                    node.pins += 1
+                    chosen.append(node)
+        for node in reversed(chosen):
             try:
                 self.disk.save(node, self.host[node])
             finally:
@@ -201,14 +204,15 @@ class KnowledgeStates:
     # --- room in host memory
 
     def _take_index(self, nbytes: int) -> None:
-        """Takes `nbytes` under the lease; first from our own states, then from whoever else gives way."""
-        while nbytes > self._budget.free and (node := self.host.victim()) is not None:
-            self._evict_from_host(node)
-        self._growing = True  # asked to give way for its own growth, the tree must not: the lease would be wrong
-        try:
-            self._lease.resize(self._lease.nbytes + nbytes)
-        finally:
-            self._growing = False
+        """Takes `nbytes` under the lease: first from our own states and past, then from whoever else gives way. The
+        ledger then asks us as well, and finds nothing left, so the lease stays right while it grows."""
+        while nbytes > self._budget.free:
+            node = self.host.victim()
+            if node is not None:
+                self._evict_from_host(node)
+            elif not self._tree.forget_oldest():
+                break
+        self._lease.resize(self._lease.nbytes + nbytes)
 
     def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
         """Takes `nbytes` under the lease, letting less valuable states go; False when that cannot be.
@@ -241,8 +245,6 @@ class KnowledgeStates:
         """The ledger's shrinker: states, and then what is remembered of those long gone. It cannot wait for the disk:
         what is not there yet is lost."""
         with self._lock:
-            if self._growing:
-                return
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
                 if node not in self.disk:

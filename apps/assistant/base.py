@@ -17,9 +17,11 @@ from edge.trace import Trace
 
 Vectors = npt.NDArray[np.float32]
 
-FLOOR = 0.05
-"""Relevance below which a passage does not answer a question, for the default reranker. `edge bench floor` measures
-what it costs; the figures are in ARCHITECTURE.md."""
+FLOOR = 0.1
+"""Relevance below which a passage does not answer a question, for the default reranker. Measured on 150 test questions
+of squad11-dev, best of the 30 nearest passages: 3.3 % of them are refused though the answer is there; 6.7 % let pass
+when their whole article is taken away, 1.3 % of questions from another field. When only the paragraph that answers is
+taken away and its article stays, 65 % are let pass. Another reranker needs another floor: see `edge bench floor`."""
 
 
 class Ahead(Protocol):

@@ -37,8 +37,9 @@ class PickedSentences(ExtractiveGenerator):
     """The best sentences of passages by a collection's reranker. A sentence is as good as it stands alone and as the
     passage it comes from; one that is much worse than the best is left out, so that answers are short.
 
-    Measured on questions of nq-oracle (answer in the best four passages: 98 %): the sentences picked hold the answer
-    for 78 %, with 2.2 sentences on average; by the sentences' own relevance alone for 71 %, with 2.3.
+    Weighing by the passage was measured on 120 test questions of nq-oracle, without layout and the factors below (the
+    answer is in the best four passages for 98 %): the sentences picked held it for 78 %, with 2.2 on average; by
+    their own relevance alone for 71 %, with 2.3.
     """
 
     def __init__(self, collection: Collection) -> None:

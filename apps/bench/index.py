@@ -84,11 +84,12 @@ def index(
     reports: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
     for name in chosen:
-        try:
-            reports[name] = own if name == "edge" else _peer(name, work_dir / "peers", task)
-        except CapabilityError as error:  # noqa: PERF203
-            missing[name] = str(error)
-            click.echo(f"  missing: {name}: {error}", err=True)
+        report = own if name == "edge" else _peer(name, work_dir / "peers", task)
+        if isinstance(report, CapabilityError):
+            missing[name] = str(report)
+            click.echo(f"  missing: {name}: {report}", err=True)
+        else:
+            reports[name] = report
     limited = {"cap": parse_size(cap), "bandwidth": float(parse_size(bandwidth))}
     windows = {
         device: _run(
@@ -142,9 +143,14 @@ def _built(worker: str, folder: Path, task: dict[str, Any], name: str) -> dict[s
     return dict(report)
 
 
-def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any]:
-    built = _built(_PEERS, folder, task, name.split("-")[0])
-    return _run(_PEERS, task | {"action": "search", "name": name, "system": name}) | {"build_s": built["seconds"]}
+def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any] | CapabilityError:
+    """What a peer was measured at, or why it is missing here."""
+    try:
+        built = _built(_PEERS, folder, task, name.split("-")[0])
+        report = _run(_PEERS, task | {"action": "search", "name": name, "system": name})
+    except CapabilityError as error:
+        return error
+    return report | {"build_s": built["seconds"]}
 
 
 def _row(report: dict[str, Any], vectors: VectorSet) -> dict[str, Any]:

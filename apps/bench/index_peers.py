@@ -59,6 +59,7 @@ def _measure(
     setting = task["nprobe"]
     if not task["system"].startswith("faiss"):
         setting = _setting(task, opener, queries[:half], truth[:half])
+    opener(task, setting)(queries[0])  # libraries are loaded by the first search
     cold: list[float] = []
     for query in queries[: task["cold"]]:
         search = opener(task, setting)

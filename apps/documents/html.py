@@ -27,6 +27,7 @@ _BLOCKS = frozenset({
     "h6",
 })  # fmt: skip
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_WORD = re.compile(r"\S+")
 _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
 """Marks beside a heading that link to it."""
 
@@ -193,10 +194,14 @@ class _Reader:
                 self._break()
             if piece:
                 gathered, number = self._lines[-1]
-                # A tag or a comment with line ends in it: the text goes on below, on a line of its own if that can be.
-                if gathered and number < self._line and (gathered[-1].isspace() or piece[0].isspace()):
+                # After a tag or a comment with line ends in it the text goes on below, on a line of its own; but a word
+                # that the tag stands in is kept whole.
+                if gathered and number < self._line:
+                    begun = None if gathered[-1].isspace() else _WORD.match(piece)
+                    word = "" if begun is None else begun[0]
+                    self._lines[-1] = (gathered + word, number)
+                    piece, gathered = piece[len(word) :], ""
                     self._break()
-                    gathered = ""
                 self._lines[-1] = (gathered + piece, number if gathered else self._line)
                 if not piece.isspace():
                     self._end_line = self._line

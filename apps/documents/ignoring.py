@@ -26,6 +26,7 @@ _CLASSES = {
     "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r",
     "upper": "A-Z", "xdigit": "0-9a-fA-F",
 }  # fmt: skip
+_ESCAPED_SLASH = re.compile(r"(\\\\)|\\/")
 _ANY = re.compile(r"[\s\S]+")
 
 
@@ -127,7 +128,7 @@ def parse(line: str) -> Pattern | None:
     line = line[:-1] if folders else line
     if not line:
         return None
-    names = line.split("/")
+    names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
     if len(names) == 1:
         part = _component(line)
         return None if part is None else Pattern(keeps, folders, (None, part))

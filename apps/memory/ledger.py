@@ -225,7 +225,8 @@ class Ledger:
         exactly, ids = scope.exactly()
         shown, day = visible(today)
         rows = db.execute(
-            f"{SELECT} WHERE memories.hash = ? AND memories.id <= ? AND {exactly} AND {shown} ORDER BY memories.id",
+            f"{SELECT} INDEXED BY memories_hash WHERE memories.hash = ? AND memories.id <= ? AND {exactly} AND {shown} "
+            "ORDER BY memories.id",
             (text_hash(text), newest, *ids, *day),
         )
         return [record for row in rows if (record := Record.of(row)).text == text]

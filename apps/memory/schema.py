@@ -31,6 +31,7 @@ CREATE TABLE memories (
 CREATE INDEX memories_scope ON memories(user_id, agent_id, run_id, forgotten_at, pinned, expiration_date);
 CREATE INDEX memories_agent ON memories(agent_id, forgotten_at, pinned, expiration_date) WHERE agent_id IS NOT NULL;
 CREATE INDEX memories_run ON memories(run_id, forgotten_at, pinned, expiration_date) WHERE run_id IS NOT NULL;
+CREATE INDEX memories_turns ON memories(user_id, agent_id, run_id);  -- and, as in every index, in the order of id
 CREATE INDEX memories_hash ON memories(hash);
 CREATE INDEX memories_follows ON memories(follows) WHERE follows IS NOT NULL;
 CREATE TABLE history (

@@ -183,7 +183,8 @@ class Searcher:
         with self._store.read() as db:
             for sign, comparison, order in ((-1, "<", "DESC"), (1, ">", "ASC")):
                 rows = db.execute(
-                    f"{SELECT} WHERE {same.sql} AND memories.id {comparison} ? ORDER BY memories.id {order} LIMIT ?",
+                    f"{SELECT} INDEXED BY memories_turns WHERE {same.sql} AND memories.id {comparison} ? "
+                    f"ORDER BY memories.id {order} LIMIT ?",
                     (*same.params, record.id, count),
                 )
                 around += [(sign * place, Record.of(row)) for place, row in enumerate(rows, 1)]

@@ -160,7 +160,9 @@ class Writer:
             return None
         sql, params = scope.exactly()
         row = db.execute(
-            f"{SELECT} WHERE {sql} AND memories.role IS NOT NULL ORDER BY memories.id DESC LIMIT 1", params
+            f"{SELECT} INDEXED BY memories_turns WHERE {sql} AND memories.role IS NOT NULL "
+            "ORDER BY memories.id DESC LIMIT 1",
+            params,
         ).fetchone()
         record = None if row is None else Record.of(row)
         return record if record is not None and (record.timestamp and record.timestamp[:10]) == entry.day else None

@@ -29,8 +29,9 @@ _STREAMS = 3
 class Scan(Protocol):
     """One readable part, and the queries that probe its list."""
 
-    queries: Sequence[int]
-    """Numbers of the queries."""
+    @property
+    def queries(self) -> Sequence[int]:
+        """Numbers of the queries."""
 
     def pieces(self) -> Iterator[tuple[Bytes, Ids]]:
         """The rows that count, piece by piece: codes [n, code_size] and labels [n]."""

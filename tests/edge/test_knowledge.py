@@ -16,6 +16,7 @@ from edge.costs import CostTable
 from edge.errors import InputError, ModelError
 from edge.knowledge import Match, Segment
 from edge.knowledge_store import KnowledgeStore
+from edge.replacement import LRU
 
 SYSTEM = segment("system", 10)
 A, B, C, D = (segment(name, 20) for name in "abcd")
@@ -161,6 +162,49 @@ def test_memory_is_given_back_when_others_need_it(tmp_path: Path) -> None:
     rig.check()
 
 
+def test_a_path_stays_until_its_last_user_leaves() -> None:
+    rig = Rig()
+    path = [("a", bytes(8)), ("b", bytes(12))]
+    states = rig.tree._states
+    first, second = states.enter(path), states.enter(path)
+    assert first == second
+    states.leave(first)
+    states.released(first)
+    assert rig.nodes() == first or rig.nodes() == first[::-1]
+    states.leave(second)
+    assert rig.nodes() == []
+    rig.check()
+
+
+def test_the_index_takes_from_the_trees_own_past_first() -> None:
+    rig = Rig(limit=5_000, host=0)
+    asked: list[int] = []
+    rig.budget.add_shrinker("window", asked.append, loss=0.0)
+    for number in range(30):
+        rig.ask([segment(f"once{number}", 20)])
+        rig.check()
+    assert not asked, "nobody else had to give way"
+
+
+def test_the_most_valuable_is_saved_first(tmp_path: Path) -> None:
+    rig = Rig(disk=CELL * 20 + 500, folder=tmp_path)
+    for document in (B, A, A, A, C):
+        rig.ask([document])
+    rig.tree.close()
+    assert rig.count("saved") == 1, "what would be evicted at once is not written"
+    assert Rig(disk=10**6, folder=tmp_path).held()[1] == {"a"}
+
+
+def test_recency_survives_a_restart(tmp_path: Path) -> None:
+    room = 2 * (CELL * 20 + 300)
+    for documents in ((A, B), (C,)):
+        rig = Rig(disk=room, folder=tmp_path, policy=LRU)
+        for document in documents:
+            rig.ask([document])
+        rig.tree.close()
+    assert Rig(disk=room, folder=tmp_path, policy=LRU).held()[1] == {"b", "c"}
+
+
 def test_what_is_remembered_of_the_past_gives_way_last() -> None:
     rig = Rig(limit=30_000, host=CELL * 40)
     for number in range(8):
@@ -261,6 +305,9 @@ def test_a_guess_counts_as_no_request_and_does_not_wait() -> None:
     assert rig.count("speculated") == 2
     assert rig.count("context_hits") == 0
     assert {node.usage.frequency for node in rig.nodes()} == {1}
+    rig.ask([SYSTEM, A])
+    assert rig.count("speculated") == 2, "the second request found what the first had asked for"
+    assert rig.count("context_hits") == 2
 
 
 def test_match_tells_where_a_path_is_and_changes_nothing(tmp_path: Path) -> None:
