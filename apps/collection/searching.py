@@ -64,7 +64,7 @@ class Searcher:
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
             with self._trace.span("full text", "search"):
-                condition = f"rowid IN ({_PASSING.format(clause)})" if where else ""
+                condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 lexical = self._catalog.lexical.search(db, query, depth, where=condition, params=params)
             near: list[tuple[int, float]] = []
             if vector is not None and index is not None:
