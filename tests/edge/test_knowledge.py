@@ -191,9 +191,18 @@ def test_the_most_valuable_is_saved_first(tmp_path: Path) -> None:
     assert Rig(disk=10**6, folder=tmp_path).held()[1] == {"a"}
 
 
+def test_what_is_worth_less_than_what_is_stored_is_not_written(tmp_path: Path) -> None:
+    rig = Rig(host=0, disk=CELL * 20 + 500, folder=tmp_path)
+    for document in (A, B, A, B, A, C):
+        rig.ask([document])
+    rig.check()
+    assert rig.held()[1] == {"a"}
+    assert rig.tree._states.disk.tier.policy.clock > 0, "but in the end a newcomer gets in"  # type: ignore[attr-defined]
+
+
 def test_recency_survives_a_restart(tmp_path: Path) -> None:
     room = 2 * (CELL * 20 + 300)
-    for documents in ((A, B), (C,)):
+    for documents in ((A, B), (A, B, A, B, A, B), (C,)):
         rig = Rig(disk=room, folder=tmp_path, policy=LRU)
         for document in documents:
             rig.ask([document])

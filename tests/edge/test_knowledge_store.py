@@ -76,6 +76,31 @@ def test_the_past_is_rewritten_in_place(tmp_path: Path) -> None:
         store.note(put, Usage(), 0.0)
 
 
+def test_a_torn_record_of_the_past_is_forgotten_and_the_state_kept(tmp_path: Path) -> None:
+    store, node = stored(tmp_path)
+    put = store.put(node, STATE, 3.25)
+    whole = put.path.read_bytes()
+    for place in range(16, 16 + 36):
+        put.path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        (found,) = store.scan()
+        assert (found.usage, found.priority) == (Usage(), 0.0)
+        store.read(found.state, memoryview(bytearray(len(STATE))))
+
+
+def test_a_state_has_its_name_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, node = stored(tmp_path)
+    store.put(node, STATE, 1.0)
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+    seen: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append(path.read_bytes()))
+    store.put(node, STATE[::-1], 1.0)
+    after = path.read_bytes()
+    assert before != after
+    assert seen[0] == before, "as long as the new file is not flushed, the old one stands"
+    assert seen[1:] in ([], [after])
+
+
 def test_another_models_states_are_removed(tmp_path: Path) -> None:
     store, node = stored(tmp_path)
     store.put(node, STATE, 1.0)
