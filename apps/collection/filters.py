@@ -97,7 +97,8 @@ def glob_regex(pattern: str) -> str:
     """
     text = pattern.replace("\\", "/").removesuffix("/")
     absolute = text.startswith("/") or re.match(r"[A-Za-z]:/", text) is not None
-    out = "" if absolute else "(?:.*/)?"
+    # What begins anywhere begins after a slash: before the first one of an absolute path there is no name to match.
+    out = "" if absolute else "(?:.*/|(?=[^/]))"
     position = 0
     while position < len(text):
         if text.startswith("**/", position):

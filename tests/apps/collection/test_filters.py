@@ -6,7 +6,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge.apps.collection.filters import Filters
@@ -97,6 +97,7 @@ filters = st.builds(
 
 
 @given(files, filters)
+@example([File("/a", "pdf", 0, datetime(2020, 1, 1))], Filters(paths=("*/a",)))
 def test_what_passes_is_what_the_naive_twin_lets_pass(some: list[File], conditions: Filters) -> None:
     assert passing(some, conditions) == [f.path for f in some if naive(f, conditions)]
 
