@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +14,7 @@ import numpy.typing as npt
 from edge.apps.collection.libraries import charge, engine_libraries
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.store.database import Database
+from edge.apps.store.models import EmbedderIdentity, Slot
 from edge.budget import Lease, MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, ModelError
@@ -25,52 +24,7 @@ from edge.trace import Trace
 
 _SETTING = "embedder"
 
-Model = TypeVar("Model", Embedder, Reranker)
 Result = TypeVar("Result")
-
-
-class _Slot(Generic[Model]):
-    """A model that is open, or will be: `chosen` by name or path, or handed over open and then not ours to close."""
-
-    def __init__(self, chosen: str | Model | None) -> None:
-        self.chosen: str | Model | None = chosen
-        self.model: Model | None = None
-        self.lock = threading.RLock()
-
-    def give(self) -> bool:
-        """Closes the model if it is idle and ours; returns whether it did."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            return self.close()
-        finally:
-            self.lock.release()
-
-    def close(self) -> bool:
-        """Closes the model if it is ours, when its request has ended."""
-        with self.lock:
-            model, self.model = self.model, None
-            if model is None or model is self.chosen:
-                return False
-            model.close()
-            return True
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedderIdentity:
-    """Which model made a collection's vectors.
-
-    Attributes:
-        name: what it is called.
-        source: the name or path it was opened by.
-        fingerprint: changes with any of its weights.
-        dim: width of a vector.
-    """
-
-    name: str
-    source: str
-    fingerprint: str
-    dim: int
 
 
 class Models:
@@ -93,14 +47,14 @@ class Models:
         self._trace = trace
         self._opening = threading.Lock()
         self._libraries: Lease | None = None
-        self._embedder: _Slot[Embedder] = _Slot(embedder)
-        self._reranker: _Slot[Reranker] = _Slot(reranker)
+        self._embedder: Slot[Embedder] = Slot(embedder)
+        self._reranker: Slot[Reranker] = Slot(reranker)
 
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None as long as none was ever claimed."""
         with self._database.read() as db:
             text = get_setting(db, _SETTING)
-        return None if text is None else EmbedderIdentity(**json.loads(text))
+        return None if text is None else EmbedderIdentity.from_json(text)
 
     def claim(self) -> None:
         """Writes the embedder into the collection. Once there is a passage, it can only be the same again.
@@ -111,7 +65,7 @@ class Models:
         identity = self._identity_of(self.embedder())
         with self._database.write() as db:
             if not _has_passages(db):
-                set_setting(db, _SETTING, json.dumps(asdict(identity)))
+                set_setting(db, _SETTING, identity.to_json())
 
     def embedder(self) -> Embedder:
         """The embedder, opened now if it was not.
@@ -209,7 +163,7 @@ class Models:
     def _identity_of(self, embedder: Embedder) -> EmbedderIdentity:
         model, chosen = embedder.model, self._embedder.chosen
         source = chosen or self._config.embedder if not isinstance(chosen, Embedder) else str(model.path)
-        return EmbedderIdentity(model.name, source or model.name, model.fingerprint, embedder.dim)
+        return EmbedderIdentity(model.name, str(source or model.name), model.fingerprint, embedder.dim)
 
     def _charge_libraries(self) -> None:
         with self._opening:

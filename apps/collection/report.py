@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.models import EmbedderIdentity
 from edge.apps.collection.roots import read_roots
+from edge.apps.store.models import EmbedderIdentity
 from edge.ivf.base import IndexStatus
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.store.models import EmbedderIdentity, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError
@@ -52,57 +50,6 @@ _WHOLE = 1 << 24
 Model = TypeVar("Model", TextEmbedder, TextReranker)
 
 
-class _Slot(Generic[Model]):
-    """A model that is open, or will be: `chosen` by name or path, or handed over open and then not ours to close."""
-
-    def __init__(self, chosen: str | Path | Model | None) -> None:
-        self.chosen: str | Path | Model | None = chosen
-        self.open: Model | None = None
-        self.lock = threading.RLock()
-
-    def close(self) -> bool:
-        """Closes the model if it is ours, after its request; whether it did."""
-        with self.lock:
-            model, self.open = self.open, None
-            if model is None or model is self.chosen:
-                return False
-            model.close()
-            return True
-
-    def give(self) -> bool:
-        """Closes the model if it is idle; whether it did."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            return self.close()
-        finally:
-            self.lock.release()
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedderIdentity:
-    """Which model made a memory's vectors.
-
-    Attributes:
-        name: what it is called.
-        source: the name or path to open it by; empty where it was handed over and has no files.
-        fingerprint: changes with any of its weights.
-        dim: width of a vector.
-    """
-
-    name: str
-    source: str
-    fingerprint: str
-    dim: int
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> EmbedderIdentity:
-        return cls(**json.loads(text))
-
-
 class Models:
     """Opens models on first use; where both do not fit at once, one makes room for the other. Thread-safe; each runs
     one request at a time."""
@@ -126,8 +73,8 @@ class Models:
         self._config = config
         self._trace = trace
         self._identity = identity
-        self._embedder: _Slot[TextEmbedder] = _Slot(embedder)
-        self._reranker: _Slot[TextReranker] = _Slot(reranker)
+        self._embedder: Slot[TextEmbedder] = Slot(embedder)
+        self._reranker: Slot[TextReranker] = Slot(reranker)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32.
@@ -187,7 +134,7 @@ class Models:
 
     def _open_embedder(self) -> TextEmbedder:
         slot = self._embedder
-        if slot.open is None:
+        if slot.model is None:
             opened = self._fitted(self._make_embedder, self._reranker.give)
             known = self._identity()
             if known is not None and known.fingerprint != fingerprint(opened):
@@ -198,14 +145,14 @@ class Models:
                     f"{_name(opened)} ({fingerprint(opened)[:12]}), and vectors of two models cannot be compared: open "
                     f"it with {known.name}, or export it and import it into a new one"
                 )
-            slot.open = opened
-        return slot.open
+            slot.model = opened
+        return slot.model
 
     def _open_reranker(self) -> TextReranker:
         slot = self._reranker
-        if slot.open is None:
-            slot.open = self._fitted(self._make_reranker, self._embedder.give)
-        return slot.open
+        if slot.model is None:
+            slot.model = self._fitted(self._make_reranker, self._embedder.give)
+        return slot.model
 
     def _make_embedder(self) -> TextEmbedder:
         chosen = self._embedder.chosen

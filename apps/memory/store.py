@@ -14,10 +14,11 @@ import platformdirs
 
 from edge.apps.memory.filters import register
 from edge.apps.memory.ledger import Ledger
-from edge.apps.memory.models import EmbedderIdentity, Models, TextEmbedder, TextReranker
+from edge.apps.memory.models import Models, TextEmbedder, TextReranker
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.upkeep import Upkeep
 from edge.apps.store.database import Database
+from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import StorageError
