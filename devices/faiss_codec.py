@@ -6,6 +6,7 @@ write to them, and parts can be merged without coding again.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -36,6 +37,8 @@ def _faiss() -> Any:
 
 class FaissCodecs:
     """The library the index trains its centroids and codecs with."""
+
+    libraries = ("faiss",)
 
     def __init__(self, *, threads: int = 0) -> None:
         """
@@ -115,6 +118,7 @@ class FaissCodec:
         self._lock = threading.Lock()
         self._index: Any = None
         self._lists: Any = None
+        self._steps: Vectors | None = None
 
     def encode(self, vectors: Vectors) -> Bytes:
         """Codes of `vectors` [n, dim]: uint8 [n, code_size]."""
@@ -131,6 +135,17 @@ class FaissCodec:
             return codes.view(np.float32)
         vectors: Vectors = self._open().sa_decode(codes)
         return vectors
+
+    def deviation(self, query: Vectors) -> float:
+        """Standard deviation of a score's error: that of rounding each component to one of 255 equal steps (SQ8)."""
+        if self.spec.exact:
+            return 0.0
+        if self.spec.name != "sq8":
+            return math.inf
+        if self._steps is None:
+            trained = _faiss().vector_to_array(self._open().sq.trained)  # lowest values, then ranges
+            self._steps = np.array(trained[self.spec.dim :], np.float32) / 255
+        return float(np.linalg.norm(query * self._steps)) / math.sqrt(12)
 
     def scanner(self) -> Scanner:
         """A scanner of one's own."""

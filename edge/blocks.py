@@ -24,6 +24,9 @@ ALIGNMENT = 4096
 
 _CRC_STEP = 1 << 20
 
+_ADVICE = 1 << 17
+"""Bytes announced by one call: of a longer range Linux may read only the device's read-ahead, often 128 KiB."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlockId:
@@ -142,7 +145,9 @@ class BlockFile:
         and not one after the other; they go to the page cache. Where the system takes no advice nothing happens."""
         if hasattr(os, "posix_fadvise"):
             for offset, nbytes in ranges:
-                os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+                for start in range(offset, offset + nbytes, _ADVICE):
+                    length = min(_ADVICE, offset + nbytes - start)
+                    os.posix_fadvise(self._fd, start, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Closes the file. Reading afterwards is an error."""

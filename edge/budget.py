@@ -7,9 +7,10 @@ What cannot be computed beforehand (a library's own tables) is charged by measur
 
 from __future__ import annotations
 
+import importlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -76,6 +77,9 @@ class MemoryBudget:
         self._leases: dict[int, Lease] = {}
         self._caches: list[_Cache] = []
         self._used = 0
+        self._importing = threading.Lock()
+        self._libraries: dict[str, int] = {}
+        self._library_lease = Lease(self, "libraries", 0)
         self.reserve("process", anonymous_resident() if baseline is None else baseline)
 
     @property
@@ -112,6 +116,32 @@ class MemoryBudget:
         that lock inside this one, wherever it may reserve while it holds it."""
         with self._lock:
             yield
+
+    def make_room(self, nbytes: int) -> int:
+        """Asks caches to give way until `nbytes` are free, or nobody gives any more: for those that lay out their work
+        in what is free before they reserve any of it.
+
+        Returns:
+            Bytes that are free now.
+        """
+        with self._lock:
+            self._ask(lambda: nbytes)
+            return self.free
+
+    def hold_libraries(self, names: Sequence[str]) -> None:
+        """Imports modules, and holds for good what the process grew by: those who use them come and go, the modules
+        stay. One that is missing is its user's business to report.
+
+        Raises:
+            BudgetExceeded: they do not fit. They are imported nevertheless, and charged when somebody asks again.
+        """
+        with self._importing:
+            for name in names:
+                if name not in self._libraries:
+                    with measured_growth() as growth, suppress(ImportError):
+                        importlib.import_module(name)
+                    self._libraries[name] = growth.nbytes
+            self._library_lease.resize(sum(self._libraries.values()))
 
     def add_shrinker(self, name: str, shrink: Shrinker, *, loss: float) -> Callable[[], None]:
         """Registers a cache that can give way.
@@ -170,12 +200,9 @@ class MemoryBudget:
         if nbytes < 0:
             raise ValueError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
-            # A cache that grows may itself be asked to give way, and then needs more: ask until nobody gives any more.
-            held = -1
-            while (growth := nbytes - lease.nbytes) > self.free and self._used != held:
-                held = self._used
-                self._shrink(growth)
-            if growth > self.free:
+            # A cache that grows may itself be asked to give way, and then needs more.
+            self._ask(lambda: nbytes - lease.nbytes)
+            if (growth := nbytes - lease.nbytes) > self.free:
                 self._refuse(lease.owner, growth)
             self._used += growth
             lease.nbytes = nbytes
@@ -183,6 +210,13 @@ class MemoryBudget:
                 self._leases[id(lease)] = lease
             else:
                 self._leases.pop(id(lease), None)
+
+    def _ask(self, wanted: Callable[[], int]) -> None:
+        """Asks caches until so many bytes are free, or nobody gives any more."""
+        held = -1
+        while (nbytes := wanted()) > self.free and self._used != held:
+            held = self._used
+            self._shrink(nbytes)
 
     def _shrink(self, wanted: int) -> None:
         """Asks caches until `wanted` bytes are free. What counts is the ledger, not what a cache says it gave."""

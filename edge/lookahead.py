@@ -36,12 +36,20 @@ _SAMPLES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A block that may be needed: where it is, and the name it has in the residency."""
+    """A block that may be needed.
+
+    Attributes:
+        source, block, nbytes: where it is, and its size.
+        key: the name it has in the residency.
+        beside: a range of the file (offset, nbytes) of which single rows may be needed once the block was read. The
+            system is told of it; it comes into the page cache, not into the residency.
+    """
 
     key: tuple[str, int]
     source: BlockFile
     block: BlockId
     nbytes: int
+    beside: tuple[int, int] | None = None
 
 
 Order = Iterator[Sequence[Predicted]]
@@ -223,6 +231,9 @@ class Lookahead:
                 for predicted in missing:
                     extent = predicted.source.extents[predicted.block]
                     predicted.source.announce([(extent.offset, extent.nbytes)])
+                for predicted in group:
+                    if predicted.beside is not None:
+                        predicted.source.announce([predicted.beside])
                 blocks = [(predicted.key, predicted.nbytes, self._reader(predicted)) for predicted in group]
                 asked = self._residency.prefetch(self, blocks, left[i])
                 if asked is None:

@@ -67,9 +67,14 @@ class LayerKernel(ABC):
 
 
 class Runtime(ABC):
-    """Compiles layers for one execution library."""
+    """Compiles layers for one execution library.
+
+    Attributes:
+        libraries: modules that it imports, and that stay when its kernels are gone.
+    """
 
     name: str
+    libraries: tuple[str, ...] = ()
 
     @abstractmethod
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> LayerKernel:

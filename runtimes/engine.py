@@ -105,21 +105,25 @@ class Engine:
         self._lock = threading.RLock()
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
 
-        with measured_growth() as library:
-            self.kernel = load_runtime(runtime).layer_kernel(
-                model.spec.layer, threads=threads, hidden_dtype=self._dtype
-            )
+        chosen = load_runtime(runtime)
+        libraries = 0
+        try:
+            budget.hold_libraries(("tokenizers", *chosen.libraries))
+        except BudgetExceeded as error:
+            libraries = error.asked  # refused below, with all else that is needed
+        with measured_growth() as compiled:
+            self.kernel = chosen.layer_kernel(model.spec.layer, threads=threads, hidden_dtype=self._dtype)
         with measured_growth() as vocabulary:
             self.tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256)
             self.tokenizer.load()
         # A vocabulary of which only the needed pieces are loaded grows with the first texts.
         self._tokenizer_nbytes = max(vocabulary.nbytes, self.tokenizer.nbytes)
-        room = budget.free - library.nbytes - self._tokenizer_nbytes
+        room = budget.free - compiled.nbytes - self._tokenizer_nbytes
         self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, runtime, threads, room)
-        capacity = self._row_capacity(library.nbytes)
+        capacity = self._row_capacity(libraries + compiled.nbytes)
         head_nbytes = model.file.nbytes(HEAD)
         self._leases = [
-            budget.reserve(f"{runtime} runtime", library.nbytes),
+            budget.reserve(f"{runtime} runtime", compiled.nbytes),
             budget.reserve("headroom", HEADROOM),
             budget.reserve("head", head_nbytes),
         ]
@@ -252,18 +256,22 @@ class Engine:
         most = sum(min(len(text), self.max_tokens) for text in texts if isinstance(text, str))
         return self.budget.reserve("tokenizing", _TOKENIZING * most)
 
-    def _row_capacity(self, library: int) -> int:
+    def _row_capacity(self, runtime: int) -> int:
         """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least.
+
+        Args:
+            runtime: bytes that the runtime holds and nobody has charged yet.
 
         Raises:
             BudgetExceeded: not even the least fits.
         """
         model, budget = self.model, self.budget
         one = self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=self._longest_prefix())
-        fixed = library + HEADROOM + model.file.nbytes(HEAD) + SLACK
+        fixed = runtime + HEADROOM + model.file.nbytes(HEAD) + SLACK
         floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
-        needed = budget.used + fixed + floor + max(self._tokenizer_nbytes, least(one))
-        self.needed = needed
+        own = fixed + floor + max(self._tokenizer_nbytes, least(one))
+        budget.make_room(own)
+        self.needed = needed = budget.used + own
         if needed > budget.limit:
             raise too_small(model, budget.limit, needed)
         wanted = max(LEAST_ROWS, int(model.embedding.rows * self.tuning.row_share))
@@ -290,13 +298,17 @@ class Engine:
         )
 
     def _arrange(self, request: Request) -> Arrangement:
-        available = self.budget.free + self.window.buffers * self.window.block_nbytes
+        available = self._available()
         resident = None if self.tuning.offload is None else not self.tuning.offload
         chosen = arrange(request, available, resident=resident)
         if (chosen is None or not chosen.saturated) and self._tokenizer_lease.nbytes:
             # Loading the tokenizer again next time costs less than starving the cores now.
             self._drop_tokenizer(self._tokenizer_nbytes)
             return self._arrange(request)
+        if chosen is None:
+            self.budget.make_room(least(request) - self.window.buffers * self.window.block_nbytes)
+            available = self._available()
+            chosen = arrange(request, available, resident=resident)
         if chosen is None:
             held = self.budget.limit - available
             needed = held + least(request)
@@ -310,6 +322,10 @@ class Engine:
                 needed=needed,
             )
         return chosen
+
+    def _available(self) -> int:
+        """Bytes for weights, workspace and states."""
+        return self.budget.free + self.window.buffers * self.window.block_nbytes
 
     def _states(self, batch: TokenBatch, arrangement: Arrangement) -> HiddenStates:
         width = self.model.spec.layer.hidden

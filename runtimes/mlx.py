@@ -24,6 +24,7 @@ class MlxRuntime(Runtime):
     """
 
     name = "mlx"
+    libraries = ("mlx.core",)
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> MlxLayerKernel:
         try:

@@ -46,6 +46,7 @@ class OnnxRuntime(Runtime):
     """Runs every `LayerSpec` with onnxruntime >= 1.20 on the CPU."""
 
     name = "onnx"
+    libraries = ("onnx", "onnxruntime")
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> OnnxLayerKernel:
         try:

@@ -14,6 +14,7 @@ _BENCHES = {
     "memory": "edge.apps.bench.memory:memory",
     "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",
     "rerank-quality": "edge.apps.bench.rerank_quality:rerank_quality",
+    "search-quality": "edge.apps.bench.search_quality:search_quality",
 }
 
 

@@ -18,7 +18,6 @@ from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.indexing import Progress
-from edge.apps.collection.libraries import INDEX, charge
 from edge.apps.collection.models import Models
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
 from edge.apps.collection.roots import absolute, read_roots, resolved
@@ -26,7 +25,7 @@ from edge.apps.collection.schema import migrations
 from edge.apps.collection.searching import POOL, Searcher
 from edge.apps.collection.writing import Writer, text_name
 from edge.apps.store.database import Database
-from edge.budget import Lease, MemoryBudget
+from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError
 from edge.ivf.index import VectorIndex
@@ -95,7 +94,6 @@ class Collection:
         self.database = Database(self.path / DATABASE, migrations(), budget=self.budget, read_only=read_only)
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
-        self._libraries: Lease | None = None
         catalog = Catalog()
         self._models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
         self._searcher = Searcher(self.database, catalog, self.budget, self.trace)
@@ -127,8 +125,6 @@ class Collection:
                 return self._vectors
             if self._vectors is not None:  # another model was chosen while the collection was empty
                 self._vectors.close()
-            if self._libraries is None:
-                self._libraries = charge(self.budget, INDEX)
             self._vectors = VectorIndex(
                 self.path / SEGMENTS, identity.dim, budget=self.budget, trace=self.trace, threads=self.config.threads
             )
@@ -166,14 +162,16 @@ class Collection:
         of the collection, or is left out there, is ignored. Raises as `index` does."""
         return self._writer.update([absolute(path) for path in paths], progress=progress)
 
-    def add(self, items: Item | Sequence[Item], *, ids: Sequence[str] | None = None, title: str = "") -> list[str]:
+    def add(
+        self, items: Item | Sequence[Item], *, ids: Sequence[str] | None = None, title: str | Sequence[str] = ""
+    ) -> list[str]:
         """Adds texts, and files or folders; what is there already is replaced.
 
         Args:
             items: strings are texts, `Path` objects are files or folders; so is a string that is the absolute path of
                 something that exists.
             ids: names of the texts, one for each item; made from the content if not given.
-            title: of the texts: embedded with every passage of them.
+            title: of all texts, or one for each item: embedded with every passage of them.
 
         Returns:
             The `path` under which each item is found.
@@ -184,19 +182,22 @@ class Collection:
         given = _listed(items)
         if ids is not None and len(ids) != len(given):
             raise InputError(f"{len(given)} items came with {len(ids)} ids")
-        texts: dict[str, str] = {}
+        titles = [title] * len(given) if isinstance(title, str) else list(title)
+        if len(titles) != len(given):
+            raise InputError(f"{len(given)} items came with {len(titles)} titles")
+        texts: dict[str, tuple[str, str]] = {}
         files: list[str] = []
         names: list[str] = []
         for i, item in enumerate(given):
             if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
                 names.append(ids[i] if ids is not None else text_name(item))
-                texts[names[-1]] = item
+                texts[names[-1]] = (item, titles[i])
             else:
                 names.append(resolved(item))
                 files.append(names[-1])
         with self._writer.lock():
             if texts:
-                self._writer.add_texts(texts, title)
+                self._writer.add_texts(texts)
             if files:
                 self._writer.index(files, retry=False, progress=None)
         return names
@@ -227,11 +228,11 @@ class Collection:
         where: Conditions = None,
         min_score: float = 0.0,
     ) -> list[Hit]:
-        """The passages that answer a query best, best first: BM25 and vectors fused by rank, and the best of them
-        reranked by the cross-encoder (GRATING). A hit that continues another one is merged into it.
+        """The passages that answer a query best, best first: BM25 and vectors fused, and the best of them reranked by
+        the cross-encoder (GRATING). A hit that continues another one is merged into it.
 
         Args:
-            rerank: False leaves the order at the fused ranks, and the reranker unopened.
+            rerank: False leaves the fused order, and the reranker unopened.
             pool: candidates that are reranked.
             where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
             min_score: hits below are left out.
@@ -322,9 +323,6 @@ class Collection:
             if self._vectors is not None:
                 self._vectors.close()
                 self._vectors = None
-            if self._libraries is not None:
-                self._libraries.release()
-                self._libraries = None
         self.database.close()
 
     def __enter__(self) -> Collection:

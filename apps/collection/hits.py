@@ -16,7 +16,7 @@ class Stages:
     Attributes:
         lexical_rank, lexical_score: among the BM25 results.
         vector_rank, vector_score: among the nearest vectors; the score is the cosine.
-        fused_rank, fused_score: after reciprocal rank fusion; 1 is first place in every ranking.
+        fused_rank, fused_score: after both were fused by their scores; the score is in 0 ... 1.
         relevance: the reranker's own probability that the passage answers the query, in 0 ... 1.
     """
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.libraries import charge, engine_libraries
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.store.database import Database
-from edge.apps.store.models import EmbedderIdentity, Slot
-from edge.budget import Lease, MemoryBudget
+from edge.apps.store.models import EmbedderIdentity, Slot, fitted
+from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import BudgetExceeded, ModelError
+from edge.errors import ModelError
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
 
 _SETTING = "embedder"
-
-Result = TypeVar("Result")
 
 
 class Models:
@@ -45,8 +39,6 @@ class Models:
         self._config = config
         self._budget = budget
         self._trace = trace
-        self._opening = threading.Lock()
-        self._libraries: Lease | None = None
         self._embedder: Slot[Embedder] = Slot(embedder)
         self._reranker: Slot[Reranker] = Slot(reranker)
 
@@ -100,8 +92,7 @@ class Models:
                 slot.model = chosen
             elif slot.model is None:
                 name = chosen if isinstance(chosen, str) else ""
-                self._charge_libraries()
-                slot.model = self._fitted(
+                slot.model = fitted(
                     lambda: Reranker(name, budget=self._budget, config=self._config, trace=self._trace),
                     self._embedder.give,
                 )
@@ -111,23 +102,17 @@ class Models:
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
         with self._embedder.lock:
-            return self._fitted(lambda: self.embedder().embed(texts, query=query), self._reranker.give)
+            return fitted(lambda: self.embedder().embed(texts, query=query), self._reranker.give)
 
     def rank(self, query: str, passages: Sequence[str], top_k: int) -> list[Ranked]:
         """The best `top_k` passages of those given in retrieval order."""
         with self._reranker.lock:
-            return self._fitted(
-                lambda: self.reranker().rank(query, passages, top_k, retrieved=True), self._embedder.give
-            )
+            return fitted(lambda: self.reranker().rank(query, passages, top_k, retrieved=True), self._embedder.give)
 
     def close(self) -> None:
         """Gives back the memory of the models that were opened here."""
         self._embedder.close()
         self._reranker.close()
-        with self._opening:
-            if self._libraries is not None:
-                self._libraries.release()
-                self._libraries = None
 
     def _open_embedder(self) -> Embedder:
         chosen = self._embedder.chosen
@@ -136,8 +121,7 @@ class Models:
         identity = self.identity()
         # Unless somebody chose a model, it is the collection's own, not today's default.
         name = chosen or self._config.embedder or (identity.source if identity else "")
-        self._charge_libraries()
-        return self._fitted(
+        return fitted(
             lambda: Embedder(name, budget=self._budget, config=self._config, trace=self._trace), self._reranker.give
         )
 
@@ -164,27 +148,6 @@ class Models:
         model, chosen = embedder.model, self._embedder.chosen
         source = chosen or self._config.embedder if not isinstance(chosen, Embedder) else str(model.path)
         return EmbedderIdentity(model.name, str(source or model.name), model.fingerprint, embedder.dim)
-
-    def _charge_libraries(self) -> None:
-        with self._opening:
-            if self._libraries is None:
-                self._libraries = charge(self._budget, engine_libraries(self._config.runtime))
-
-    def _fitted(self, work: Callable[[], Result], give: Callable[[], bool]) -> Result:
-        """What `work` returns; where it does not fit, after caches have given way, and then the other model. An engine
-        looks at what is free before it asks for any of it, so nobody has given way for it yet when it refuses."""
-        try:
-            return work()
-        except BudgetExceeded as error:
-            missing = max(0, self._budget.free) + error.needed - self._budget.limit
-        with suppress(BudgetExceeded):
-            self._budget.reserve("room", missing).release()
-        try:
-            return work()
-        except BudgetExceeded:
-            if not give():
-                raise
-        return work()
 
 
 def _has_passages(db: sqlite3.Connection) -> bool:

@@ -101,12 +101,13 @@ class Writer:
             scopes = [path for below_it in changed.values() for path in below_it]
             return self._run(scanned, roots, scopes, retry=False, progress=progress)
 
-    def add_texts(self, texts: dict[str, str], title: str) -> IndexReport:
-        """Adds texts by name."""
+    def add_texts(self, texts: dict[str, tuple[str, str]]) -> IndexReport:
+        """Adds texts, each with its title, by name."""
         with self.lock():
             run = Run(self._database, self._catalog, self._budget, self._trace)
             index = self._index()
-            run.take_in((self._prepared(name, text, title) for name, text in texts.items()), index, self._models.embed)
+            prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
+            run.take_in(prepared, index, self._models.embed)
             run.maintain(index)
             return run.report()
 

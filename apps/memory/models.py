@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.store.models import EmbedderIdentity, Slot
+from edge.apps.store.models import EmbedderIdentity, Slot, fitted
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import BudgetExceeded, InputError, ModelError
+from edge.errors import InputError, ModelError
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
@@ -46,8 +46,6 @@ class TextReranker(Protocol):
 
 _WHOLE = 1 << 24
 """Tokens no text has."""
-
-Model = TypeVar("Model", TextEmbedder, TextReranker)
 
 
 class Models:
@@ -84,7 +82,7 @@ class Models:
             BudgetExceeded: the limit is too small for it.
         """
         with self._embedder.lock:
-            return self._open_embedder().embed(texts, query=query)
+            return fitted(lambda: self._open_embedder().embed(texts, query=query), self._reranker.give)
 
     def rank(self, query: str, docs: Sequence[str], *, retrieved: bool) -> list[Ranked]:
         """All of `docs` (at least one), best first.
@@ -94,7 +92,9 @@ class Models:
             BudgetExceeded: the limit is too small for it.
         """
         with self._reranker.lock:
-            return self._open_reranker().rank(query, docs, None, retrieved=retrieved)
+            return fitted(
+                lambda: self._open_reranker().rank(query, docs, None, retrieved=retrieved), self._embedder.give
+            )
 
     def describe(self) -> EmbedderIdentity:
         """The embedder, opened if it was not; raises as `embed`."""
@@ -135,7 +135,7 @@ class Models:
     def _open_embedder(self) -> TextEmbedder:
         slot = self._embedder
         if slot.model is None:
-            opened = self._fitted(self._make_embedder, self._reranker.give)
+            opened = fitted(self._make_embedder, self._reranker.give)
             known = self._identity()
             if known is not None and known.fingerprint != fingerprint(opened):
                 if opened is not slot.chosen:
@@ -151,7 +151,7 @@ class Models:
     def _open_reranker(self) -> TextReranker:
         slot = self._reranker
         if slot.model is None:
-            slot.model = self._fitted(self._make_reranker, self._embedder.give)
+            slot.model = fitted(self._make_reranker, self._embedder.give)
         return slot.model
 
     def _make_embedder(self) -> TextEmbedder:
@@ -168,14 +168,6 @@ class Models:
         if chosen is not None and not isinstance(chosen, str | Path):
             return chosen
         return Reranker(chosen or "", budget=self._budget, config=self._config, trace=self._trace)
-
-    def _fitted(self, make: Callable[[], Model], give: Callable[[], bool]) -> Model:
-        try:
-            return make()
-        except BudgetExceeded:
-            if not give():
-                raise
-        return make()
 
 
 def fingerprint(model: object) -> str:

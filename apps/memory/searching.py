@@ -18,11 +18,8 @@ from edge.apps.memory.moments import Clock, age_days, stamp
 from edge.apps.memory.records import SELECT, Record, read_records, visible
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
+from edge.apps.store.fusion import convex_combination
 from edge.errors import InputError
-
-_LEAST = 1.0
-"""A best BM25 score below this counts as this: words that most memories hold say nothing, even where they are all there
-is."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -33,8 +30,8 @@ POOL = 40
 """Fused candidates that are reranked, at least."""
 
 WORDS = 0.4
-"""Weight of BM25 beside the vectors' 0.6. Ranks alone (reciprocal rank fusion) lose to BM25 where the vectors are much
-weaker than the words, as they are on short turns of conversations; scores do not (`edge bench memory`)."""
+"""Weight of BM25 beside the vectors' 0.6. On short turns of conversations vectors are much weaker than words: ranks
+alone (reciprocal rank fusion) lose to BM25, scores do not (`edge bench memory`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ class Searcher:
         if top_k == 0:
             return []
         found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired)
-        fused = fuse(found.words, found.near)[: max(POOL, top_k)]
+        fused = convex_combination(found.words, found.near, WORDS)[: max(POOL, top_k)]
         candidates = [
             Candidate(
                 found.records[identifier],
@@ -273,22 +270,6 @@ def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> l
         details = {**candidate.details, "recency": recency, "importance": importance}
         weighed.append(replace(candidate, score=score, details=details))
     return sorted(weighed, key=lambda candidate: -candidate.score)
-
-
-def fuse(words: Mapping[int, float], near: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Ids with their fused score in 0 ... 1, best first: a convex combination of BM25, relative to the query's best,
-    and cosine (Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", 2023).
-
-    Args:
-        words: BM25 scores of what matches by words.
-        near: cosines of all candidates.
-    """
-    best = max([_LEAST, *words.values()])
-    scores = {
-        identifier: WORDS * words.get(identifier, 0.0) / best + (1 - WORDS) * max(0.0, cosine)
-        for identifier, cosine in near.items()
-    }
-    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict[str, float | int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
+
+from edge.errors import BudgetExceeded
 
 
 class Closable(Protocol):
@@ -17,6 +20,7 @@ class Closable(Protocol):
 
 
 Model = TypeVar("Model", bound=Closable)
+Result = TypeVar("Result")
 
 
 class Slot(Generic[Model]):
@@ -49,6 +53,20 @@ class Slot(Generic[Model]):
                 return False
             model.close()
             return True
+
+
+def fitted(work: Callable[[], Result], give: Callable[[], bool]) -> Result:
+    """What `work` returns; where it does not fit, after another model has given way by `give`.
+
+    Raises:
+        BudgetExceeded: it does not fit then either, or nothing was given.
+    """
+    try:
+        return work()
+    except BudgetExceeded:
+        if not give():
+            raise
+    return work()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,12 @@ CHECKSUM_NBYTES = 4
 ID_NBYTES = 8
 
 RESCORE = 8
-"""Candidates scored exactly for each result asked for, where codes are not exact; the measured recall counts on it."""
+"""Candidates for each result asked for that are scored exactly at most, where codes are not exact; the measured recall
+counts on it."""
+
+DEVIATIONS = 6.0
+"""A candidate is scored exactly while its vector may beat that of the last result by its code, both being wrong by so
+many standard deviations against it."""
 
 NO_ROWS: npt.NDArray[np.int32] = np.empty(0, np.int32)
 NO_IDS: Ids = np.empty(0, np.int64)
@@ -96,6 +101,10 @@ class Codec(Protocol):
 
     def decode(self, codes: Bytes) -> Vectors:
         """What `codes` [n, code_size] stand for: float32 [n, dim]."""
+
+    def deviation(self, query: Vectors) -> float:
+        """Standard deviation of the difference between a code's inner product with `query` [dim] and its vector's.
+        Infinite where the codec cannot tell."""
 
     def scanner(self) -> Scanner:
         """A scanner of one's own."""

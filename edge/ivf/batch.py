@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease
-from edge.ivf.base import RESCORE, CodecSpec, Ids, Snapshot, Vectors
+from edge.ivf.base import DEVIATIONS, RESCORE, CodecSpec, Ids, Snapshot, Vectors
 from edge.ivf.dispatcher import Dispatcher
 from edge.ivf.plan import PartScan, Plan
 from edge.ivf.rescoring import Reading, Rescorer, best
@@ -190,6 +190,11 @@ class Batch:
                 self._again.append(query)  # more rows tie at the cut than a heap has kept
                 return
             kept = scores >= cut
+            scores, labels = scores[kept], labels[kept]
+        if len(scores) > self._k:
+            last = np.partition(scores, len(scores) - self._k)[len(scores) - self._k]
+            margin = 2 * DEVIATIONS * self._snapshot.codec.deviation(self._queries[query])
+            kept = scores >= last - margin
             scores, labels = scores[kept], labels[kept]
         if self._rescorer is None or not len(labels):
             self._emit(query, *best(scores, self.plan.ids(labels), self._k))

@@ -68,6 +68,7 @@ class VectorIndex:
         Raises:
             InputError: `dim` is below 1.
             CapabilityError: the default device or codecs are not installed.
+            BudgetExceeded: the codecs' library does not fit.
         """
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
@@ -77,8 +78,9 @@ class VectorIndex:
         self._own_device: Any = None
         if device is None:
             device = self._own_device = load("edge.devices", "cpu")(budget, trace=self._trace)
-        codecs = codecs or load("edge.codecs", "faiss")(threads=threads)
-        assert codecs is not None
+        if codecs is None:
+            codecs = load("edge.codecs", "faiss")(threads=threads)
+            budget.hold_libraries(codecs.libraries)
         assert device is not None
         segments = OpenSegments(directory, budget)
         self._snapshots = Snapshots(segments, codecs, dim, budget)
@@ -186,7 +188,9 @@ class VectorIndex:
     ) -> Lookahead:
         """Starts fetching what queries near `queries` [q, dim] will need; see `Searcher.lookahead`. Raises as `search`
         does."""
-        return self._searcher.lookahead(self._snapshots.current(db), queries, nbytes=nbytes, seconds=seconds)
+        snapshot = self._snapshots.current(db)
+        nprobe = choose_nprobe(snapshot, self.options.recall_target)
+        return self._searcher.lookahead(snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds)
 
     def status(self, db: sqlite3.Connection) -> IndexStatus:
         """The state of the index in numbers.

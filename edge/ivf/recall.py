@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.ivf.base import RESCORE, Codec, Ids, Vectors
+from edge.ivf.base import DEVIATIONS, RESCORE, Codec, Ids, Vectors
 from edge.ivf.rewriting import Source, live_rows
 from edge.ivf.sampling import sample
 
@@ -37,7 +37,7 @@ def measure(
 ) -> Curve:
     """Random rows are the queries; their exact neighbours, themselves excluded, are found by reading every row once. A
     neighbour counts as found with so many lists if its list is among them and, where candidates are re-scored, if its
-    code is among the query's best codes of the whole collection (with fewer lists it has fewer rivals).
+    code would make it a candidate in the whole collection (with fewer lists it has fewer rivals).
 
     Args:
         sources: the segments, in lists of these `centroids` [nlist, dim].
@@ -73,7 +73,10 @@ def measure(
         kept = exact.ids >= 0
         total = int(kept.sum())
         if not codec.spec.exact:
-            kept &= (exact.ids[:, :, None] == coded.ids[:, None, :]).any(axis=2)
+            last = np.partition(coded.scores, pool - NEIGHBOURS, axis=1)[:, pool - NEIGHBOURS]
+            margin = 2 * DEVIATIONS * np.array([codec.deviation(query) for query in queries])
+            candidates = np.where(coded.scores >= (last - margin)[:, None], coded.ids, -1)
+            kept &= (exact.ids[:, :, None] == candidates[:, None, :]).any(axis=2)
         return _curve(before[kept], total, len(centroids))
 
 

@@ -31,6 +31,9 @@ _GROUP = 16
 
 _SMOOTHING = 0.2
 
+_ANNOUNCED = 4
+"""The vectors of so many times more lists than are probed are announced: the prediction is not the query."""
+
 
 class Searcher:
     """Searches the lists of one index. Thread-safe: each search works on a snapshot of its own.
@@ -113,11 +116,19 @@ class Searcher:
         return results.found()
 
     def lookahead(
-        self, snapshot: Snapshot, queries: Vectors, *, nbytes: int | None = None, seconds: float | None = None
+        self,
+        snapshot: Snapshot,
+        queries: Vectors,
+        *,
+        nprobe: int = 1,
+        nbytes: int | None = None,
+        seconds: float | None = None,
     ) -> Lookahead:
         """Starts fetching the lists that queries like `queries` [q, dim] would probe, nearest first.
 
         Args:
+            nprobe: what a search will probably probe: where candidates are re-scored, the vectors of the nearest lists
+                are announced to the system, too.
             nbytes: at most so many bytes, split equally over the queries; half of the tier's room if not given.
             seconds: until the search is expected. Bytes are then also bounded by what the link moves in that time, or
                 past it where that pays (see `edge.lookahead.bytes_to_fetch`).
@@ -140,7 +151,7 @@ class Searcher:
         return Lookahead(
             tier.residency,
             tier.device.link,
-            [_order(snapshot, query) for query in queries],
+            [_order(snapshot, query, _ANNOUNCED * nprobe) for query in queries],
             nbytes=limit,
             seconds=seconds,
             overrun=overrun,
@@ -266,7 +277,12 @@ def _live_pending(snapshot: Snapshot, allowed: Ids | None) -> npt.NDArray[np.boo
     return slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
 
 
-def _order(snapshot: Snapshot, query: Vectors) -> Iterator[list[Predicted]]:
-    """The parts of all lists, those of the nearest list first."""
-    for number in probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist():
-        yield [Predicted(part.key, part.source, part.codes, part.nbytes) for part in snapshot.lists[number]]
+def _order(snapshot: Snapshot, query: Vectors, rescored: int) -> Iterator[list[Predicted]]:
+    """The parts of all lists, those of the nearest list first; those of the first `rescored` with their vectors."""
+    for place, number in enumerate(probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()):
+        group = []
+        for part in snapshot.lists[number]:
+            table = part.vectors if place < rescored else None
+            beside = None if table is None else (table.offset, table.rows * table.row_nbytes)
+            group.append(Predicted(part.key, part.source, part.codes, part.nbytes, beside))
+        yield group

@@ -57,6 +57,18 @@ def test_scanning(name: str, vectors: np.ndarray) -> None:
         np.testing.assert_allclose(scores, expected[found, number], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_score_s_deviation_is_known_or_infinite(name: str, vectors: np.ndarray) -> None:
+    codecs = FaissCodecs(threads=1)
+    codec = codecs.open(codecs.train(name, vectors, seed=1))
+    errors = (codec.decode(codec.encode(vectors)) - vectors) @ vectors[:20].T
+    found = [codec.deviation(query) for query in vectors[:20]]
+    if name == "sq8":
+        assert found == pytest.approx(errors.std(axis=0), rel=0.25)
+    else:
+        assert found == [0.0 if name == "flat" else float("inf")] * 20
+
+
 def test_scanners_in_many_threads(vectors: np.ndarray) -> None:
     codecs = FaissCodecs()
     codec = codecs.open(codecs.train("pq", vectors, seed=1))

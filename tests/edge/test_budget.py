@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -261,6 +262,42 @@ def test_charge_passes_an_error_on_and_holds_nothing() -> None:
     with pytest.raises(KeyError), budget.charge("tables"):
         raise KeyError
     assert budget.used == 0
+
+
+def test_room_is_made_by_caches_the_cheapest_first_and_reserved_by_nobody() -> None:
+    budget = MemoryBudget(1000, baseline=100)
+    dear, cheap = Cache(budget, "dear", 300, loss=2), Cache(budget, "cheap", 400, loss=1, step=50)
+    assert budget.make_room(150) == 200
+    assert (cheap.asked, dear.asked) == ([], [])
+    assert budget.make_room(320) == 350
+    assert (cheap.lease.nbytes, dear.lease.nbytes) == (250, 300)
+    assert budget.make_room(2000) == 900
+    assert budget.holders() == {"process": 100}
+
+
+def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "heavy_one.py").write_text("held = b'x' * 20_000_000")
+    (tmp_path / "heavy_two.py").write_text("held = b'x' * 30_000_000")
+    budget = MemoryBudget(10**12, baseline=0)
+    budget.hold_libraries(["heavy_one", "there_is_no_such_module"])
+    assert budget.holders()["libraries"] == pytest.approx(20_000_000, abs=1_500_000)
+    budget.hold_libraries(["heavy_two"])
+    budget.hold_libraries(["heavy_one", "heavy_two"])
+    assert budget.holders()["libraries"] == pytest.approx(50_000_000, abs=1_500_000)
+
+
+def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "heavy_three.py").write_text("held = b'x' * 20_000_000")
+    budget = MemoryBudget(30_000_000, baseline=0)
+    other = budget.reserve("other", 25_000_000)
+    with pytest.raises(BudgetExceeded) as caught:
+        budget.hold_libraries(["heavy_three"])
+    assert caught.value.asked == pytest.approx(20_000_000, abs=1_500_000)
+    other.release()
+    budget.hold_libraries(["heavy_three"])  # it is there already, and does not make the process grow any more
+    assert budget.holders()["libraries"] == caught.value.asked
 
 
 def test_relieve_asks_caches_only_for_what_reality_is_over() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,9 @@ class NaiveCodec:
             return np.ascontiguousarray(codes).view(np.float32)
         return (codes.astype(np.float32) - 128) / 8
 
+    def deviation(self, query: Vectors) -> float:
+        return 0.0 if self.spec.exact else float(np.linalg.norm(query)) / 8 / 12**0.5
+
     def scanner(self) -> NaiveScanner:
         self.scans += 1
         return NaiveScanner(self)
@@ -59,6 +62,17 @@ class WatchedFile(BlockFile):
     def __init__(self, path: Path, extents: dict[BlockId, Extent]) -> None:
         super().__init__(path, extents)
         self.reads: list[int] = []
+        self.rows_read = 0
+        self.announced: list[tuple[int, int]] = []
+
+    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+        self.rows_read += len(rows)
+        super().read_rows(table, rows, out)
+
+    def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
+        ranges = list(ranges)
+        self.announced += ranges
+        super().announce(ranges)
 
     def read(self, block: BlockId, into: memoryview) -> None:
         self.reads.append(block.index)

@@ -241,6 +241,11 @@ def test_texts_are_added_found_replaced_and_deleted(collection: Collection, cons
         collection.add("  \n ")
     with pytest.raises(InputError, match="2 items came with 1 ids"):
         collection.add(["a", "b"], ids=["a"])
+    collection.add(["Salt dissolves.", "Oil floats."], ids=["salt", "oil"], title=["In water", "On water"])
+    titles = {hit.path: hit.title for hit in collection.search("salt oil", 5)}
+    assert (titles["salt"], titles["oil"]) == ("In water", "On water")
+    with pytest.raises(InputError, match="2 items came with 1 titles"):
+        collection.add(["a", "b"], title=["A"])
     consistent(collection)
 
 

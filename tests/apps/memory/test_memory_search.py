@@ -11,7 +11,6 @@ import pytest
 from naive.words import WordReranker
 
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.searching import WORDS, fuse
 from edge.apps.memory.writing import CONTEXT, in_context
 
 Make = Callable[..., Memory]
@@ -19,18 +18,6 @@ Make = Callable[..., Memory]
 
 def texts(result: dict[str, Any]) -> list[str]:
     return [found["memory"] for found in result["results"]]
-
-
-def test_words_and_vectors_are_fused_by_their_scores() -> None:
-    fused = fuse({1: 8.0, 2: 4.0}, {1: 0.1, 2: 0.9, 3: 0.95, 4: -0.5})
-    expected = {1: WORDS + (1 - WORDS) * 0.1, 2: WORDS / 2 + (1 - WORDS) * 0.9, 3: (1 - WORDS) * 0.95, 4: 0.0}
-    assert [i for i, _ in fused] == sorted(expected, key=lambda i: -expected[i])
-    assert dict(fused) == pytest.approx(expected)
-
-
-def test_words_that_say_nothing_weigh_nothing() -> None:
-    """FTS5 gives a term that most rows hold a weight near zero; that must not become the best there is."""
-    assert dict(fuse({1: 1e-6}, {1: 0.5}))[1] == pytest.approx((1 - WORDS) * 0.5, abs=1e-5)
 
 
 def test_the_order_follows_the_score_and_the_threshold_the_relevance(memory: Memory) -> None:

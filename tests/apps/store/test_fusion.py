@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.fusion import reciprocal_rank_fusion
+from edge.apps.store.fusion import convex_combination, reciprocal_rank_fusion
 
 rankings = st.lists(st.lists(st.integers(0, 30), max_size=12, unique=True), max_size=4)
 
@@ -36,3 +36,38 @@ def test_a_repeated_id_counts_once() -> None:
 def test_one_weight_for_each_ranking() -> None:
     with pytest.raises(ValueError, match="zip"):
         reciprocal_rank_fusion([[1], [2]], weights=[1.0])
+
+
+def test_words_and_vectors_are_fused_by_their_scores() -> None:
+    fused = convex_combination({1: 8.0, 2: 4.0, 9: 2.0}, {1: 0.1, 2: 0.9, 3: 0.95, 4: -0.5}, 0.4)
+    expected = {1: 0.4 + 0.6 * 0.1, 2: 0.2 + 0.6 * 0.9, 3: 0.6 * 0.95, 9: 0.1, 4: 0.0}
+    assert [i for i, _ in fused] == sorted(expected, key=lambda i: -expected[i])
+    assert dict(fused) == pytest.approx(expected)
+
+
+def test_what_the_vectors_did_not_reach_is_as_near_as_the_last_of_them() -> None:
+    assert dict(convex_combination({1: 5.0}, {2: 0.8, 3: 0.6}, 0.5))[1] == pytest.approx(0.5 + 0.3)
+
+
+def test_words_that_say_nothing_weigh_nothing() -> None:
+    """FTS5 gives a term that most rows hold a weight near zero; that must not become the best there is."""
+    assert dict(convex_combination({1: 1e-6}, {1: 0.5}, 0.4))[1] == pytest.approx(0.6 * 0.5, abs=1e-5)
+
+
+def test_one_ranking_alone_has_all_the_weight() -> None:
+    assert convex_combination({1: 4.0, 2: 2.0}, {}, 0.2) == [(1, 1.0), (2, 0.5)]
+    assert convex_combination({}, {1: 0.5, 2: 0.7}, 0.2) == [(2, 0.7), (1, 0.5)]
+    assert convex_combination({}, {}, 0.2) == []
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), st.floats(0, 30)), st.dictionaries(st.integers(0, 20), st.floats(-1, 1)),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_fused_scores_are_between_zero_and_one_and_sorted(
+    words: dict[int, float], near: dict[int, float], weight: float
+) -> None:
+    fused = convex_combination(words, near, weight)
+    assert {i for i, _ in fused} == {*words, *near}
+    assert all(0 <= score <= 1 for _, score in fused)
+    assert fused == sorted(fused, key=lambda item: (-item[1], item[0]))

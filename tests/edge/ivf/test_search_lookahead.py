@@ -92,6 +92,24 @@ def test_the_nearest_lists_that_fit_are_fetched_and_a_list_that_does_not_is_skip
         assert resident(rig) == expected
 
 
+@pytest.mark.parametrize("codec", ["flat", "sq8"])
+def test_vectors_of_the_nearest_lists_are_announced(rigs: list[Rig], tmp_path: Path, codec: str) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), codec, nlist=30))
+    query = gridded(1, DIM, seed=4)
+    order = probe(query, rig.lists.snapshot.centroids, 30)[0].tolist()
+    with rig.searcher.lookahead(rig.lists.snapshot, query, nprobe=2, nbytes=10**9) as window:
+        window.wait()
+    announced = {(str(file.path), *where) for file in rig.lists.files for where in file.announced}
+    for place, number in enumerate(order):
+        for part in rig.lists.snapshot.lists[number]:
+            extent = part.source.extents[part.codes]
+            assert (str(part.source.path), extent.offset, extent.nbytes) in announced
+            if part.vectors is not None:
+                table = part.vectors
+                where = (str(part.source.path), table.offset, table.rows * table.row_nbytes)
+                assert (where in announced) == (place < 8)
+
+
 def test_what_was_fetched_is_found_without_reading(rigs: list[Rig], tmp_path: Path) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15))
     query = gridded(1, DIM, seed=4)

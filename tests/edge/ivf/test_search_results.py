@@ -69,6 +69,25 @@ def test_a_search_finds_what_the_definition_names(
 
 
 @pytest.mark.parametrize("name", ["flat", "sq8", "pq"])
+def test_only_candidates_that_may_still_win_are_read(tmp_path: Path, name: str) -> None:
+    vectors, queries = clustered(4000, 32), clustered(10, 32, seed=3)
+    codecs = FaissCodecs(threads=1)
+    lists = write_lists(tmp_path, vectors, codec=codecs.open(codecs.train(name, vectors[:800], seed=0)), nlist=4)
+    budget = MemoryBudget(PLENTY, baseline=0)
+    searcher = Searcher(CpuDevice(budget))
+    found = searcher.search(lists.snapshot, queries, 10, nprobe=4)
+    read = sum(file.rows_read for file in lists.files) / (10 * len(queries))
+    if name == "sq8":
+        exact = [lists.ids[np.argsort(-(vectors @ query), kind="stable")[:10]].tolist() for query in queries]
+        assert found.ids.tolist() == exact
+        assert 1 <= read < 3
+    else:
+        assert read == {"flat": 0, "pq": 8}[name]
+    searcher.close()
+    lists.close()
+
+
+@pytest.mark.parametrize("name", ["flat", "sq8", "pq"])
 def test_the_lists_are_scanned_as_faiss_scans_them(tmp_path: Path, name: str) -> None:
     import faiss
 
