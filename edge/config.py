@@ -76,6 +76,8 @@ class Config:
         memory: bytes the whole process may hold (anonymous resident memory).
         threads: compute threads, 0 for one per physical core this process may use.
         reranker, embedder: model names or paths; empty takes the default models.
+        llm: what writes answers: a GGUF file, the http:// address of a server on this machine, or `extractive` (also
+            if empty), the best sentences of the documents.
         runtime: what executes layers: `onnx`, `numpy`, `mlx` or an installed plug-in.
         mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
@@ -89,6 +91,7 @@ class Config:
     threads: int = 0
     reranker: str = ""
     embedder: str = ""
+    llm: str = ""
     runtime: str = "onnx"
     mode: str = "ranked"
     threshold: str = "auto"

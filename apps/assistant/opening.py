@@ -32,11 +32,12 @@ def open_llm(
     """Opens a generator, and closes it with `opened`; returns it with the bytes that retrieval needs beside it.
 
     Args:
-        llm: see `Assistant`; None or empty picks sentences.
+        llm: see `Assistant`.
 
     Raises:
         ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
     """
+    llm = llm or collection.config.llm
     if not llm or llm == ExtractiveGenerator.name:
         return PickedSentences(collection), 0
     # What embedder and reranker need is kept free while the generator takes what it can: its memory is taken once and
@@ -61,8 +62,8 @@ def _working_memory(collection: Collection) -> int:
 
 def _working(budget: MemoryBudget, model: Callable[[], Engine]) -> int:
     """Bytes that a model needs at the least to work, beside those it never gives back; it stays open."""
-    used, kept = budget.used, _kept(budget)
-    needed = model().needed - used
+    kept = _kept(budget)
+    needed = model().needed - kept
     return max(0, needed - (_kept(budget) - kept))
 
 

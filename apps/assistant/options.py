@@ -45,9 +45,9 @@ def assistant_options(command: Command) -> Command:
         click.option("--filter", "filters", multiple=True, metavar="KEY:VALUE",
                      help="Which files: path:GLOB, type:KIND, after:DATE, before:DATE, larger:SIZE, smaller:SIZE."),
         collection_option,
-        click.option("--llm", metavar="MODEL", envvar="EDGE_LLM", show_envvar=True,
+        click.option("--llm", metavar="MODEL",
                      help="FILE.gguf, the http:// address of a server on this machine, or extractive: the best "
-                     "sentences of the documents (the default)."),
+                     "sentences of the documents (the default, unless EDGE_LLM or the user's file say otherwise)."),
         click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True),
     ):  # fmt: skip
         command = option(command)
@@ -57,7 +57,7 @@ def assistant_options(command: Command) -> Command:
 @contextmanager
 def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
     """The assistant that the options of a command line describe."""
-    config = configure(**{name: chosen[name] for name in ("memory", "runtime", "threads")})
+    config = configure(**{name: chosen[name] for name in ("memory", "runtime", "threads", "llm")})
     options = AskOptions(
         passages=chosen["passages"],
         pool=max(_DEFAULTS.pool, chosen["passages"]),
@@ -73,8 +73,7 @@ def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
     with (
         Collection(place, config=config, trace=trace, read_only=True) as collection,
         Assistant(
-            collection, llm=chosen["llm"], pipeline=chosen["pipeline"], options=options,
-            kv_cache=not chosen["no_kv_cache"],
+            collection, pipeline=chosen["pipeline"], options=options, kv_cache=not chosen["no_kv_cache"]
         ) as assistant,
     ):  # fmt: skip
         yield assistant

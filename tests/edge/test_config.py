@@ -99,6 +99,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "threads": ("5", 5),
         "reranker": ("r", "r"),
         "embedder": ("e", "e"),
+        "llm": ("l", "l"),
         "runtime": ("numpy", "numpy"),
         "mode": ("top-k", "top-k"),
         "threshold": ("0.5", "0.5"),
@@ -114,7 +115,9 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         files[1].unlink()
 
 
-@pytest.mark.parametrize("key", ["reranker", "embedder", "runtime", "models_dir", "scratch_dir", "sources", "nonsense"])
+@pytest.mark.parametrize(
+    "key", ["reranker", "embedder", "llm", "runtime", "models_dir", "scratch_dir", "sources", "nonsense"]
+)
 def test_a_project_file_cannot_set_what_a_cloned_folder_must_not(files: tuple[Path, Path], key: str) -> None:
     files[0].write_text(f'{key} = "x"', encoding="utf-8")
     with pytest.raises(ConfigError, match=key) as caught:

@@ -120,6 +120,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[s
     assert "Traceback" not in err
 
 
+def test_settings_choose_what_writes_and_a_flag_chooses_otherwise(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(edge.environment, "EDGE_LLM", "chosen.gguf")
+    code, _, err = edge("ask", QUESTION, *ANY)
+    assert (code, "there is no file chosen.gguf" in err) == (2, True)
+    code, out, err = edge("ask", QUESTION, *ANY, "--llm", "extractive")
+    assert (code, "spring" in out) == (0, True), err
+
+
 @pytest.mark.usefixtures("llama")
 def test_a_limit_too_small_for_the_language_model_names_one_that_is_not(edge: Edge) -> None:
     code, out, err = edge("ask", "q", "--llm", "tiny.gguf", "--memory", "75MB")
