@@ -15,6 +15,7 @@ _BENCHES = {
     "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",
     "rerank-quality": "edge.apps.bench.rerank_quality:rerank_quality",
     "search-quality": "edge.apps.bench.search_quality:search_quality",
+    "speculation": "edge.apps.bench.speculation:speculation",
 }
 
 

@@ -26,7 +26,7 @@ from edge.replacement import POLICIES
 _WORKER = "edge.apps.bench.knowledge_worker"
 _SYSTEMS = ("none", "ram-cache", *POLICIES)
 _BATCH = 512
-_SHAPES = {
+SHAPES = {
     "tiny": RandomModel(vocabulary=4096, context=8192, hidden=128, layers=2, heads=4, ffn=256, tied=True),
     "0.1b": RandomModel(
         vocabulary=32_000, context=8192, hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048, precision="Q8_0",
@@ -41,7 +41,7 @@ _SHAPES = {
 
 
 @click.command("knowledge")
-@click.option("--shape", type=click.Choice(sorted(_SHAPES)), default="0.1b", show_default=True, help="Random model.")
+@click.option("--shape", type=click.Choice(sorted(SHAPES)), default="0.1b", show_default=True, help="Random model.")
 @click.option("--requests", default=120, show_default=True)
 @click.option("--warmup", default=40, show_default=True, help="Requests at the start that do not count.")
 @click.option("--topics", default=30, show_default=True, help="Different lists of documents.")
@@ -90,7 +90,7 @@ def knowledge(
     if not model.exists():
         click.echo(f"making {shape} with random weights", err=True)
         draft = model.with_suffix(".part")
-        _SHAPES[shape].write(draft).replace(model)
+        SHAPES[shape].write(draft).replace(model)
     longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
     common: dict[str, Any] = {
         "model": str(model), "folder": str(folder), "context": -(-(longest + 320) // 256) * 256, "threads": threads,
