@@ -22,6 +22,10 @@ Shrinker = Callable[[int], object]
 """Asked to give back at least so many bytes, if it can, by resizing its own lease."""
 
 
+_CUSHION = 1 << 20
+"""Held beyond what is missing, or every search that fills a cache up would find the limit passed again."""
+
+
 class Lease:
     """Bytes of a budget held by one owner until released. A context manager."""
 
@@ -80,6 +84,7 @@ class MemoryBudget:
         self._importing = threading.Lock()
         self._libraries: dict[str, int] = {}
         self._library_lease = Lease(self, "libraries", 0)
+        self._unleased = Lease(self, "unleased", 0)
         self.reserve("process", anonymous_resident() if baseline is None else baseline)
 
     @property
@@ -180,7 +185,8 @@ class MemoryBudget:
         lease.resize(growth.nbytes)
 
     def relieve(self) -> int:
-        """Compares the ledger with reality: if the process holds more than the limit, asks shrinkers for the excess.
+        """Compares the ledger with reality. If the process holds more than the limit, what nobody has a lease for is
+        held here (`unleased`), and caches give way to it, until it is gone or its bytes are needed.
 
         Returns:
             Anonymous resident bytes afterwards.
@@ -189,11 +195,19 @@ class MemoryBudget:
         if resident > self.limit:
             trim_heap()
             resident = anonymous_resident()
+        with self._lock:
+            missing = resident - (self._used - self._unleased.nbytes)
+            wanted = max(0, missing) + _CUSHION
             if resident > self.limit:
-                with self._lock:
-                    self._shrink(self.free + resident - self.limit)
-                trim_heap()
-                resident = anonymous_resident()
+                for cache in list(self._caches):
+                    if (more := wanted - self._unleased.nbytes - self.free) > 0:
+                        cache.shrink(more)
+                self._resize(self._unleased, min(wanted, self._unleased.nbytes + self.free))
+            elif self._unleased.nbytes > wanted:
+                self._resize(self._unleased, wanted)
+        if resident > self.limit:
+            trim_heap()
+            resident = anonymous_resident()
         return resident
 
     def _resize(self, lease: Lease, nbytes: int) -> None:
@@ -224,6 +238,8 @@ class MemoryBudget:
             if self.free >= wanted:
                 return
             cache.shrink(wanted - self.free)
+        if self.free < wanted and self._unleased.nbytes:
+            self._resize(self._unleased, 0)  # whether what is asked for can be had after all, only trying tells
 
     def _refuse(self, owner: str, asked: int) -> None:
         needed = self._used + asked

@@ -61,6 +61,8 @@ class Ticket:
             CorruptBlock, StorageError: what the transfer met.
             EdgeError: it was withdrawn, or its deadline passed before it could start.
         """
+        if self._accounted and self._error is None:  # as for every block that is in memory
+            return
         started = time.perf_counter()
         self._finished.wait()
         if self.cancelled:

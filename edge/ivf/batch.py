@@ -152,7 +152,8 @@ class Batch:
         def scans() -> Iterator[PartScan]:
             for number, block, release in reader:
                 yield PartScan(self.plan, number, block, release)
-                self._advance(wait=False)
+                if self._readings or not self._dispatcher.finished.empty():
+                    self._advance(wait=False)
 
         self.scan(self._host, scans())
         if parts:

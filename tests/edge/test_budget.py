@@ -276,9 +276,9 @@ def test_room_is_made_by_caches_the_cheapest_first_and_reserved_by_nobody() -> N
 
 
 def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "heavy_one.py").write_text("held = b'x' * 20_000_000")
     (tmp_path / "heavy_two.py").write_text("held = b'x' * 30_000_000")
+    monkeypatch.syspath_prepend(tmp_path)
     budget = MemoryBudget(10**12, baseline=0)
     budget.hold_libraries(["heavy_one", "there_is_no_such_module"])
     assert budget.holders()["libraries"] == pytest.approx(20_000_000, abs=1_500_000)
@@ -288,8 +288,8 @@ def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatc
 
 
 def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "heavy_three.py").write_text("held = b'x' * 20_000_000")
+    monkeypatch.syspath_prepend(tmp_path)
     budget = MemoryBudget(30_000_000, baseline=0)
     other = budget.reserve("other", 25_000_000)
     with pytest.raises(BudgetExceeded) as caught:
@@ -316,7 +316,31 @@ def test_relieve_asks_caches_only_for_what_reality_is_over() -> None:
     tight = MemoryBudget(anonymous_resident() - 16_000_000, baseline=0)
     tight.add_shrinker("ballast", give, loss=0.0)
     assert tight.relieve() <= tight.limit
-    assert asked == [pytest.approx(16_000_000, abs=1_500_000)]
+    assert asked == [pytest.approx(17_000_000, abs=1_500_000)]
+
+
+def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resident = 0
+    monkeypatch.setattr("edge.budget.anonymous_resident", lambda: resident)
+    budget = MemoryBudget(100 << 20, baseline=10 << 20)
+    cache = Cache(budget, "cache", 88 << 20, loss=0)
+    resident = 103 << 20  # 5 MiB more than leases say
+    budget.relieve()
+    assert budget.holders()["unleased"] == 6 << 20
+    assert cache.lease.nbytes == 84 << 20
+    resident = 99 << 20
+    budget.relieve()
+    assert (budget.holders()["unleased"], cache.lease.nbytes) == (6 << 20, 84 << 20), "the limit is kept: no churn"
+    resident = 95 << 20
+    budget.relieve()
+    assert budget.holders()["unleased"] == 2 << 20
+    resident = 120 << 20
+    budget.relieve()
+    assert budget.holders() == {"cache": 63 << 20, "unleased": 27 << 20, "process": 10 << 20}
+    budget.reserve("model", 80 << 20)
+    assert budget.holders() == {"model": 80 << 20, "process": 10 << 20}
 
 
 def test_a_reservation_under_way_is_not_overtaken() -> None:

@@ -12,7 +12,7 @@ from naive.index import SMALL, IndexRig, mixture
 
 from edge.ivf import recall
 from edge.ivf.manifest import Manifest
-from edge.ivf.recall import measure
+from edge.ivf.recall import NEARNESS, measure, questions
 from edge.ivf.rewriting import Source
 from edge.ivf.sampling import draw, sample
 
@@ -47,6 +47,16 @@ def test_samples_are_of_rows_that_count_and_of_all_of_them_alike(tmp_path: Path)
     rig.close()
 
 
+def test_stand_ins_are_as_far_from_rows_as_questions_are() -> None:
+    rows = np.random.default_rng(1).standard_normal((50, 24)).astype(np.float32)
+    made = questions(rows, 3)
+    lengths = np.linalg.norm(rows, axis=1)
+    assert np.linalg.norm(made, axis=1) == pytest.approx(lengths, rel=1e-4)
+    assert np.einsum("ij,ij->i", made, rows) / lengths**2 == pytest.approx(np.full(50, NEARNESS), abs=1e-4)
+    assert np.isfinite(questions(rows[:1], 3)).all()
+    assert np.isfinite(questions(np.zeros((2, 24), np.float32), 3)).all()
+
+
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
 def test_the_curve_is_the_recall_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     monkeypatch.setattr(recall, "_BLOCK", 37)
@@ -62,19 +72,15 @@ def test_the_curve_is_the_recall_of_searches(tmp_path: Path, monkeypatch: pytest
     read: list[int] = []
     curve = measure(sources, snapshot.codec, snapshot.centroids, budget=rig.budget, seed=4, check=read.append)
     assert read[-1] == len(rig.twin.rows)
-    queries, _ = (np.concatenate(part) for part in zip(*sample(sources, 40, 4), strict=True))
+    queries = questions(np.concatenate([rows for _, rows in sample(sources, 40, 4)]), 4)
     everything = np.array(list(rig.twin.rows.values()))
     ids = np.array(list(rig.twin.rows))
     for nprobe, measured in curve:
         found = 0
         with rig.database.read() as db:
-            for number in queries.tolist():
-                query = rig.twin.rows[number][None]
-                others = ids != number
-                scores = everything[others] @ query[0]
-                true = set(ids[others][np.argsort(-scores)[:10]].tolist())
-                hits = rig.index.search(db, query, 11, nprobe=nprobe).ids[0].tolist()  # the row itself is one
-                found += len(true & set(hits))
+            for query in queries:
+                true = set(ids[np.argsort(-(everything @ query))[:10]].tolist())
+                found += len(true & set(rig.index.search(db, query[None], 10, nprobe=nprobe).ids[0].tolist()))
         # With PQ a neighbour may be kept where few lists are probed that all lists would crowd out.
         room = 0.03 if codec == "pq" else 0.002
         assert abs(found / 400 - measured) <= room, (nprobe, found / 400, measured)
