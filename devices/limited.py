@@ -49,7 +49,7 @@ class LimitedDevice:
         except BaseException:
             self.link.close()
             raise
-        self.memory = MemoryBudget(cap, baseline=0)
+        self.memory = MemoryBudget(cap, part=True)
 
     def allocate(self, nbytes: int) -> Bytes:
         """A buffer of this device. The caller holds a lease of `memory` for it."""

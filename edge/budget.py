@@ -66,17 +66,20 @@ class MemoryBudget:
     """Ledger of one memory limit. Thread-safe. A shrinker runs in the thread whose reservation needs it, with the
     ledger locked, so it must not wait for another thread that may be reserving (see `locked`)."""
 
-    def __init__(self, limit: int, *, baseline: int | None = None) -> None:
+    def __init__(self, limit: int, *, baseline: int | None = None, part: bool = False) -> None:
         """Opens the ledger.
 
         Args:
             limit: bytes the whole process may hold.
             baseline: bytes already held by interpreter and libraries; measured now if not given.
+            part: of a part only, such as a device's own memory: nothing is held yet, and what the process holds in all
+                says nothing about it.
 
         Raises:
             BudgetExceeded: the process already holds more than the limit.
         """
         self.limit = limit
+        self._part = part
         self._lock = threading.RLock()
         self._leases: dict[int, Lease] = {}
         self._caches: list[_Cache] = []
@@ -85,7 +88,8 @@ class MemoryBudget:
         self._libraries: dict[str, int] = {}
         self._library_lease = Lease(self, "libraries", 0)
         self._unleased = Lease(self, "unleased", 0)
-        self.reserve("process", anonymous_resident() if baseline is None else baseline)
+        if not part:
+            self.reserve("process", anonymous_resident() if baseline is None else baseline)
 
     @property
     def used(self) -> int:
@@ -192,6 +196,8 @@ class MemoryBudget:
             Anonymous resident bytes afterwards.
         """
         resident = anonymous_resident()
+        if self._part:
+            return resident
         if resident > self.limit:
             trim_heap()
             resident = anonymous_resident()

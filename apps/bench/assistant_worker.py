@@ -103,7 +103,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     folder = Path(task["folder"])
     process = MemoryBudget(_PROCESS_MEMORY)
     lane = Lane(_LINK, trace=trace, bandwidth_limit=task["bandwidth"])
-    device = CpuDevice(MemoryBudget(task["list_memory"], baseline=0), link=lane, trace=trace)
+    device = CpuDevice(MemoryBudget(task["list_memory"], part=True), link=lane, trace=trace)
     options = IndexOptions(codec="flat", flat_limit=0)
     with (
         lane,

@@ -94,7 +94,7 @@ def replay(
     index = 10**5 + sum(len(set(request)) for request in stream.requests) * (longest * 4 + 4096)
     tree = KnowledgeTree(
         backend,
-        MemoryBudget(tokens + index, baseline=0),
+        MemoryBudget(tokens + index, part=True),
         host_limit=tokens,
         costs=costs,
         policy=policy,

@@ -343,6 +343,14 @@ def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(
     assert budget.holders() == {"model": 80 << 20, "process": 10 << 20}
 
 
+def test_a_part_s_ledger_is_not_compared_with_the_process() -> None:
+    budget = MemoryBudget(1000, part=True)
+    assert budget.used == 0
+    cache = Cache(budget, "cache", 900, loss=0)
+    budget.relieve()
+    assert (cache.asked, budget.holders()) == ([], {"cache": 900})
+
+
 def test_a_reservation_under_way_is_not_overtaken() -> None:
     """Bytes that caches give back for one are not taken by another that comes meanwhile."""
     budget = MemoryBudget(100, baseline=0)
