@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edge.budget import MemoryBudget
-from edge.ivf.plugins import load
 from edge.ivf.tiers import ListDevice
+from edge.plugins import load
 from edge.trace import Trace
 
 GROUP = "edge.devices"

@@ -21,6 +21,10 @@ NAMES = ("flat", "sq8", "pq")
 _PQ_WIDTH = 4
 """Components of a vector that product quantization codes in one byte."""
 
+_SQ_ROOM = 0.25
+"""Beyond the range of each component in the sample, on both sides, as a share of it: what lies outside is cut off, and
+its error is larger than `deviation` says."""
+
 _PQ_ITERATIONS = 10
 
 _DECODE_ROWS = 2048
@@ -69,6 +73,8 @@ class FaissCodecs:
         faiss = self._faiss()
         if name == "sq8":
             index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+            index.sq.rangestat = faiss.ScalarQuantizer.RS_minmax
+            index.sq.rangestat_arg = _SQ_ROOM
         elif name == "pq":
             if dim % _PQ_WIDTH:
                 raise ConfigError(

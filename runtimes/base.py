@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
+from edge.plugins import load
 
 Hidden = npt.NDArray[Any]
 HiddenDtype = Literal["float32", "float16"]
@@ -95,9 +94,6 @@ def load_runtime(name: str) -> Runtime:
     Raises:
         CapabilityError: no such runtime; the message lists those there are.
     """
-    found = {entry.name: entry for entry in entry_points(group="edge.runtimes")}
-    if name not in found:
-        raise CapabilityError(f"there is no runtime {name!r}; installed: {', '.join(sorted(found))}")
-    runtime = found[name].load()()
+    runtime = load("edge.runtimes", name)()
     assert isinstance(runtime, Runtime)
     return runtime

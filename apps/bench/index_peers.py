@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.bench.index_worker import opened
-from edge.apps.bench.process import drop_page_cache, serve
+from edge.apps.bench.process import drop_page_cache, fill_page_cache, serve
 from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
 from edge.ivf.base import RESCORE
 
@@ -71,6 +71,8 @@ def _measure(
         del search
         gc.collect()
     search = opener(task, setting)
+    for path in [*files, vectors.path]:
+        fill_page_cache(path)
     for query in queries[:half]:
         search(query)
     warm, ids = [], []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.apps.bench.process import drop_page_cache, serve
+from edge.apps.bench.process import drop_page_cache, fill_page_cache, serve
 from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
@@ -88,7 +88,7 @@ def _search(task: dict[str, Any]) -> dict[str, Any]:
             cold.append(time.perf_counter() - started)
     with opened(task) as our, our.database.read() as db:
         index = our.index
-        _read_through(Path(task["index"]))
+        fill_page_cache(Path(task["index"]))
         for query in queries[:half]:
             index.search(db, query[None], NEIGHBOURS, nprobe=nprobe)
         before = our.trace.snapshot()
@@ -177,15 +177,6 @@ def _predictions(task: dict[str, Any], queries: Floats, nprobe: int) -> tuple[Fl
 
 def _nearest(queries: Floats, centroids: Floats, nprobe: int) -> list[list[int]]:
     return [row.tolist() for row in np.argsort(-(queries @ centroids.T), axis=1)[:, :nprobe]]
-
-
-def _read_through(folder: Path) -> None:
-    """Fills the page cache."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with open(path, "rb") as file:
-                while file.read(1 << 20):
-                    pass
 
 
 if __name__ == "__main__":

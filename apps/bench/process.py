@@ -18,7 +18,7 @@ from edge.resident import ResidentWatch
 
 
 def measure(worker: str, task: Mapping[str, Any], *, threads: int, python: str = sys.executable) -> dict[str, Any]:
-    """Runs `python -m WORKER` on a task and returns what it reports.
+    """Runs `python -m WORKER` on a task, which it reads from stdin, and returns what it reports.
 
     Args:
         worker: module that calls `serve`.
@@ -31,7 +31,7 @@ def measure(worker: str, task: Mapping[str, Any], *, threads: int, python: str =
     """
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
     done = subprocess.run(
-        [python, "-m", worker, json.dumps(task)], capture_output=True, text=True, env=environment, check=False
+        [python, "-m", worker], input=json.dumps(task), capture_output=True, text=True, env=environment, check=False
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
@@ -43,9 +43,9 @@ def measure(worker: str, task: Mapping[str, Any], *, threads: int, python: str =
 
 
 def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """The worker's side: runs `work` on the task of the command line, watches memory, prints the report."""
+    """The worker's side: runs `work` on the task from stdin, watches memory, prints the report."""
     with ResidentWatch(interval=0.002) as watch:
-        report = work(json.loads(sys.argv[1]))
+        report = work(json.load(sys.stdin))
         watch.sample()
         report["peak_resident"] = watch.high_water
         report["peak_with_files"] = _peak_with_files()
@@ -67,7 +67,7 @@ def drop_page_cache(path: Path) -> bool:
     the system cannot."""
     if not hasattr(os, "posix_fadvise"):
         return False
-    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+    for file in _files(path):
         descriptor = os.open(file, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -75,6 +75,18 @@ def drop_page_cache(path: Path) -> bool:
         finally:
             os.close(descriptor)
     return True
+
+
+def fill_page_cache(path: Path) -> None:
+    """Reads a file (or folder's files) through, so that the next reading does not come from the disk."""
+    for name in _files(path):
+        with open(name, "rb") as file:
+            while file.read(1 << 20):
+                pass
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
 
 
 def processor() -> str:

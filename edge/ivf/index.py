@@ -15,7 +15,6 @@ from edge.errors import InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
 from edge.ivf.maintenance import Maintainer
 from edge.ivf.manifest import MIGRATIONS, Manifest
-from edge.ivf.plugins import load
 from edge.ivf.search import Searcher
 from edge.ivf.segments import OpenSegments
 from edge.ivf.snapshots import Snapshots
@@ -23,6 +22,7 @@ from edge.ivf.tiers import ListDevice
 from edge.ivf.work import Progress, Write
 from edge.ivf.writer import Writer
 from edge.lookahead import Lookahead
+from edge.plugins import load
 from edge.trace import Trace
 
 __all__ = ["IndexOptions", "VectorIndex"]

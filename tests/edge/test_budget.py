@@ -6,13 +6,13 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from naive.cache import Cache
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
@@ -21,23 +21,6 @@ from edge.resident import anonymous_resident, trim_heap
 
 LIMIT = 1000
 SIZES = st.integers(0, LIMIT + 200)
-
-
-class Cache:
-    """Holds bytes and gives them back in steps of `step`, as a window gives whole blocks."""
-
-    def __init__(self, budget: MemoryBudget, name: str, nbytes: int, loss: float, step: int = 1) -> None:
-        self.step = step
-        self.loss = loss
-        self.asked: list[int] = []
-        self.lease = budget.reserve(name, nbytes)
-        self.remove = budget.add_shrinker(name, self.shrink, loss=loss)
-
-    def shrink(self, nbytes: int) -> int:
-        self.asked.append(nbytes)
-        given = min(self.lease.nbytes, -(-nbytes // self.step) * self.step)
-        self.lease.resize(self.lease.nbytes - given)
-        return given
 
 
 class Ledger(RuleBasedStateMachine):
@@ -264,42 +247,6 @@ def test_charge_passes_an_error_on_and_holds_nothing() -> None:
     assert budget.used == 0
 
 
-def test_room_is_made_by_caches_the_cheapest_first_and_reserved_by_nobody() -> None:
-    budget = MemoryBudget(1000, baseline=100)
-    dear, cheap = Cache(budget, "dear", 300, loss=2), Cache(budget, "cheap", 400, loss=1, step=50)
-    assert budget.make_room(150) == 200
-    assert (cheap.asked, dear.asked) == ([], [])
-    assert budget.make_room(320) == 350
-    assert (cheap.lease.nbytes, dear.lease.nbytes) == (250, 300)
-    assert budget.make_room(2000) == 900
-    assert budget.holders() == {"process": 100}
-
-
-def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "heavy_one.py").write_text("held = b'x' * 20_000_000")
-    (tmp_path / "heavy_two.py").write_text("held = b'x' * 30_000_000")
-    monkeypatch.syspath_prepend(tmp_path)
-    budget = MemoryBudget(10**12, baseline=0)
-    budget.hold_libraries(["heavy_one", "there_is_no_such_module"])
-    assert budget.holders()["libraries"] == pytest.approx(20_000_000, abs=1_500_000)
-    budget.hold_libraries(["heavy_two"])
-    budget.hold_libraries(["heavy_one", "heavy_two"])
-    assert budget.holders()["libraries"] == pytest.approx(50_000_000, abs=1_500_000)
-
-
-def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "heavy_three.py").write_text("held = b'x' * 20_000_000")
-    monkeypatch.syspath_prepend(tmp_path)
-    budget = MemoryBudget(30_000_000, baseline=0)
-    other = budget.reserve("other", 25_000_000)
-    with pytest.raises(BudgetExceeded) as caught:
-        budget.hold_libraries(["heavy_three"])
-    assert caught.value.asked == pytest.approx(20_000_000, abs=1_500_000)
-    other.release()
-    budget.hold_libraries(["heavy_three"])  # it is there already, and does not make the process grow any more
-    assert budget.holders()["libraries"] == caught.value.asked
-
-
 def test_relieve_asks_caches_only_for_what_reality_is_over() -> None:
     asked: list[int] = []
 
@@ -317,38 +264,6 @@ def test_relieve_asks_caches_only_for_what_reality_is_over() -> None:
     tight.add_shrinker("ballast", give, loss=0.0)
     assert tight.relieve() <= tight.limit
     assert asked == [pytest.approx(17_000_000, abs=1_500_000)]
-
-
-def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resident = 0
-    monkeypatch.setattr("edge.budget.anonymous_resident", lambda: resident)
-    budget = MemoryBudget(100 << 20, baseline=10 << 20)
-    cache = Cache(budget, "cache", 88 << 20, loss=0)
-    resident = 103 << 20  # 5 MiB more than leases say
-    budget.relieve()
-    assert budget.holders()["unleased"] == 6 << 20
-    assert cache.lease.nbytes == 84 << 20
-    resident = 99 << 20
-    budget.relieve()
-    assert (budget.holders()["unleased"], cache.lease.nbytes) == (6 << 20, 84 << 20), "the limit is kept: no churn"
-    resident = 95 << 20
-    budget.relieve()
-    assert budget.holders()["unleased"] == 2 << 20
-    resident = 120 << 20
-    budget.relieve()
-    assert budget.holders() == {"cache": 63 << 20, "unleased": 27 << 20, "process": 10 << 20}
-    budget.reserve("model", 80 << 20)
-    assert budget.holders() == {"model": 80 << 20, "process": 10 << 20}
-
-
-def test_a_part_s_ledger_is_not_compared_with_the_process() -> None:
-    budget = MemoryBudget(1000, part=True)
-    assert budget.used == 0
-    cache = Cache(budget, "cache", 900, loss=0)
-    budget.relieve()
-    assert (cache.asked, budget.holders()) == ([], {"cache": 900})
 
 
 def test_a_reservation_under_way_is_not_overtaken() -> None:
