@@ -51,7 +51,7 @@ def test_threads_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_not_installed_is_named() -> None:
-    with pytest.raises(CapabilityError, match="no codec 'abacus'.*faiss"):
+    with pytest.raises(CapabilityError, match=r"no codec 'abacus'.*faiss"):
         load("edge.codecs", "abacus")
 
 
