@@ -64,6 +64,8 @@ class Ticket:
         if self._accounted and self._error is None:  # as for every block that is in memory
             return
         started = time.perf_counter()
+        if not self._finished.is_set():
+            self._lane._run_now(self)
         self._finished.wait()
         if self.cancelled:
             raise EdgeError(f"the transfer of {self.label} was withdrawn before it started")
@@ -90,7 +92,7 @@ class Ticket:
 
 
 class Lane:
-    """One link with one worker thread.
+    """One link with one worker thread; one transfer at a time.
 
     Counters (in `trace`): `<name>.bytes`, `.transfers`, `.busy_s`, `.stall_s` (callers waited), `.hidden_s` (transfer
     time that nobody waited for), `.missed` (deadlines that passed before the transfer could start).
@@ -110,6 +112,7 @@ class Lane:
         self._queue: list[tuple[float, float, int, Ticket]] = []
         self._order = itertools.count()
         self._condition = threading.Condition()
+        self._transferring = False
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=f"edge-lane-{name}", daemon=True)
         self._thread.start()
@@ -157,8 +160,11 @@ class Lane:
             for *_, ticket in self._queue:
                 ticket._end(cancelled=True)
             self._queue.clear()
-            self._condition.notify()
+            self._condition.notify_all()
         self._thread.join()
+        with self._condition:
+            while self._transferring:  # in a thread that waits for it
+                self._condition.wait()
 
     def __enter__(self) -> Lane:
         return self
@@ -174,22 +180,42 @@ class Lane:
             if ticket is None:
                 return
             self._transfer(ticket)
+            self._ended()
             del ticket  # while the lane is idle it must not keep the last buffer alive
 
     def _next(self) -> Ticket | None:
         """The ticket whose turn it is; from here on it can no longer be withdrawn. None when the lane closes."""
         with self._condition:
             while True:
-                while not self._queue and not self._closed:
+                while (not self._queue or self._transferring) and not self._closed:
                     self._condition.wait()
                 if self._closed:
                     return None
                 _, deadline, _, ticket = heapq.heappop(self._queue)
                 if time.perf_counter() <= deadline:
+                    self._transferring = True
                     return ticket
                 ticket._end(cancelled=True)
                 self.trace.count(f"{self.name}.missed")
                 del ticket
+
+    def _run_now(self, ticket: Ticket) -> None:
+        """Transfers in the thread that waits, if it is the ticket's turn and the worker has not woken up yet: two
+        changes of threads take longer than a small read."""
+        with self._condition:
+            if self._transferring or self._closed or not self._queue or self._queue[0][3] is not ticket:
+                return
+            if time.perf_counter() > self._queue[0][1]:
+                return
+            heapq.heappop(self._queue)
+            self._transferring = True
+        self._transfer(ticket)
+        self._ended()
+
+    def _ended(self) -> None:
+        with self._condition:
+            self._transferring = False
+            self._condition.notify_all()
 
     def _transfer(self, ticket: Ticket) -> None:
         started = time.perf_counter()

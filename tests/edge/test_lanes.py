@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -233,6 +233,56 @@ def test_a_limited_link_is_as_slow_as_it_says() -> None:
             assert ticket.seconds >= 0.01 * 0.999
         assert 0 < lane.bandwidth <= 10e6 * 1.001
         assert lane.trace.snapshot()["link.busy_s"] >= 0.05 * 0.999
+
+
+def test_who_waits_for_an_idle_lane_transfers_itself(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, str]] = []
+
+    def work(name: str) -> Callable[[], int]:
+        return lambda: done.append((name, threading.current_thread().name)) or 1
+
+    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)  # the worker sleeps on
+    first, second = lane.submit("first", work("first"), 1), lane.submit("second", work("second"), 1)
+    first.wait()
+    second.wait()
+    own = threading.current_thread().name
+    assert done == [("first", own), ("second", own)]
+    assert lane.trace.snapshot()["disk.transfers"] == 2
+
+
+def test_nobody_overtakes_the_queue_or_a_running_transfer(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+
+    def work(name: str) -> Callable[[], int]:
+        return lambda: order.append(name) or 1
+
+    lane.submit("first", work("first"), 1)
+    second = lane.submit("second", work("second"), 1)
+    threading.Timer(0.05, held.open).start()
+    second.wait()
+    assert order == ["first", "second"]
+
+
+def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane()
+    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)
+    entered, gate, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> int:
+        entered.set()
+        assert gate.wait(30)
+        time.sleep(0.05)
+        ended.set()
+        return 1
+
+    waiter = threading.Thread(target=lane.submit("slow", work, 1).wait)
+    waiter.start()
+    assert entered.wait(30)
+    monkeypatch.undo()
+    threading.Timer(0.05, gate.set).start()
+    lane.close()
+    assert ended.is_set()
+    waiter.join()
 
 
 def test_an_idle_lane_keeps_no_buffer_alive(lane: Lane) -> None:
