@@ -47,6 +47,8 @@ class Curve:
         if len(self.counts) == 1 or count <= self.counts[0]:
             return self.seconds[0]
         right = min(bisect.bisect_left(self.counts, count), len(self.counts) - 1)
+        if count == self.counts[right]:
+            return self.seconds[right]
         left = right - 1
         share = (count - self.counts[left]) / (self.counts[right] - self.counts[left])
         return self.seconds[left] + share * (self.seconds[right] - self.seconds[left])
