@@ -158,7 +158,8 @@ def calibrate(
     """Find where pruning may start so that Precision@K stays what full depth gives, and store it with MODEL.
 
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
-    order, and optionally "relevant": positions of the relevant ones.
+    order, and optionally "relevant": positions of the relevant ones, or "grades": one for each document (as `edge bench
+    search-quality` writes them). A query with grades and nothing relevant is left out.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker
@@ -182,6 +183,10 @@ def _examples(path: Path) -> list[Any]:
         try:
             value = json.loads(line)
             relevant = value.get("relevant")
+            if "grades" in value:
+                relevant = [i for i, grade in enumerate(value["grades"]) if grade > 0]
+                if not relevant:
+                    continue
             chosen = None if relevant is None else frozenset(int(i) for i in relevant)
             examples.append(Example(str(value["query"]), [str(doc) for doc in value["docs"]], chosen))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.searching import DEPTH
+from edge.apps.collection.searching import DEPTH, POOL
 from edge.apps.options import configure, engine_options
 from edge.errors import InputError
 from edge.models.training.corpora import Corpus, Qrels, load
@@ -94,7 +94,7 @@ def measure(
             for name, order in orders.items():
                 found.setdefault(name, []).append(score(order, grades))
             if out:
-                records.append(_record(text, hits[: max(pool, 30)], grades))
+                records.append(_record(text, hits[:POOL], grades))
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("".join(f"{line}\n" for line in records), encoding="utf-8")

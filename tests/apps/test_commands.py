@@ -218,6 +218,13 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     assert (home / "models" / "calibrated" / "calibration.json").is_file()
     assert edge.json("models", "show", "calibrated")["calibration"]["points"]
     assert 'needs "query"' in edge.refused("models", "calibrate", "calibrated", "--queries", "docs.jsonl")
+    judged = [
+        json.dumps(json.loads(line) | {"grades": [int(i == n) for i in range(20)]}) for n, line in enumerate(lines)
+    ]
+    judged[3] = json.dumps(json.loads(lines[3]) | {"grades": [0] * 20})
+    (home / "judged.jsonl").write_text("\n".join(judged), encoding="utf-8")
+    done = edge("models", "calibrate", "calibrated", "--queries", "judged.jsonl", "-k", "2", "--target", "0.5")
+    assert b"calibrated on 9 queries" in done.stdout, done.stderr.decode()
 
 
 def test_doctor_and_config(edge: Edge) -> None:
