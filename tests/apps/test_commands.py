@@ -224,7 +224,7 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     judged[3] = json.dumps(json.loads(lines[3]) | {"grades": [0] * 20})
     (home / "judged.jsonl").write_text("\n".join(judged), encoding="utf-8")
     done = edge("models", "calibrate", "calibrated", "--queries", "judged.jsonl", "-k", "2", "--target", "0.5")
-    assert b"calibrated on 9 queries" in done.stdout, done.stderr.decode()
+    assert b"calibrated on 4 queries" in done.stdout  # half of the nine that have something relevant
 
 
 def test_doctor_and_config(edge: Edge) -> None:
