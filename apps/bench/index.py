@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import numpy as np
+import numpy.typing as npt
 
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet
@@ -37,6 +38,12 @@ _LOOKAHEAD = ("disk", "limited")
 @click.option("--cold", default=20, show_default=True, help="Of them measured from a cold disk, with nothing resident.")
 @click.option("--threads", default=2, show_default=True, help="Of building, and of peers' searches.")
 @click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
+@click.option(
+    "--churn",
+    default=0.0,
+    show_default=True,
+    help="Share of the rows that are deleted, and added, beside an index of the same rows built at once.",
+)
 @click.option("--lookahead", default=",".join(_LOOKAHEAD), show_default=True, help="Devices to show lookahead on.")
 @click.option("--window", default=0.5, show_default=True, help="Seconds between prediction and search.")
 @click.option("--overlap", default=0.75, show_default=True, help="Share of lists prediction and query have in common.")
@@ -60,6 +67,7 @@ def index(
     cold: int,
     threads: int,
     systems: str,
+    churn: float,
     lookahead: str,
     window: float,
     overlap: float,
@@ -99,6 +107,7 @@ def index(
         )
         for device in devices
     }  # fmt: skip
+    changed = _churn(task, vectors, work_dir, int(rows * churn)) if churn else None
     result = {
         "conditions": {
             "rows": rows, "dim": vectors.dim, "vectors": vectors.kind, "queries": queries, "cold_queries": cold,
@@ -106,10 +115,11 @@ def index(
             "threads": threads, "processor": processor(), "window": window, **limited,
         },
         "built": built,
-        "systems": {name: _row(report, vectors) for name, report in reports.items()},
+        "systems": {name: _row(report, vectors.truth) for name, report in reports.items()},
         "missing": missing,
         "identical_to_faiss": _same(own, reports.get("faiss-ram")),
         "lookahead": {device: _window(report) for device, report in windows.items()},
+        "churn": changed,
     }  # fmt: skip
     if as_json:
         click.echo(json.dumps(result))
@@ -153,8 +163,23 @@ def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any] | Cap
     return report | {"build_s": built["seconds"]}
 
 
-def _row(report: dict[str, Any], vectors: VectorSet) -> dict[str, Any]:
-    truth = vectors.truth
+def _churn(task: dict[str, Any], vectors: VectorSet, folder: Path, changed: int) -> dict[str, Any]:
+    """An index from which rows were deleted and to which others were added, and one built of what is left."""
+    truth = vectors.neighbours(changed)
+    rows = {}
+    for name in ("fresh", "changed"):
+        own = task | {"index": str(folder / name), "nprobe": None, "cold": 0, "changed": changed}
+        own |= {"first": changed} if name == "fresh" else {"end": vectors.rows - changed}
+        _built(_OWN, folder / name, own, name)
+        if name == "changed" and not (folder / name / "done.json").exists():
+            (folder / name / "done.json").write_text(
+                json.dumps(_run(_OWN, own | {"action": "change", "name": "churn"}))
+            )
+        rows[name] = _row(_run(_OWN, own | {"action": "search", "name": name}), truth)
+    return {"rows": changed, **rows}
+
+
+def _row(report: dict[str, Any], truth: npt.NDArray[np.int64]) -> dict[str, Any]:
     hits = [len(set(found) & set(exact)) for found, exact in zip(report["ids"], truth.tolist(), strict=True)]
     return {
         "recall": sum(hits) / truth.size,
@@ -226,6 +251,14 @@ def _print(result: dict[str, Any]) -> None:
     own = result["systems"].get("edge")
     if own and own["hit_rate"] is not None:
         click.echo(f"edge, warm: {own['hit_rate']:.0%} of probed lists were resident")
+    if result["churn"]:
+        changed, fresh = result["churn"]["changed"], result["churn"]["fresh"]
+        shown = [
+            f"recall@10 {row['recall']:.4f}, warm p50 {row['warm_p50'] * 1e3:.1f} ms, nprobe {row['setting']}"
+            for row in (changed, fresh)
+        ]
+        click.echo(f"after {result['churn']['rows']:,} rows were deleted and as many added: {shown[0]}")
+        click.echo(f"built at once of the same rows: {shown[1]}")
     for device, row in result["lookahead"].items():
         stalls = [f"{row[f'{way}_stall'] * 1e3:.2f} ms" for way in ("demand", "lookahead")]
         times = " / ".join(f"{row[f'{way}_p50'] * 1e3:.1f}" for way in ("demand", "lookahead"))

@@ -21,8 +21,8 @@ from edge.trace import Trace
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `action`: build, search or lookahead."""
-    return {"build": _build, "search": _search, "lookahead": _lookahead}[task["action"]](task)
+    """Runs the task's `action`: build, change, search or lookahead."""
+    return {"build": _build, "change": _change, "search": _search, "lookahead": _lookahead}[task["action"]](task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,10 @@ def opened(task: dict[str, Any]) -> Iterator[Opened]:
 
 
 def _build(task: dict[str, Any]) -> dict[str, Any]:
-    vectors = VectorSet.stored(Path(task["set"]))
+    """Of all rows, or of those from `first` to `end`."""
     started = time.perf_counter()
     with opened(task) as our:
-        for start, rows in vectors.blocks():
-            with our.budget.reserve("vectors", rows.nbytes), our.database.write() as db:
-                our.index.add(db, np.arange(start, start + len(rows)), rows)
+        _add(our, task, task.get("first", 0), task.get("end"))
         our.index.maintain(our.database.write, full=True)
         with our.database.read() as db:
             status = our.index.status(db)
@@ -70,6 +68,27 @@ def _build(task: dict[str, Any]) -> dict[str, Any]:
         "seconds": time.perf_counter() - started, "rows": status.rows, "lists": status.lists, "codec": status.codec,
         "nbytes": status.nbytes, "recall": status.recall,
     }  # fmt: skip
+
+
+def _change(task: dict[str, Any]) -> dict[str, Any]:
+    """Deletes the first `changed` rows and adds as many at the end, with the maintenance that comes by itself."""
+    changed, rows = task["changed"], VectorSet.stored(Path(task["set"])).rows
+    started = time.perf_counter()
+    with opened(task) as our:
+        with our.database.write() as db:
+            our.index.delete(db, np.arange(changed))
+        _add(our, task, rows - changed, rows, maintain=True)
+        with our.database.read() as db:
+            status = our.index.status(db)
+    return {"seconds": time.perf_counter() - started, "rows": status.rows, "lists": status.lists}
+
+
+def _add(our: Opened, task: dict[str, Any], first: int, end: int | None, *, maintain: bool = False) -> None:
+    for start, rows in VectorSet.stored(Path(task["set"])).blocks(first, end):
+        with our.budget.reserve("vectors", rows.nbytes), our.database.write() as db:
+            our.index.add(db, np.arange(start, start + len(rows)), rows)
+        if maintain:
+            our.index.maintain(our.database.write)
 
 
 def _search(task: dict[str, Any]) -> dict[str, Any]:

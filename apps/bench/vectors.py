@@ -67,7 +67,7 @@ class VectorSet:
             for start in range(0, rows, BLOCK):
                 source.rows(min(BLOCK, rows - start), random).tofile(file)
         np.save(folder / "queries.npy", source.queries)
-        np.save(folder / "truth.npy", _truth(made))
+        np.save(folder / "truth.npy", made.neighbours())
         facts = {"rows": rows, "dim": made.dim, "kind": made.kind, "seed": seed}
         (folder / _NOTE).write_text(json.dumps(facts), encoding="utf-8")
         return made
@@ -89,6 +89,19 @@ class VectorSet:
     def truth(self) -> npt.NDArray[np.int64]:
         return np.asarray(np.load(self.folder / "truth.npy"), np.int64)
 
+    def neighbours(self, first: int = 0) -> npt.NDArray[np.int64]:
+        """The exact nearest rows of each query among those from `first` on, [q, NEIGHBOURS]; computed now."""
+        queries = np.asarray(np.load(self.folder / "queries.npy"), np.float32)
+        ids = np.full((len(queries), NEIGHBOURS), -1, np.int64)
+        scores = np.full((len(queries), NEIGHBOURS), -np.inf, np.float32)
+        for start, rows in self.blocks(first):
+            found = queries @ rows.T
+            all_scores = np.concatenate((scores, found), axis=1)
+            all_ids = np.concatenate((ids, np.broadcast_to(np.arange(start, start + len(rows)), found.shape)), axis=1)
+            best = np.argpartition(-all_scores, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS]
+            scores, ids = np.take_along_axis(all_scores, best, axis=1), np.take_along_axis(all_ids, best, axis=1)
+        return ids
+
     def mapped(self) -> Floats:
         """All rows, mapped [rows, dim]."""
         mapped = np.memmap(self.path, np.float32, "r", shape=(self.rows, self.dim))
@@ -96,11 +109,13 @@ class VectorSet:
             mapped._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
         return mapped
 
-    def blocks(self) -> Iterator[tuple[int, Floats]]:
-        """First row and rows, block by block."""
+    def blocks(self, first: int = 0, end: int | None = None) -> Iterator[tuple[int, Floats]]:
+        """First row and rows, block by block, of rows `first` to `end`."""
+        end = self.rows if end is None else end
         with open(self.path, "rb") as file:
-            for start in range(0, self.rows, BLOCK):
-                count = min(BLOCK, self.rows - start)
+            file.seek(4 * self.dim * first)
+            for start in range(first, end, BLOCK):
+                count = min(BLOCK, end - start)
                 yield start, np.fromfile(file, np.float32, count * self.dim).reshape(count, self.dim)
 
 
@@ -152,16 +167,3 @@ def _unit(vectors: Floats) -> Floats:
     vectors = np.asarray(vectors, np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
-
-
-def _truth(made: VectorSet) -> npt.NDArray[np.int64]:
-    queries = np.asarray(np.load(made.folder / "queries.npy"), np.float32)
-    ids = np.full((len(queries), NEIGHBOURS), -1, np.int64)
-    scores = np.full((len(queries), NEIGHBOURS), -np.inf, np.float32)
-    for start, rows in made.blocks():
-        found = queries @ rows.T
-        all_scores = np.concatenate((scores, found), axis=1)
-        all_ids = np.concatenate((ids, np.broadcast_to(np.arange(start, start + len(rows)), found.shape)), axis=1)
-        best = np.argpartition(-all_scores, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS]
-        scores, ids = np.take_along_axis(all_scores, best, axis=1), np.take_along_axis(all_ids, best, axis=1)
-    return ids

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edge.apps.bench import index as bench
+from edge.apps.bench.index_worker import work
 from edge.apps.bench.vectors import NEIGHBOURS, VectorSet
 from edge.errors import CapabilityError, InputError
 
@@ -39,6 +40,21 @@ def test_too_few_real_embeddings_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "base.npy", np.ones((9, 4), np.float32))
     with pytest.raises(InputError, match="10 are needed"):
         VectorSet.made(tmp_path / "set", rows=10, queries=5, base=tmp_path / "base.npy")
+
+
+def test_a_changed_index_holds_the_last_rows_and_no_others(tmp_path: Path) -> None:
+    vectors = VectorSet.made(tmp_path / "set", rows=900, queries=6, base=None)
+    task = {
+        "set": str(vectors.folder), "index": str(tmp_path / "index"), "memory": 10**9, "codec": "auto", "recall": 0.95,
+        "nprobe": None, "cold": 0, "changed": 90, "end": 810,
+    }  # fmt: skip
+    (tmp_path / "index").mkdir()
+    assert work(task | {"action": "build"})["rows"] == 810
+    assert work(task | {"action": "change"})["rows"] == 810
+    found = work(task | {"action": "search"})["ids"]
+    for ids, truth in zip(found, vectors.neighbours(90).tolist(), strict=True):
+        assert set(ids) == set(truth)
+        assert min(ids) >= 90
 
 
 def test_a_peer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
