@@ -148,10 +148,11 @@ class FaissCodec:
             return 0.0
         if self.spec.name != "sq8":
             return math.inf
-        if self._steps is None:
+        steps = self._steps
+        if steps is None:
             trained = _faiss().vector_to_array(self._open().sq.trained)  # lowest values, then ranges
-            self._steps = np.array(trained[self.spec.dim :], np.float32) / 255
-        return float(np.linalg.norm(query * self._steps)) / math.sqrt(12)
+            steps = self._steps = np.array(trained[self.spec.dim :], np.float32) / np.float32(255)
+        return float(np.linalg.norm(query * steps)) / math.sqrt(12)
 
     def scanner(self) -> Scanner:
         """A scanner of one's own."""

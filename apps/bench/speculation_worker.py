@@ -65,7 +65,7 @@ def staged(vectors: VectorSet, documents: int, stages: int) -> list[Stages]:
     rows = np.array(vectors.mapped())
     centroids = FaissCodecs().cluster(rows[::5].astype(np.float16), _NLIST, iterations=10, seed=0)
     list_of = np.argmax(rows @ centroids.T, axis=1)
-    found = []
+    found: list[Stages] = []
     for query in vectors.queries:
         order = np.argsort(-(centroids @ query))[:_NPROBE]
         scores = rows @ query

@@ -79,8 +79,9 @@ class VectorIndex:
         if device is None:
             device = self._own_device = load("edge.devices", "cpu")(budget, trace=self._trace)
         if codecs is None:
-            codecs = load("edge.codecs", "faiss")(threads=threads)
-            budget.hold_libraries(codecs.libraries)
+            default = load("edge.codecs", "faiss")(threads=threads)
+            budget.hold_libraries(default.libraries)
+            codecs = default
         assert device is not None
         segments = OpenSegments(directory, budget)
         self._snapshots = Snapshots(segments, codecs, dim, budget)
