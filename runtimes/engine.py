@@ -69,7 +69,12 @@ class Tuning:
 
 
 class Engine:
-    """Forwards token sequences through a packed model within a budget. Thread-safe: one pass at a time."""
+    """Forwards token sequences through a packed model within a budget. Thread-safe: one pass at a time.
+
+    Attributes:
+        needed: the smallest limit that would have done when it was opened.
+        working: bytes that must be free, or held by what gives way, for a pass over one longest sequence.
+    """
 
     def __init__(
         self,
@@ -269,7 +274,8 @@ class Engine:
         one = self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=self._longest_prefix())
         fixed = runtime + HEADROOM + model.file.nbytes(HEAD) + SLACK
         floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
-        own = fixed + floor + max(self._tokenizer_nbytes, least(one))
+        self.working = max(self._tokenizer_nbytes, least(one))
+        own = fixed + floor + self.working
         budget.make_room(own)
         self.needed = needed = budget.used + own
         if needed > budget.limit:

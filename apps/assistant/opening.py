@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 
 from edge.apps.assistant.sentences import PickedSentences
 from edge.apps.collection.collection import Collection
-from edge.budget import MemoryBudget
-from edge.errors import BudgetExceeded
 from edge.knowledge import KnowledgeTree
 from edge.knowledge_store import KnowledgeStore
-from edge.runtimes.engine import Engine
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
@@ -54,26 +50,8 @@ def open_llm(
 def _working_memory(collection: Collection) -> int:
     """Bytes that must be free, or held by what gives way, for embedder and reranker to work one after the other. Both
     are open afterwards."""
-    opening = [lambda: collection.reranker.engine]
-    if collection.vectors is not None:
-        opening.insert(0, lambda: collection.embedder.engine)
-    return max(_working(collection.budget, model) for model in opening)
-
-
-def _working(budget: MemoryBudget, model: Callable[[], Engine]) -> int:
-    """Bytes that a model needs at the least to work, beside those it never gives back; it stays open."""
-    kept = _kept(budget)
-    needed = model().needed - kept
-    return max(0, needed - (_kept(budget) - kept))
-
-
-def _kept(budget: MemoryBudget) -> int:
-    """Bytes that are held when every cache has given way. Asking for more than there can be makes them."""
-    try:
-        budget.reserve("everything", budget.limit).release()
-    except BudgetExceeded as refused:
-        return budget.limit - refused.free
-    return 0
+    engines = [] if collection.vectors is None else [collection.embedder.engine]
+    return max(engine.working for engine in [*engines, collection.reranker.engine])
 
 
 def _reuse_states(generator: Generator, collection: Collection, opened: ExitStack) -> None:

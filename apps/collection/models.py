@@ -109,6 +109,12 @@ class Models:
         with self._reranker.lock:
             return fitted(lambda: self.reranker().rank(query, passages, top_k, retrieved=True), self._embedder.give)
 
+    def working(self) -> int:
+        """Bytes that the embedder needs free, or held by what gives way; 0 for one that was handed over. Raises as
+        `embedder` does."""
+        embedder = self.embedder()
+        return 0 if embedder is self._embedder.chosen else embedder.engine.working
+
     def close(self) -> None:
         """Gives back the memory of the models that were opened here."""
         self._embedder.close()

@@ -26,14 +26,19 @@ from edge.apps.collection.roots import (
 from edge.apps.documents.base import Extracted, Found
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
-from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
 from edge.apps.store.database import Database
+from edge.arrangement import SLACK
 from edge.budget import MemoryBudget
-from edge.errors import InputError
+from edge.config import format_size
+from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
+
+_BATCH_NBYTES = 6 << 20
+"""What a batch of passages takes on its way: text, tokens, vectors, and SQLite's pages."""
 
 TEXT_ROOT = ""
 """The root of texts that were added by themselves: below no folder, so no scan ever misses them."""
@@ -158,12 +163,33 @@ class Writer:
         if run.due(scopes):
             index = self._index()
             if self._extractor is None:
+                self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)
             run.take_in_due(scopes, index, self._models.embed, self._extractor, progress)
         run.remove(discovery, scopes)
         run.count(discovery)
         run.maintain(self._vectors())
         return run.report(missing)
+
+    def _check_room(self) -> None:
+        """Files are read and embedded at the same time. Without this, one gives way to the other until a batch fails.
+
+        Raises:
+            BudgetExceeded: they do not fit.
+        """
+        working = WORKER_NBYTES + self._models.working() + _BATCH_NBYTES
+        room = self._budget.make_room(self._budget.limit)  # everything that can gives way
+        if working > room:
+            needed = self._budget.limit - room + working + SLACK  # a process never starts with the same bytes twice
+            raise BudgetExceeded(
+                f"reading files and embedding them need {format_size(working)} beside what is held already, but "
+                f"{format_size(max(0, room))} of the {format_size(self._budget.limit)} memory limit can be had; "
+                f"a limit of {format_size(needed, up=True)} is the smallest that works",
+                owner="indexing",
+                asked=working,
+                free=room,
+                needed=needed,
+            )
 
     def _index(self) -> VectorIndex:
         """The vector index of a collection that gets one now, if it had none."""

@@ -136,6 +136,22 @@ def test_a_limit_that_cannot_work_is_refused(make: Make, small: Any) -> None:
         make(budget=MemoryBudget(20_000_000, baseline=0)).search("river")
 
 
+def test_a_limit_that_is_named_works_or_names_one_that_does_before_a_file_is_read(make: Make, small: Any) -> None:
+    limits, reason = [20_000_000], ""
+    for attempt in range(4):
+        collection = make(f"attempt {attempt}", budget=MemoryBudget(limits[-1], baseline=0))
+        try:
+            report = collection.index(small.path)
+            break
+        except BudgetExceeded as error:
+            limits.append(error.needed)
+            reason = str(error)
+        assert collection.status().indexed == 0
+    assert report.indexed == 3
+    assert limits == sorted(set(limits))
+    assert "reading files and embedding them" in reason
+
+
 def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
     """What is needed for one model at a time is enough: the other one makes room."""
     collection = make(budget=(wide := MemoryBudget(10**9, baseline=0)))
