@@ -8,7 +8,8 @@ from contextlib import closing
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.base import NotInDocuments
-from edge.apps.assistant.steps import Query, Steps
+from edge.apps.assistant.foresight import Query
+from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
 from edge.runtimes.generation.base import Piece
@@ -60,7 +61,8 @@ def _sentence(
     begun = steps.citations.prompted(said, passages)
     prompt = prompts.answer(question, name="sentence", begun=begun, max_tokens=_SENTENCE_TOKENS)
     pieces: list[Piece] = []
-    with closing(steps.stream(prompt, passages, ahead=ahead, sampling=steps.sampling(prompt))) as stream:
+    sampling = steps.sampling(prompt)
+    with closing(steps.stream(prompt, passages, ahead=ahead, becoming=_so_far, sampling=sampling)) as stream:
         for piece in stream:
             if piece.logprob is None:
                 raise CapabilityError(
@@ -72,6 +74,10 @@ def _sentence(
                 pieces.pop()  # the token that begins the sentence after
                 break
     return pieces
+
+
+def _so_far(written: str) -> list[Query]:
+    return [Query.of(written.strip())] if written.strip() else []
 
 
 def _doubt(sentence: Sequence[Piece]) -> str | None:

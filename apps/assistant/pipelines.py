@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.flare import flare
+from edge.apps.assistant.foresight import Query
 from edge.apps.assistant.piperag import piperag
 from edge.apps.assistant.self_rag import self_rag
-from edge.apps.assistant.steps import Query, Steps
+from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 
 Pipeline = Callable[[str, Steps], Iterator[str]]
@@ -29,15 +30,22 @@ def plain(question: str, steps: Steps) -> Iterator[str]:
 def hyde(question: str, steps: Steps) -> Iterator[str]:
     """Retrieve what is near to a passage that might hold the answer (HyDE: Gao et al. 2022, equation 8: the mean of its
     vector and the question's); words are looked for as they were asked."""
-    passage = steps.write(prompts.hypothetical(question), ahead=[question])
-    near = (question, passage) if passage else (question,)
-    passages = steps.retrieve(question, [Query(question, near)])
+
+    def query(passage: str) -> list[Query]:
+        return [Query(question, (question, passage) if passage.strip() else (question,))]
+
+    passage = steps.write(prompts.hypothetical(question), ahead=[question], becoming=query)
+    passages = steps.retrieve(question, query(passage))
     yield from steps.answer(prompts.answer(question), passages)
 
 
 def subquestion(question: str, steps: Steps) -> Iterator[str]:
     """Retrieve for each of up to four simpler questions in one batch, answer from all that was found."""
-    reply = steps.write(prompts.sub_questions(question, _SUB_QUESTIONS), ahead=[question])
+
+    def queries(reply: str) -> list[Query]:
+        return [Query.of(part) for part in replies.questions(reply, _SUB_QUESTIONS)]
+
+    reply = steps.write(prompts.sub_questions(question, _SUB_QUESTIONS), ahead=[question], becoming=queries)
     parts = replies.questions(reply, _SUB_QUESTIONS) or [question]
     passages = steps.dealt(steps.retrieve_each(parts))
     yield from steps.answer(prompts.answer(question), passages)
@@ -50,7 +58,8 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
     passages: list[Hit] = []
     narrower = question
     for _ in range(steps.options.rounds):
-        narrower = replies.one_line(steps.write(prompts.narrower(question, findings), ahead=[narrower])) or question
+        prompt = prompts.narrower(question, findings)
+        narrower = replies.one_line(steps.write(prompt, ahead=[narrower], becoming=_one_line)) or question
         found = steps.retrieve(narrower)
         passages = steps.gathered(passages, found)
         finding = steps.write(prompts.answer(narrower, name="finding", max_tokens=96), found, ahead=[question])
@@ -63,13 +72,23 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
 def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
     """Answer, retrieve what is near to question and answer, answer again (Iter-RetGen: Shao et al. 2023); while one
     answer is written, clusters for the next retrieval are fetched."""
+
+    def query(draft: str) -> list[Query]:
+        return [Query.of(f"{question} {draft}")]
+
     passages = steps.retrieve(question)
     for _ in range(steps.options.rounds - 1):
         if not passages:
             break
-        draft = steps.write(prompts.answer(question, name="draft"), passages, ahead=[question])
-        passages = steps.gathered(passages, steps.retrieve(question, [Query.of(f"{question} {draft}")]))
+        prompt = prompts.answer(question, name="draft")
+        draft = steps.write(prompt, passages, ahead=[question], becoming=query)
+        passages = steps.gathered(passages, steps.retrieve(question, query(draft)))
     yield from steps.answer(prompts.answer(question), passages)
+
+
+def _one_line(reply: str) -> list[Query]:
+    line = replies.one_line(reply)
+    return [Query.of(line)] if line else []
 
 
 PIPELINES: Mapping[str, Pipeline] = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edge.apps.assistant import prompts, replies
-from edge.apps.assistant.steps import Query, Steps
+from edge.apps.assistant.foresight import Query
+from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.pipelining import RetrievalPipeline
 

@@ -7,33 +7,20 @@ import time
 from collections import abc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 
 from edge.apps.assistant.answer import Round
-from edge.apps.assistant.base import Ahead, AskOptions, Cancelled, Library, NotInDocuments, Vectors
+from edge.apps.assistant.base import AskOptions, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.citations import Citations
+from edge.apps.assistant.foresight import Becoming, Foresight, Query
 from edge.apps.assistant.prompts import REFUSAL, Prompt
 from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
 from edge.apps.collection.hits import Hit
 from edge.apps.store.fusion import reciprocal_rank_fusion
 from edge.curve import Curve
 from edge.runtimes.generation.base import Document, Generator, Piece, Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What is looked for: words by the full-text index, and the neighbourhood of the mean of some texts' vectors."""
-
-    words: str
-    near: tuple[str, ...]
-
-    @classmethod
-    def of(cls, text: str) -> Query:
-        """Both by the same text."""
-        return cls(text, (text,))
 
 
 class Steps:
@@ -69,13 +56,21 @@ class Steps:
         self.cancel = threading.Event()
         self.trace = library.trace
         self.pipeline = pipeline
-        self._window: Ahead | None = None
+        self._foresight = Foresight(library, self._vectors)
         self._times = times
         self._searches = searches
 
-    def write(self, prompt: Prompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = ()) -> str:
+    def write(
+        self,
+        prompt: Prompt,
+        passages: Sequence[Hit] = (),
+        *,
+        ahead: Sequence[str] = (),
+        becoming: Becoming | None = None,
+    ) -> str:
         """The whole reply to a prompt; arguments as for `stream`."""
-        return "".join(piece.text for piece in self.stream(prompt, passages, ahead=ahead)).strip()
+        pieces = self.stream(prompt, passages, ahead=ahead, becoming=becoming)
+        return "".join(piece.text for piece in pieces).strip()
 
     def stream(
         self,
@@ -83,6 +78,7 @@ class Steps:
         passages: Sequence[Hit] = (),
         *,
         ahead: Sequence[str] = (),
+        becoming: Becoming | None = None,
         sampling: Sampling | None = None,
     ) -> abc.Generator[Piece, None, None]:
         """The reply to a prompt, token by token. Closing the iterator early ends the generation.
@@ -91,6 +87,7 @@ class Steps:
             passages: what to answer from, best first.
             ahead: texts near to what will be retrieved next: clusters near them are fetched meanwhile (TeleRAG,
                 section 4.1).
+            becoming: what will be retrieved if the reply ends where it is: the prediction follows the text.
             sampling: greedy if not given.
 
         Raises:
@@ -99,7 +96,10 @@ class Steps:
         self._go_on()
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
         documents = [_document(hit) for hit in passages]
-        self._look(prompt, passages, ahead)
+        looking = bool(ahead) and self.options.lookahead
+        if looking:
+            self._foresight.begin(ahead, self.expect(prompt, passages))
+        written: list[str] = []
         started = time.perf_counter()
         first = 0.0
         new = 0
@@ -109,6 +109,9 @@ class Steps:
                     first = first or time.perf_counter() - started
                     new += 1
                     yield piece
+                    if looking and becoming is not None:
+                        written.append(piece.text)
+                        self._foresight.follow(becoming, "".join(written))
         finally:
             self._record(prompt, new, first, time.perf_counter() - started)
             dropped = self.generator.stats.dropped_documents if self.generator.stats is not None else 0
@@ -226,17 +229,7 @@ class Steps:
 
     def close(self) -> None:
         """Ends what still looks ahead."""
-        window, self._window = self._window, None
-        if window is not None:
-            window.cancel()
-
-    def _look(self, prompt: Prompt, passages: Sequence[Hit], ahead: Sequence[str]) -> None:
-        """Starts fetching near `ahead`, as much as arrives while the prompt is being answered; goes on until the next
-        search."""
-        if ahead and self.options.lookahead:
-            vectors = self._vectors([Query("", tuple(ahead))])
-            self.close()
-            self._window = self.library.lookahead(vectors, seconds=self.expect(prompt, passages))
+        self._foresight.close()
 
     def _search(self, queries: Sequence[Query], k: int, nprobe: int | None) -> list[list[Hit]]:
         vectors = self._vectors(queries)
@@ -245,7 +238,7 @@ class Steps:
             for query, vector in zip(queries, vectors, strict=True):
                 found.append(
                     self.library.candidates(
-                        query.words, vector, k, where=self.options.where, nprobe=nprobe, window=self._window
+                        query.words, vector, k, where=self.options.where, nprobe=nprobe, window=self._foresight.window
                     )
                 )
         self.close()

@@ -44,7 +44,8 @@ class IndexLibrary:
         self.budget = embedder.budget
         self.trace = trace
         self.coverage: list[float] = []
-        """For each search after a lookahead: which share of its lists is among as many nearest to the prediction."""
+        """For each search after a lookahead: which share of its lists is among as many nearest to the last prediction
+        (the best of them, where it has several queries)."""
         self._index = index
         self._database = database
         self._embedder = embedder
@@ -71,8 +72,9 @@ class IndexLibrary:
         with self._database.read() as db:
             if self._predicted is not None:
                 centroids = self._index.snapshot(db).centroids
-                wanted, near = (set(probe(v[None], centroids, self.nprobe)[0]) for v in (vector, self._predicted))
-                self.coverage.append(len(wanted & near) / len(wanted))
+                wanted = set(probe(vector[None], centroids, self.nprobe)[0])
+                near = [set(row) for row in probe(self._predicted, centroids, self.nprobe)]
+                self.coverage.append(max(len(wanted & row) for row in near) / len(wanted))
             found = self._index.search(db, vector[None], k, nprobe=nprobe or self.nprobe, window=ahead)
         self.trace.count("index.lists_read", found.lists_read)
         self.trace.count("index.hits", found.hits)
@@ -86,7 +88,7 @@ class IndexLibrary:
         return list(hits[:top_k])
 
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead:
-        self._predicted = queries[0]
+        self._predicted = queries
         with self._database.read() as db:
             return self._index.lookahead(db, queries, seconds=seconds)
 

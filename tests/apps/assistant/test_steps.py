@@ -11,7 +11,8 @@ import pytest
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
-from edge.apps.assistant.steps import Query, Steps
+from edge.apps.assistant.foresight import Query
+from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
 from edge.errors import InputError
 
