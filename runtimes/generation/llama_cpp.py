@@ -89,6 +89,7 @@ class LlamaGenerator:
         self._answering: int | None = None
         self._run: _Run | None = None
         try:
+            budget.hold_libraries(("llama_cpp",))
             with budget.charge("llama.cpp") as library_lease:
                 library = llama_library()
             self._leases.append(library_lease)
