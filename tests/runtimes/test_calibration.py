@@ -49,7 +49,7 @@ def recorded(reranker: Reranker, query: str, docs: list[str]) -> np.ndarray:
 def test_a_replay_chooses_what_a_live_pass_chooses(
     reranker: Reranker, mode: Mode, threshold: float, retrieved: bool
 ) -> None:
-    docs = texts(1, 24)
+    docs = texts(4, 24)  # no two of them have the same score, which the last bit would decide
     live = reranker.explain("river town", docs, 5, mode=mode, threshold=threshold, retrieved=retrieved)
     scores = recorded(reranker, "river town", docs)
     chosen, evaluations = replay(scores, 5, mode, threshold, 1, retrieved=retrieved)
