@@ -86,8 +86,10 @@ class EmbedderIdentity:
     dim: int
 
     def to_json(self) -> str:
+        """As it is stored."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
+        """What `to_json` wrote."""
         return cls(**json.loads(text))

@@ -1,9 +1,9 @@
 """Merging small segments, and leaving out what is deleted.
 
-A segment is written again, with all smaller ones, once those and its own deleted rows make up a tenth of it: every
-further part of a list costs a search about as much as scanning two hundred rows. An index that grows to a million rows
-by flushes of 2,048 then has three segments at most, and has copied a row 16 times on average; merging at half would
-make that eight times and five segments. Copying 16 times takes a hundredth of what embedding the passage took.
+A segment is written again, with all smaller ones, once those and its own deleted rows make up a tenth of it: handing a
+further part of a list to the scanner costs a search more than scanning its rows. An index that grows to a million rows
+by flushes of 2,048 then has three segments at most, and has copied a row 16 times on average (simulated); merging at
+half would make that eight times and five segments.
 """
 
 from __future__ import annotations
