@@ -183,4 +183,4 @@ def test_workspace_bounds_memory(layers: Any, precision: Any) -> None:
     assert len(lines) == len(cases)
     for case, line in zip(cases, lines, strict=True):
         measured, bound = map(int, line.split())
-        assert measured <= bound <= 2 * measured, (case["shape"], case["hidden_dtype"])
+        assert measured <= bound <= 2.5 * measured, (case["shape"], case["hidden_dtype"])
