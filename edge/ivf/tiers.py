@@ -138,9 +138,9 @@ class Reader:
 
     def __iter__(self) -> Iterator[tuple[int, Bytes, Callable[[], None]]]:
         """Yields each part's number, bytes, and what to call when they are no longer used."""
-        ready = [number for number, handle in self._handles.items() if handle.ready]
-        coming = [number for number, handle in self._handles.items() if not handle.ready]
-        for number in (*ready, *coming):
+        # Each is asked once whether it is ready: it may become so at any moment.
+        coming = {number: not handle.ready for number, handle in self._handles.items()}
+        for number in sorted(coming, key=coming.__getitem__):
             handle = self._handles[number]
             yield number, handle.wait(), handle.release
         yield from self._streams
