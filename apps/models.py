@@ -126,7 +126,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     points = [] if calibration is None else calibration.points
     if as_json:
         rows = [{name: getattr(p, name) for name in p.__dataclass_fields__} for p in points]
-        facts["calibration"] = None if calibration is None else {"scorer": calibration.scorer, "points": rows}
+        facts["calibration"] = None if calibration is None else {"lens_layers": calibration.lens_layers, "points": rows}
         click.echo(json.dumps(facts))
         return
     for name, value in facts.items():
@@ -158,8 +158,9 @@ def calibrate(
     """Find where pruning may start so that Precision@K stays what full depth gives, and store it with MODEL.
 
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
-    order, and optionally "relevant": positions of the relevant ones, or "grades": one for each document (as `edge bench
-    search-quality` writes them). A query with grades and nothing relevant is left out.
+    order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
+    "grades": one for each document (as `edge bench search-quality` writes them). A query with grades and nothing
+    relevant is left out.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker
@@ -188,16 +189,17 @@ def _examples(path: Path) -> list[Any]:
                 if not relevant:
                     continue
             chosen = None if relevant is None else frozenset(int(i) for i in relevant)
-            examples.append(Example(str(value["query"]), [str(doc) for doc in value["docs"]], chosen))
+            docs, scores = [str(doc) for doc in value["docs"]], value.get("scores")
+            examples.append(Example(str(value["query"]), docs, chosen, scores is None or [float(s) for s in scores]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f'{path}, line {number}: needs "query" and "docs" ({error})') from None
     return examples
 
 
 def _print_points(calibration: Calibration) -> None:
-    click.echo(
-        f"calibrated on {calibration.queries} queries of {calibration.candidates} texts, scores by {calibration.scorer}"
-    )
+    probed = ", ".join(map(str, calibration.lens_layers))
+    scorer = f"a lens after layers {probed}, else the head" if probed else "the head"
+    click.echo(f"calibrated on {calibration.queries} queries of {calibration.candidates} texts, scores by {scorer}")
     for point in calibration.points:
         kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}"
         rule = f"CV > {point.threshold:.3f} from layer {point.first_layer}"

@@ -8,6 +8,7 @@ selected, those below are dropped, and only the boundary cluster needs further l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -57,7 +58,14 @@ class ProgressivePruning:
     """The state of one request's pruning: remaining slots and the order in which winners left."""
 
     def __init__(
-        self, k: int, *, mode: Mode = "top-k", threshold: float = math.inf, first_layer: int = 1, candidates: int
+        self,
+        k: int,
+        *,
+        mode: Mode = "top-k",
+        threshold: float = math.inf,
+        first_layer: int = 1,
+        candidates: int,
+        cluster: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.int64]] | None = None,
     ) -> None:
         """Prepares for a pool of `candidates`.
 
@@ -66,6 +74,7 @@ class ProgressivePruning:
             mode: `top-k` lets winners stop early too, `ranked` drops only the hopeless.
             threshold: dispersion above which clusters are trusted; infinity never prunes.
             first_layer: layers to run before scores mean anything (some models' heads are noise before).
+            cluster: stands for `cluster_scores` where many passes share their partitions.
 
         Raises:
             InputError: k is not positive.
@@ -78,6 +87,7 @@ class ProgressivePruning:
         self.threshold = threshold
         self.first_layer = first_layer
         self.remaining = self.k
+        self._cluster = cluster or cluster_scores
 
     def wants(self, layer: int) -> bool:
         """Whether scores after `layer` layers would be looked at: computing them is wasted otherwise."""
@@ -95,7 +105,7 @@ class ProgressivePruning:
         go_on = Decision(layer, cv, none, none, none, ids, finished=False)
         if not self.wants(layer) or cv <= self.threshold:
             return go_on
-        labels = cluster_scores(scores)
+        labels = self._cluster(scores)
         # K-th candidate by score; ties go to the smaller number, as in the final ranking.
         order = np.lexsort((ids, -scores))
         boundary = labels[order[min(self.remaining, len(ids)) - 1]]

@@ -1,15 +1,23 @@
-"""The final order: a reranker's logits mixed with the order that retrieval gave.
+"""The final order: a reranker's logits mixed with what retrieval found.
 
-A small cross-encoder knows less than the retrievers it follows on domains it has not seen. Their order is evidence of
-its own, so the default order is a mix; weight and constant were chosen on domains left out of training.
+A small cross-encoder knows less than the retrievers it follows on domains it has not seen. What they found is evidence
+of its own, so the default order is a mix; weight and constant were chosen on domains left out of training.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from edge.errors import InputError
+
 Floats64 = npt.NDArray[np.float64]
+
+Retrieved = bool | Sequence[float]
+"""What is known of candidates from retrieval: the score of each; True if they come in its order, best first, and the
+scores are not known; False if they come in no order."""
 
 WEIGHT = 0.6
 """The reranker's share of the mix."""
@@ -29,10 +37,24 @@ def retrieval_scores(count: int, constant: int = RANK_CONSTANT) -> Floats64:
     return 1.0 / (constant + 1 + np.arange(count, dtype=np.float64))
 
 
-def blended(logits: Floats64, weight: float = WEIGHT, constant: int = RANK_CONSTANT) -> Floats64:
-    """``weight * z(logits) + (1 - weight) * z(1 / (constant + rank))``.
+def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
+    """What retrieval says of ``count`` candidates, higher is better; None if it says nothing.
 
-    The last axis lists the candidates in the order of retrieval, best first; z is taken over it. Raising one
+    Raises:
+        InputError: there are not as many scores as candidates, or one is not finite.
+    """
+    if isinstance(retrieved, bool):
+        return retrieval_scores(count) if retrieved else None
+    scores = np.asarray(retrieved, np.float64)
+    if scores.shape != (count,):
+        raise InputError(f"retrieval gave {scores.size} scores for {count} candidates")
+    if not np.isfinite(scores).all():
+        raise InputError("a score of retrieval is not finite")
+    return scores
+
+
+def blended(logits: Floats64, retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
+    """``weight * z(logits) + (1 - weight) * z(retrieved)``, z taken over the candidates, the last axis. Raising one
     candidate's logit never lowers its place.
 
     Raises:
@@ -40,19 +62,18 @@ def blended(logits: Floats64, weight: float = WEIGHT, constant: int = RANK_CONST
     """
     if not 0.0 <= weight <= 1.0:
         raise ValueError(f"blend weight {weight} is not within 0 and 1")
-    retrieved = standard(retrieval_scores(logits.shape[-1], constant))
-    return weight * standard(logits) + (1 - weight) * retrieved
+    return weight * standard(logits) + (1 - weight) * standard(retrieved)
 
 
-def prior_logits(count: int, weight: float = WEIGHT, constant: int = RANK_CONSTANT) -> Floats64:
-    """What each of ``count`` candidates in retrieval order gains, in standard deviations of the pool's logits.
+def prior_logits(retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
+    """What each candidate gains by its score in retrieval, in standard deviations of the pool's logits.
 
-    ``logits + logits.std() * prior_logits(n)`` orders the pool as `blended` does: the same mix on the scale of the
-    logits, so that a score stays a relevance and single candidates can be scored without their pool.
+    ``logits + logits.std() * prior_logits(retrieved)`` orders the pool as `blended` does: the same mix on the scale of
+    the logits, so that a score stays a relevance and single candidates can be scored without their pool.
 
     Raises:
         ValueError: the weight is not within 0 (exclusive) and 1.
     """
     if not 0.0 < weight <= 1.0:
         raise ValueError(f"blend weight {weight} is not within 0 (exclusive) and 1")
-    return standard(retrieval_scores(count, constant)) * (1 - weight) / weight
+    return standard(retrieved) * (1 - weight) / weight

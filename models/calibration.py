@@ -1,8 +1,7 @@
-"""What calibration found out about a packed model, stored beside it: when its scores may be pruned on, and with which
-per-layer probe.
+"""What calibration found out about a packed model, stored beside it: when its scores may be pruned on, and where a
+per-layer probe sees more than the model's own head.
 
-`calibration.json` holds thresholds per number of results and mode; `lens.safetensors` the probes, if they won over the
-model's own head.
+`calibration.json` holds thresholds per number of results and mode; `lens.safetensors` the probes, if there are any.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from edge.errors import CorruptBlock, StorageError
 
 FILE = "calibration.json"
 LENS_FILE = "lens.safetensors"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Operating:
     Attributes:
         k: results wanted.
         mode: `top-k` or `ranked`.
-        retrieved: whether the candidates' retrieval order is blended in.
+        retrieved: whether what retrieval found is blended in.
         threshold: dispersion (coefficient of variation) above which clusters are trusted.
         first_layer: layers to run before scores are looked at.
         precision: Precision@K reached on the calibration queries, and `full_precision` that of full depth.
@@ -50,7 +49,7 @@ class Operating:
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """Linear probes from the head's input vector after each layer to the final logit.
+    """Linear probes to the final logit after each layer, from the vector `edge.runtimes.heads.lens_input` takes.
 
     Attributes:
         weight: [layers, hidden] fp32.
@@ -73,14 +72,14 @@ class Calibration:
         fingerprint: of the packed model they were measured on; another model's are ignored.
         target: Precision@K relative to full depth that was asked for.
         queries, candidates: size of the calibration set.
-        scorer: `head` or `lens`, whichever left fewer evaluations at the target.
+        lens_layers: layers (the first is 1) after which the lens gives the scores; the head after the others.
     """
 
     fingerprint: str
     target: float
     queries: int
     candidates: int
-    scorer: Literal["head", "lens"]
+    lens_layers: tuple[int, ...]
     points: tuple[Operating, ...]
     lens: Lens | None = field(default=None, compare=False)
 
@@ -104,7 +103,7 @@ class Calibration:
             if self.lens is not None:
                 data = save({"weight": self.lens.weight, "bias": self.lens.bias})
                 _replace(directory / LENS_FILE, data)
-            # The JSON names the scorer, so it goes last: a kill in between leaves the older calibration in force.
+            # The JSON names the layers of the lens, so it goes last: killed in between, the older one stays in force.
             _replace(directory / FILE, json.dumps(document, indent=1).encode())
         except OSError as error:
             raise StorageError(f"the calibration cannot be written to {directory}: {error.strerror}") from error
@@ -124,7 +123,8 @@ class Calibration:
             if document.pop("version") != VERSION or document["fingerprint"] != fingerprint:
                 return None
             points = tuple(Operating(**point) for point in document.pop("points"))
-            lens = _load_lens(directory / LENS_FILE) if document["scorer"] == "lens" else None
+            document["lens_layers"] = tuple(document["lens_layers"])
+            lens = _load_lens(directory / LENS_FILE) if document["lens_layers"] else None
             if any(not math.isfinite(p.threshold) for p in points):
                 points = tuple(p for p in points if math.isfinite(p.threshold))
             return cls(**document, points=points, lens=lens)

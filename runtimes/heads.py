@@ -30,9 +30,16 @@ def pool(spec: ModelSpec, states: npt.NDArray[Any], lengths: npt.NDArray[np.int3
         return np.asarray(states[ends - lengths], np.float32)
     if token == "last":
         return np.asarray(states[ends - 1], np.float32)
-    means = [part.mean(axis=0, dtype=np.float32) for part in np.split(states, ends[:-1])]
-    stacked: Vectors = np.stack(means)
-    return stacked
+    return _means(states, lengths)
+
+
+def lens_input(spec: ModelSpec, states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
+    """The vector that a lens reads from each sequence of a chunk; arguments and result as for `pool`.
+
+    The last token's state where the head reads that one, else the mean over all tokens: in the first layers of an
+    encoder the first token has hardly looked around yet.
+    """
+    return pool(spec, states, lengths) if spec.head.token == "last" else _means(states, lengths)
 
 
 def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> npt.NDArray[np.float64]:
@@ -78,6 +85,12 @@ def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
     mean_square = np.mean(np.square(vectors), axis=1, keepdims=True)
     normed: Vectors = vectors / np.sqrt(mean_square + np.float32(spec.layer.norm_eps)) * tensors["norm.weight"]
     return normed
+
+
+def _means(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
+    parts = np.split(states, np.cumsum(lengths)[:-1])
+    stacked: Vectors = np.stack([part.mean(axis=0, dtype=np.float32) for part in parts])
+    return stacked
 
 
 def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -11,6 +11,7 @@ from types import TracebackType
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
 from edge.errors import InputError
+from edge.models.blending import Retrieved
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER, resolve
@@ -30,7 +31,7 @@ class Ranked:
     Attributes:
         index: the text's position in the input.
         score: what the order follows, in 0 ... 1, higher is better: the model's probability of relevance, or its blend
-            with the retrieval order.
+            with what retrieval found.
         text: the text.
         relevance: the model's own probability, whatever order the text came in.
     """
@@ -109,8 +110,7 @@ class Reranker:
             self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
         )
         self.budget = self.engine.budget
-        lens = self.calibration.lens if self.calibration is not None else None
-        self._scorer = Scorer(self.model.spec, self.engine.head, lens)
+        self._scorer = Scorer(self.model.spec, self.engine.head, self.calibration)
 
     def rank(
         self,
@@ -118,20 +118,20 @@ class Reranker:
         docs: Sequence[str],
         top_k: int | None = None,
         *,
-        retrieved: bool = False,
+        retrieved: Retrieved = False,
         mode: Mode | None = None,
         threshold: str | float | None = None,
     ) -> list[Ranked]:
         """The `top_k` most relevant of `docs` (all if None), best first.
 
         Args:
-            retrieved: `docs` come in the order a retriever gave them, best first. That order is evidence of its own,
-                and is blended with the model's judgement (`models.blending`).
+            retrieved: the score a retriever gave to each of `docs`, or True if they come in its order, best first.
+                That is evidence of its own, and is blended with the model's judgement (`models.blending`).
             mode, threshold: instead of the ones this object was made with.
 
         Raises:
-            InputError: the query is empty, there are no documents, `top_k` is not positive, or a text is not valid
-                Unicode.
+            InputError: the query is empty, there are no documents, `top_k` is not positive, a text is not valid
+                Unicode, or there are not as many retrieval scores as texts.
             BudgetExceeded: the request does not fit the limit; the error names the smallest that works.
         """
         return self.explain(query, docs, top_k, retrieved=retrieved, mode=mode, threshold=threshold).results
@@ -142,7 +142,7 @@ class Reranker:
         docs: Sequence[str],
         top_k: int | None = None,
         *,
-        retrieved: bool = False,
+        retrieved: Retrieved = False,
         mode: Mode | None = None,
         threshold: str | float | None = None,
         every_layer: bool = False,
@@ -157,7 +157,7 @@ class Reranker:
             raise InputError(f"the number of results must be at least 1, not {k}")
         batch = self.tokenize(query, docs)
         mode = mode or self.mode
-        limit, first_layer = self._operating(k, mode, threshold, retrieved)
+        limit, first_layer = self._operating(k, mode, threshold, retrieved is not False)
         pruning = ProgressivePruning(k, mode=mode, threshold=limit, first_layer=first_layer, candidates=len(docs))
         pool = Pool(len(docs), retrieved=retrieved)
         observer = PruningObserver(self.model.spec, self._scorer, pruning, pool, len(docs), every_layer)

@@ -10,42 +10,55 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.chunking import Chunk
-from edge.models.blending import prior_logits
-from edge.models.calibration import Lens
+from edge.models.blending import Retrieved, prior_logits, retrieved_scores
+from edge.models.calibration import Calibration
 from edge.models.spec import ModelSpec
 from edge.pruning import Decision, ProgressivePruning
-from edge.runtimes.heads import logits, pool, sigmoid
+from edge.runtimes.heads import lens_input, logits, pool, sigmoid
 
 
 class Scorer:
-    """Relevance logits from pooled vectors: the model's own head, or a lens on the layers before the last."""
+    """Relevance logits after each layer: from the model's own head, or from the lens where calibration found that it
+    sees more."""
 
-    def __init__(self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], lens: Lens | None = None) -> None:
+    def __init__(
+        self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], calibration: Calibration | None = None
+    ) -> None:
         self._spec = spec
         self._head = head
-        self._lens = lens
+        self._lens = calibration.lens if calibration is not None else None
+        self._lens_layers = frozenset(calibration.lens_layers if calibration is not None else ())
+
+    def read(self, layer: int, states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """The vectors [batch, hidden] that a chunk's sequences are scored by after `layer` layers; arguments as for
+        `heads.pool`."""
+        return (lens_input if layer in self._lens_layers else pool)(self._spec, states, lengths)
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Logits [n] of vectors [n, hidden] after `layer` layers.
+        """Logits [n] of vectors [n, hidden] that `read` gave after `layer` layers.
 
         Raises:
             ModelError: a score is not finite.
         """
-        if self._lens is not None and layer < self._spec.layers:
+        if self._lens is not None and layer in self._lens_layers:
             return self._lens.logits(layer, vectors)
         return logits(self._spec, self._head, vectors)
 
 
 class Pool:
-    """The candidates' logits so far and, if they came in retrieval order, what that order adds to them.
+    """The candidates' logits so far and what retrieval, if they came from there, adds to them.
 
     The blend (see `models.blending`) needs the spread of the whole pool's logits; a candidate that left early counts
     with its last one. Without pruning the order is exactly the blended one.
     """
 
-    def __init__(self, candidates: int, *, retrieved: bool) -> None:
+    def __init__(self, candidates: int, *, retrieved: Retrieved) -> None:
+        """Raises:
+        InputError: see `retrieved_scores`.
+        """
+        found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)
-        self._prior = prior_logits(candidates) if retrieved else None
+        self._prior = None if found is None else prior_logits(found)
 
     def see(self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Takes the logits [n] of some candidates and returns their scores [n] in 0 ... 1, by which they compare."""
@@ -81,7 +94,7 @@ class PruningObserver:
     """Scores candidates after each layer that matters, lets `pruning` decide, and keeps the ranking.
 
     Attributes:
-        pool: the candidates' logits, blended with their retrieval order if they came in one.
+        pool: the candidates' logits, blended with what retrieval found.
         scores: last known score of each candidate [n].
         reports: one for each layer whose scores were looked at.
         groups: candidates in the order of their groups' ranks: winners that left early, ... , the last ones standing.
@@ -99,19 +112,21 @@ class PruningObserver:
     groups: list[npt.NDArray[np.int64]] = field(default_factory=list)
     dropped: list[npt.NDArray[np.int64]] = field(default_factory=list)
     _vectors: npt.NDArray[np.float32] = field(init=False)
+    _layer: int = 0
 
     def __post_init__(self) -> None:
         self.scores = np.full(self.candidates, np.nan)
         self._vectors = np.empty((self.candidates, self.spec.layer.hidden), np.float32)
 
     def wants(self, layer: int) -> bool:
-        return self.every_layer or layer == self.spec.layers or self.pruning.wants(layer)
+        self._layer = layer
+        return self._looks(layer)
 
     def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
-        self._vectors[chunk.ids] = pool(self.spec, states, chunk.lengths)
+        self._vectors[chunk.ids] = self.scorer.read(self._layer, states, chunk.lengths)
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if not self.wants(layer):
+        if not self._looks(layer):
             return active
         scores = self.pool.see(active, self.scorer(layer, self._vectors[active]))
         self.scores[active] = scores
@@ -129,6 +144,9 @@ class PruningObserver:
     def ranking(self) -> npt.NDArray[np.int64]:
         """All candidates, best first; ties keep the order of the input."""
         return np.concatenate([*self.groups, *self.dropped])
+
+    def _looks(self, layer: int) -> bool:
+        return self.every_layer or layer == self.spec.layers or self.pruning.wants(layer)
 
     def _by_score(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return ids[np.lexsort((ids, -self.scores[ids]))]

@@ -15,7 +15,7 @@ import numpy as np
 
 from edge.apps.options import configure, engine_options
 from edge.errors import InputError
-from edge.models.blending import retrieval_scores
+from edge.models.blending import Retrieved, retrieval_scores
 from edge.models.training.measures import ndcg
 from edge.runtimes.reranker import Ranking, Reranker
 
@@ -27,12 +27,19 @@ class JudgedPool:
     Attributes:
         grades: relevance of each candidate.
         ideal: all judged grades of the query, those that retrieval missed included.
+        retrieved: what retrieval says of the candidates (see `models.blending`).
     """
 
     query: str
     docs: list[str]
     grades: list[float]
     ideal: list[float]
+    retrieved: Retrieved = True
+
+    def cut(self, count: int) -> JudgedPool:
+        """Only the first candidates."""
+        retrieved = True if isinstance(self.retrieved, bool) else self.retrieved[:count]
+        return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, retrieved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +102,8 @@ def rerank_quality(
     runtime: str | None,
     threads: int | None,
 ) -> None:
-    """Judge a reranker on POOLS: JSON Lines of {"query", "docs": [...], "grades": [...], "ideal": [...]}, the docs in a
-    retriever's order."""
+    """Judge a reranker on POOLS: JSON Lines of {"query", "docs": [...], "grades": [...], "ideal": [...], "scores":
+    [...]}, the docs in a retriever's order; ideal grades and the retriever's scores may be missing."""
     config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model, mode=mode)
     quality: list[Quality] = []
     pruned: list[Pruned] = []
@@ -104,7 +111,7 @@ def rerank_quality(
         for path in pools:
             judged = read_pools(path, queries)
             for count in candidates:
-                cut = [JudgedPool(p.query, p.docs[:count], p.grades[:count], p.ideal) for p in judged]
+                cut = [pool.cut(count) for pool in judged]
                 quality.append(judge(reranker, path.stem, cut))
                 if not no_pruning:
                     pruned += [prune(reranker, path.stem, cut, k, mode) for k in ks if k < count]
@@ -126,7 +133,9 @@ def read_pools(path: Path, limit: int) -> list[JudgedPool]:
         try:
             value = json.loads(line)
             grades = [float(grade) for grade in value["grades"]]
-            pool = JudgedPool(str(value["query"]), list(map(str, value["docs"])), grades, value.get("ideal") or grades)
+            docs, scores = list(map(str, value["docs"])), value.get("scores")
+            retrieved = scores is None or [float(score) for score in scores]
+            pool = JudgedPool(str(value["query"]), docs, grades, value.get("ideal") or grades, retrieved)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f'{path}, line {number}: needs "query", "docs" and "grades" ({error})') from None
         if len(pool.docs) != len(grades):
@@ -140,17 +149,18 @@ def read_pools(path: Path, limit: int) -> list[JudgedPool]:
 def judge(reranker: Reranker, name: str, pools: Sequence[JudgedPool]) -> Quality:
     """One row of the quality table, at full depth."""
     found: dict[bool, list[float]] = {False: [], True: []}
-    retrieved = []
+    before = []
     for pool in pools:
-        retrieved.append(_ndcg(retrieval_scores(len(pool.docs)), pool))
+        before.append(_ndcg(retrieval_scores(len(pool.docs)), pool))
         for blended in (False, True):
-            ranking = reranker.rank(pool.query, pool.docs, retrieved=blended, threshold="inf")
+            retrieved = pool.retrieved if blended else False
+            ranking = reranker.rank(pool.query, pool.docs, retrieved=retrieved, threshold="inf")
             scores = np.empty(len(pool.docs))
             for place, result in enumerate(ranking):
                 scores[result.index] = -place
             found[blended].append(_ndcg(scores, pool))
     size = round(statistics.mean(len(pool.docs) for pool in pools))
-    means = [statistics.mean(values) for values in (retrieved, found[False], found[True])]
+    means = [statistics.mean(values) for values in (before, found[False], found[True])]
     return Quality(name, len(pools), size, *means)
 
 
@@ -164,7 +174,7 @@ def prune(reranker: Reranker, name: str, pools: Sequence[JudgedPool], k: int, mo
         chosen: dict[str, set[int]] = {}
         for threshold in ("inf", "auto") if number % 2 else ("auto", "inf"):
             started = time.perf_counter()
-            ranking: Ranking = reranker.explain(pool.query, pool.docs, k, retrieved=True, threshold=threshold)
+            ranking: Ranking = reranker.explain(pool.query, pool.docs, k, retrieved=pool.retrieved, threshold=threshold)
             seconds[threshold].append(time.perf_counter() - started)
             chosen[threshold] = {result.index for result in ranking.results}
             if relevant:

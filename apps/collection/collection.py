@@ -270,12 +270,16 @@ class Collection:
             return self._searcher.candidates(query, vector, index, k, where=_filters(where))
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int | None = None) -> list[Hit]:
-        """The best `top_k` of `hits`, given in retrieval order, by the reranker's judgement blended with that order.
-        Raises as `search` does."""
+        """The best `top_k` of `hits`, given in retrieval order, by the reranker's judgement blended with their scores
+        (with the order alone if a hit has none). Raises as `search` does."""
         if not hits:
             return []
+        scores = [hit.stages.fused_score for hit in hits]
+        known = [score for score in scores if score is not None]
+        retrieved = known if len(known) == len(hits) else True
         with self._timed("rerank"):
-            ranked = self._models.rank(query, [hit.passage for hit in hits], min(top_k or len(hits), len(hits)))
+            passages = [hit.passage for hit in hits]
+            ranked = self._models.rank(query, passages, min(top_k or len(hits), len(hits)), retrieved)
         found = [(hits[result.index], result) for result in ranked]
         return [
             replace(hit, score=result.score, stages=replace(hit.stages, relevance=result.relevance))

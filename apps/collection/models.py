@@ -14,6 +14,7 @@ from edge.apps.store.models import EmbedderIdentity, Slot, fitted
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ModelError
+from edge.models.blending import Retrieved
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
@@ -104,10 +105,12 @@ class Models:
         with self._embedder.lock:
             return fitted(lambda: self.embedder().embed(texts, query=query), self._reranker.give)
 
-    def rank(self, query: str, passages: Sequence[str], top_k: int) -> list[Ranked]:
-        """The best `top_k` passages of those given in retrieval order."""
+    def rank(self, query: str, passages: Sequence[str], top_k: int, retrieved: Retrieved) -> list[Ranked]:
+        """The best `top_k` of passages. `retrieved`: what retrieval says of them."""
         with self._reranker.lock:
-            return fitted(lambda: self.reranker().rank(query, passages, top_k, retrieved=True), self._embedder.give)
+            return fitted(
+                lambda: self.reranker().rank(query, passages, top_k, retrieved=retrieved), self._embedder.give
+            )
 
     def working(self) -> int:
         """Bytes that the embedder needs free, or held by what gives way; 0 for one that was handed over. Raises as

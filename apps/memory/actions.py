@@ -294,7 +294,7 @@ class ActionCache:
                     near.append(replace(_action(row), similarity=similarity))
         if rerank:
             docs = [_key(action.task, action.state) for action in near]
-            ranked = self._store.models.rank(key, docs, retrieved=True)
+            ranked = self._store.models.rank(key, docs, retrieved=[action.similarity for action in near])
             near = [replace(near[r.index], relevance=r.relevance) for r in ranked]
         return sorted(near, key=lambda action: (action.task, action.state) != (task, state))
 

@@ -13,6 +13,7 @@ from edge.apps.store.models import EmbedderIdentity, Slot, fitted
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
+from edge.models.blending import Retrieved
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
@@ -36,9 +37,9 @@ class TextReranker(Protocol):
     """What a memory needs of a reranker; `edge.Reranker` is one."""
 
     def rank(
-        self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: bool = False
+        self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: Retrieved = False
     ) -> list[Ranked]:
-        """The best `top_k` of `docs`, best first. `retrieved`: they come in a retriever's order, best first."""
+        """The best `top_k` of `docs`, best first. `retrieved`: the scores a retriever gave them, if one did."""
 
     def close(self) -> None:
         """Gives its memory back."""
@@ -84,7 +85,7 @@ class Models:
         with self._embedder.lock:
             return fitted(lambda: self._open_embedder().embed(texts, query=query), self._reranker.give)
 
-    def rank(self, query: str, docs: Sequence[str], *, retrieved: bool) -> list[Ranked]:
+    def rank(self, query: str, docs: Sequence[str], *, retrieved: Retrieved) -> list[Ranked]:
         """All of `docs` (at least one), best first.
 
         Raises:

@@ -245,7 +245,7 @@ class Searcher:
             turn = before.get(record.follows) if record.follows is not None else None
             docs.append(record.indexed_text if turn is None else f"{turn.text}\n{record.indexed_text}")
         with self._store.trace.span("rerank", "memory"):
-            ranked = self._store.models.rank(query, docs, retrieved=True)
+            ranked = self._store.models.rank(query, docs, retrieved=[c.score for c in candidates])
         return [
             replace(
                 candidates[r.index],

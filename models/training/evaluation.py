@@ -78,6 +78,10 @@ def _single(pools: Sequence[TestQuery], pick: Callable[[TestQuery], list[int]]) 
 def judge(name: str, pools: Sequence[TestQuery], scores: Sequence[Floats64], weight: float) -> Row:
     """The table's row of one set from the scores of `layer_scores`."""
     depth = scores[0].shape[0]
+
+    def mixed(logits: Floats64) -> Floats64:
+        return blended(logits, retrieval_scores(len(logits)), weight)
+
     return Row(
         name,
         len(pools),
@@ -85,9 +89,9 @@ def judge(name: str, pools: Sequence[TestQuery], scores: Sequence[Floats64], wei
         _single(pools, lambda p: p.dense),
         mean_ndcg(pools, [retrieval_scores(len(p.passages)) for p in pools]),
         mean_ndcg(pools, [s[-1] for s in scores]),
-        mean_ndcg(pools, [blended(s[-1], weight) for s in scores]),
+        mean_ndcg(pools, [mixed(s[-1]) for s in scores]),
         [mean_ndcg(pools, [s[layer] for s in scores]) for layer in range(depth)],
-        [mean_ndcg(pools, [blended(s[layer], weight) for s in scores]) for layer in range(depth)],
+        [mean_ndcg(pools, [mixed(s[layer]) for s in scores]) for layer in range(depth)],
     )
 
 

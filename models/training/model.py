@@ -1,4 +1,5 @@
-"""The reranker as trained: a BERT encoder whose one scoring head reads the first token of every layer."""
+"""The reranker as trained: a BERT encoder with a score after every layer. Its one head reads the first token; in the
+first layers that token has hardly looked around yet, and a linear probe reads the mean of all tokens instead."""
 
 from __future__ import annotations
 
@@ -16,15 +17,24 @@ from transformers import BertConfig, BertForSequenceClassification
 
 
 class LayeredReranker(nn.Module):
-    """Hugging Face's classifier for weights and names; the forward pass gives one score per layer."""
+    """Hugging Face's classifier for weights and names; the forward pass gives one score per layer.
 
-    def __init__(self, bert: BertForSequenceClassification) -> None:
+    The probes serve training and are not saved: calibration fits such a lens (`edge.models.calibration`) to whatever
+    the layers have learned.
+    """
+
+    def __init__(self, bert: BertForSequenceClassification, probes: int = 0) -> None:
         super().__init__()
         self.bert = bert
+        self.probes = nn.ModuleList(nn.Linear(bert.config.hidden_size, 1) for _ in range(probes))
+        for probe in self.probes:
+            nn.init.zeros_(cast(nn.Linear, probe).weight)
 
     @classmethod
-    def from_directory(cls, directory: Path, seed: int = 0) -> LayeredReranker:
+    def from_directory(cls, directory: Path, seed: int = 0, probes: int = 0) -> LayeredReranker:
         """Start from an encoder (its head is made anew, seeded) or from an earlier reranker.
+
+        ``probes``: so many first layers are scored by probes of their own and not by the head.
 
         No dropout: one pass over the data leaves little to memorise, and the masks cost time on a CPU.
         """
@@ -33,7 +43,7 @@ class LayeredReranker(nn.Module):
         torch.manual_seed(seed)
         # heads of 32 numbers: the plain products took a fifth of the fused kernel's time here, in bfloat16
         bert = BertForSequenceClassification.from_pretrained(directory, config=config, attn_implementation="eager")
-        model = cls(bert)
+        model = cls(bert, probes)
         model.to(torch.float32)  # a half-precision file would otherwise stay one
         return model
 
@@ -49,8 +59,14 @@ class LayeredReranker(nn.Module):
         first = torch.stack([h[:, 0] for h in hidden])
         # the pooler reads position 0 of its input: layers x sequences go in as if they were one batch
         pooled = cast(nn.Module, self.bert.bert.pooler)(first.flatten(0, 1)[:, None]).unflatten(0, first.shape[:2])
-        scores: Tensor = self.bert.classifier(pooled)
-        return scores.squeeze(-1).float()
+        scores: Tensor = self.bert.classifier(pooled).squeeze(-1).float()
+        if not len(self.probes):
+            return scores
+        shown = mask.unsqueeze(-1).float()
+        means = [(h.float() * shown).sum(1) / shown.sum(1) for h in hidden[: len(self.probes)]]
+        with torch.autocast("cpu", enabled=False):
+            early = [probe(mean).squeeze(-1) for probe, mean in zip(self.probes, means, strict=True)]
+        return torch.cat([torch.stack(early), scores[len(early) :]])
 
     def freeze_words(self) -> None:
         """Leave the word vectors as they came: rare words are not pulled towards the training domains."""

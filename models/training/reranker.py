@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(not (pools / f"{name}.json.gz").exists() for name in shares):
         _mine(options, pools)
     lists = Mixture(pools_in(pools, shares), options.seed, ListConfig())
-    model = LayeredReranker.from_directory(options.base, options.seed)
+    model = LayeredReranker.from_directory(options.base, options.seed, options.probes)
     model.freeze_words()
     vocabulary = options.base / "tokenizer.json"
     config = TrainConfig(options.steps, options.minutes, peak_rate=options.rate, threads=options.threads)
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": asdict(config),
         "loss": asdict(LossConfig()),
         "max_tokens": options.max_tokens,
+        "probes": options.probes,
         "from_step": trainer.step,
     }
     append_line(out / "recipe.jsonl", recipe)
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=TrainConfig(steps=1).peak_rate, help="peak learning rate")
     parser.add_argument("--max-tokens", type=int, default=160, help="query and passage together")
+    parser.add_argument("--probes", type=int, default=3, help="first layers that are scored by probes of their own")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on from OUT/state.pt if it is there")
     parser.add_argument("--leave-out", action="append", default=[], metavar="SET", help="no lists from this set")

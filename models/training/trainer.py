@@ -39,6 +39,7 @@ class TrainConfig:
     lists_per_step: int = 8
     peak_rate: float = 5e-5
     head_factor: float = 3.0
+    probe_factor: float = 100.0
     warmup_steps: int = 50
     weight_decay: float = 0.01
     clip: float = 1.0
@@ -65,10 +66,15 @@ class Trainer:
         self.step = 0
         self.elapsed = 0.0
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        probes = [p for n, p in named if n.startswith("probes.")]
         head = [p for n, p in named if "pooler" in n or "classifier" in n]
-        body = [p for n, p in named if "pooler" not in n and "classifier" not in n]
+        body = [p for n, p in named if not n.startswith("probes.") and "pooler" not in n and "classifier" not in n]
         self._optimizer = torch.optim.AdamW(
-            [{"params": body, "factor": 1.0}, {"params": head, "factor": config.head_factor}],
+            [
+                {"params": body, "factor": 1.0},
+                {"params": head, "factor": config.head_factor},
+                {"params": probes, "factor": config.probe_factor},
+            ],
             lr=config.peak_rate,
             weight_decay=config.weight_decay,
         )

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.models.blending import blended, prior_logits
+from edge.errors import InputError
+from edge.models.blending import blended, prior_logits, retrieval_scores, retrieved_scores
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:
@@ -20,29 +21,42 @@ def test_raising_one_logit_never_lowers_its_place(weight: float) -> None:
     for _ in range(200):
         logits = rng.normal(size=12) * rng.uniform(0.1, 5)
         which = rng.integers(12)
-        before = ranks(blended(logits, weight))[which]
+        retrieved = rng.normal(size=12)
+        before = ranks(blended(logits, retrieved, weight))[which]
         logits[which] += rng.uniform(0, 4)
-        assert ranks(blended(logits, weight))[which] <= before
+        assert ranks(blended(logits, retrieved, weight))[which] <= before
 
 
 def test_weight_zero_is_the_retrieval_order_and_one_the_rerankers() -> None:
     logits = np.random.default_rng(2).normal(size=9)
-    assert ranks(blended(logits, 0.0)).tolist() == list(range(9))
-    assert ranks(blended(logits, 1.0)).tolist() == ranks(logits).tolist()
+    assert ranks(blended(logits, retrieval_scores(9), 0.0)).tolist() == list(range(9))
+    assert ranks(blended(logits, retrieval_scores(9), 1.0)).tolist() == ranks(logits).tolist()
 
 
 def test_equal_logits_keep_the_retrieval_order() -> None:
-    assert ranks(blended(np.full(7, 2.5), 0.9)).tolist() == list(range(7))
+    assert ranks(blended(np.full(7, 2.5), retrieval_scores(7), 0.9)).tolist() == list(range(7))
 
 
-def test_shift_and_scale_of_the_logits_do_not_matter() -> None:
-    logits = np.random.default_rng(3).normal(size=20)
-    assert np.allclose(blended(logits, 0.4), blended(7 * logits - 3, 0.4))
+def test_shift_and_scale_do_not_matter() -> None:
+    logits, retrieved = np.random.default_rng(3).normal(size=(2, 20))
+    assert np.allclose(blended(logits, retrieved, 0.4), blended(7 * logits - 3, 0.01 * retrieved + 5, 0.4))
+
+
+def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None:
+    assert retrieved_scores(3, False) is None
+    assert retrieved_scores(3, True).tolist() == retrieval_scores(3).tolist()  # type: ignore[union-attr]
+    assert retrieved_scores(3, [0.5, 0.9, -1.0]).tolist() == [0.5, 0.9, -1.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("scores", "complaint"), [([0.1, 0.2], "2 scores for 3"), ([0.1, np.nan, 0.2], "not finite")])
+def test_scores_that_are_not_the_candidates_are_refused(scores: list[float], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        retrieved_scores(3, scores)
 
 
 def test_a_weight_outside_its_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"1\.5"):
-        blended(np.zeros(3), 1.5)
+        blended(np.zeros(3), retrieval_scores(3), 1.5)
 
 
 @given(st.lists(st.floats(-20, 20), min_size=2, max_size=30), st.floats(0.05, 1.0))
@@ -50,6 +64,7 @@ def test_prior_logits_order_a_pool_as_the_blend_does(values: list[float], weight
     logits = np.array(values)
     if logits.std() <= 1e-6:
         logits = np.arange(len(values), dtype=float)
-    mixed = blended(logits, weight)
-    shifted = logits + logits.std() * prior_logits(len(logits), weight)
+    retrieved = retrieval_scores(len(logits))
+    mixed = blended(logits, retrieved, weight)
+    shifted = logits + logits.std() * prior_logits(retrieved, weight)
     assert np.allclose(weight * (shifted - shifted.mean()) / logits.std(), mixed - mixed.mean(), atol=1e-7)

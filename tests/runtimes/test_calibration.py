@@ -10,14 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge.chunking import Chunk
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
-from edge.models.blending import blended
-from edge.models.calibration import FILE, Calibration, Operating
+from edge.models.blending import Retrieved, blended, retrieval_scores
+from edge.models.calibration import FILE, Calibration, Lens, Operating
 from edge.models.pack import pack
+from edge.models.spec import ModelSpec
 from edge.pruning import Mode
-from edge.runtimes.calibration import Example, calibrate, replay
+from edge.runtimes.calibration import Example, calibrate
+from edge.runtimes.replay import Record, courses, operating, replay
 from edge.runtimes.reranker import Reranker
+from edge.runtimes.scoring import Scorer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bert-reranker"
 WORDS = [f"word{i}" for i in range(37)] + ["river", "flood", "spring", "town"]
@@ -43,18 +47,57 @@ def recorded(reranker: Reranker, query: str, docs: list[str]) -> np.ndarray:
     return np.log(probabilities) - np.log1p(-probabilities)
 
 
-@pytest.mark.parametrize("retrieved", [False, True])
+@pytest.mark.parametrize("retrieved", [False, True, np.linspace(0, 1, 24).tolist()], ids=["none", "order", "scores"])
 @pytest.mark.parametrize("mode", ["ranked", "top-k"])
 @pytest.mark.parametrize("threshold", [0.0, 1e-4, 1e-3, math.inf])
 def test_a_replay_chooses_what_a_live_pass_chooses(
-    reranker: Reranker, mode: Mode, threshold: float, retrieved: bool
+    reranker: Reranker, mode: Mode, threshold: float, retrieved: Retrieved
 ) -> None:
     docs = texts(4, 24)  # no two of them have the same score, which the last bit would decide
     live = reranker.explain("river town", docs, 5, mode=mode, threshold=threshold, retrieved=retrieved)
     scores = recorded(reranker, "river town", docs)
-    chosen, evaluations = replay(scores, 5, mode, threshold, 1, retrieved=retrieved)
-    assert [r.index for r in live.results] == chosen.tolist()
-    assert live.stats.evaluations == evaluations
+    course = replay(Record(scores, None), 5, mode, threshold, 1, retrieved)
+    assert [r.index for r in live.results] == course.chosen.tolist()
+    assert live.stats.evaluations == course.evaluations
+
+
+@pytest.mark.parametrize("mode", ["ranked", "top-k"])
+def test_courses_are_all_that_thresholds_can_do(mode: Mode) -> None:
+    random = np.random.default_rng(3)
+    record = Record(random.normal(size=(5, 18)), None)
+    found = list(courses(record, 4, mode, 2, True))
+    assert found[0].low == 0.0
+    assert found[-1].high == math.inf
+    assert found[-1].evaluations == record.scores.size
+    assert all(a.high == b.low for a, b in pairwise(found))
+    for threshold in [0.0, *random.uniform(0, 2, 40).tolist(), *(course.low for course in found), 1e9]:
+        (course,) = (course for course in found if course.low <= threshold < course.high)
+        alone = replay(Record(record.scores, None), 4, mode, threshold, 2, True)
+        assert course.chosen.tolist() == alone.chosen.tolist()
+        assert course.evaluations == alone.evaluations
+
+
+def test_the_operating_point_is_the_cheapest_threshold_that_keeps_the_target() -> None:
+    random = np.random.default_rng(5)
+    final = random.normal(size=(9, 20))
+    records = [
+        Record(np.stack([row + noise * random.normal(size=20) for noise in (2.0, 0.7, 0.3, 0.0)]), frozenset({0, 3, 7}))
+        for row in final
+    ]
+    (point,) = operating(records, (5,), "ranked", retrieved=False, target=0.9)
+
+    def mean(first: int, threshold: float) -> tuple[float, float]:
+        found = [replay(record, 5, "ranked", threshold, first, False) for record in records]
+        hits = [len({0, 3, 7} & set(course.chosen.tolist())) / 3 for course in found]
+        return float(np.mean(hits)), float(np.mean([course.evaluations for course in found])) / 80
+
+    full = mean(1, math.inf)[0]
+    assert (point.precision, point.evaluations) == pytest.approx(mean(point.first_layer, point.threshold))
+    assert point.full_precision == pytest.approx(full)
+    tried = [mean(first, threshold) for first in (1, 2, 3) for threshold in np.linspace(0, 3, 300)]
+    cheapest = min(evaluations for precision, evaluations in tried if precision >= 0.9 * full - 1e-12)
+    assert point.evaluations <= cheapest + 1e-9
+    assert point.evaluations < 1
 
 
 def test_full_depth_on_retrieved_candidates_is_the_blended_order(reranker: Reranker) -> None:
@@ -64,7 +107,7 @@ def test_full_depth_on_retrieved_candidates_is_the_blended_order(reranker: Reran
     for result in unordered:
         own[result.index] = result.score
         assert result.relevance == result.score
-    mixed = blended(np.log(own) - np.log1p(-own))
+    mixed = blended(np.log(own) - np.log1p(-own), retrieval_scores(len(own)))
     results = reranker.rank("river flood", docs, retrieved=True, threshold="inf")
     assert [r.index for r in results] == np.argsort(-mixed, kind="stable").tolist()
     assert [r.index for r in results] != [r.index for r in unordered]
@@ -101,7 +144,7 @@ def test_a_point_serves_its_own_order_and_mode_and_no_larger_k() -> None:
         Operating(1, "ranked", False, 0.4, 3, 1.0, 1.0, 0.8),
         Operating(10, "ranked", True, 0.7, 3, 1.0, 1.0, 0.8),
     )
-    found = Calibration("f", 0.99, 10, 20, "head", points)
+    found = Calibration("f", 0.99, 10, 20, (), points)
     assert found.find(3, "ranked", True) == points[0]
     assert found.find(7, "ranked", True) == points[2]
     assert found.find(11, "ranked", True) is None
@@ -111,7 +154,7 @@ def test_a_point_serves_its_own_order_and_mode_and_no_larger_k() -> None:
 
 def test_a_broken_file_is_named(calibration: Calibration, tmp_path: Path) -> None:
     calibration.save(tmp_path)
-    (tmp_path / FILE).write_bytes(b'{"version": 2, ')
+    (tmp_path / FILE).write_bytes(b'{"version": 3, ')
     with pytest.raises(CorruptBlock, match="calibrate again"):
         Calibration.load(tmp_path, calibration.fingerprint)
 
@@ -128,3 +171,45 @@ def test_without_judgements_full_depth_is_the_measure(reranker: Reranker) -> Non
     examples = [Example(f"{WORDS[i]} town", texts(40 + i, 20)) for i in range(8)]
     found = calibrate(reranker, examples, ks=(5,), modes=("ranked",), orders=(False,), target=1.0)
     assert all(point.full_precision == 1.0 for point in found.points)
+
+
+def test_the_lens_scores_where_calibration_says_so(reranker: Reranker) -> None:
+    """After its layers the mean of the tokens is read, after the others the head's token; the results stay those of the
+    last layer."""
+    spec = reranker.model.spec
+    random = np.random.default_rng(0)
+    lens = Lens(random.normal(size=(spec.layers, spec.layer.hidden)).astype(np.float32), np.zeros(spec.layers, "f4"))
+    found = Calibration(reranker.model.fingerprint, 0.99, 10, 20, (1,), (), lens)
+    docs = texts(7, 12)
+    plain = reranker.explain("river", docs, threshold="inf", every_layer=True)
+    reranker._scorer = Scorer(spec, reranker.engine.head, found)
+    try:
+        probed = reranker.explain("river", docs, threshold="inf", every_layer=True)
+    finally:
+        reranker._scorer = Scorer(spec, reranker.engine.head, reranker.calibration)
+    for before, after in zip(plain.layers[1:], probed.layers[1:], strict=True):
+        assert after.scores.tolist() == before.scores.tolist()
+    means = Means(spec, len(docs))
+    reranker.engine.run(reranker.tokenize("river", docs), means)
+    first = probed.layers[0]
+    logits = np.log(first.scores) - np.log1p(-first.scores)
+    assert logits == pytest.approx(means.first[first.ids] @ lens.weight[0], abs=1e-4)
+
+
+class Means:
+    """An observer that keeps the mean of every sequence's tokens after the first layer."""
+
+    def __init__(self, spec: ModelSpec, candidates: int) -> None:
+        self.first = np.zeros((candidates, spec.layer.hidden))
+
+    def wants(self, layer: int) -> bool:
+        return layer == 1
+
+    def collect(self, chunk: Chunk, states: np.ndarray) -> None:
+        start = 0
+        for candidate, length in zip(chunk.ids.tolist(), chunk.lengths.tolist(), strict=True):
+            self.first[candidate] = states[start : start + length].astype(np.float64).mean(axis=0)
+            start += length
+
+    def decide(self, layer: int, active: np.ndarray) -> np.ndarray:
+        return active[:0]
