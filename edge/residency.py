@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from edge.budget import MemoryBudget
-from edge.buffers import Bytes, charge_of, page_buffer
+from edge.buffers import ENTRY_NBYTES, Bytes, Spares, charge_of, page_buffer, pages_of
 from edge.eviction import LRU, Policy
 from edge.lanes import Ticket
 from edge.trace import Trace
@@ -22,12 +22,18 @@ Fetch = Callable[[Bytes], Ticket]
 """Starts the transfer of a block into the buffer it is given."""
 
 
+_SPARE = 64
+"""Such a part of the bytes held may be buffers without a block."""
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A block that has a buffer. `ahead`: fetched on a prediction, and nobody has asked for it yet."""
+    """A block that has a buffer. `ahead`: fetched on a prediction, and nobody has asked for it yet. `whole`: its buffer
+    with what is beyond the block."""
 
     key: Hashable
     buffer: Bytes
+    whole: Bytes
     charged: int
     ticket: Ticket
     round: int
@@ -121,6 +127,7 @@ class Residency:
         self._policy = policy or LRU()
         self._allocate = allocate or page_buffer
         self._entries: dict[Hashable, _Entry] = {}
+        self._spares = Spares()
         self._round = 0
         self._lock = threading.RLock()  # taken inside the ledger's wherever the lease may change
         self._lease = budget.reserve(name, 0)
@@ -212,8 +219,10 @@ class Residency:
             asked = sum(nbytes for _, nbytes, _ in cold)
             if asked > limit or not self._clear([key for key, *_ in wanted], sum(charge_of(n) for _, n, _ in cold)):
                 return None
+            later = sum(charge_of(nbytes) for _, nbytes, _ in cold)
             for key, nbytes, fetch in cold:
-                self._enter(key, nbytes, fetch).ahead = True
+                later -= charge_of(nbytes)
+                self._enter(key, nbytes, fetch, later).ahead = True
                 self.trace.count(f"{self.name}.ahead")
             for key, *_ in wanted:
                 self._entries[key].guards.add(owner)
@@ -248,6 +257,8 @@ class Residency:
         left is for the next prefetch). Guarded and pinned blocks stay."""
         with self._budget.locked(), self._lock:
             while self.nbytes > share * self.room:
+                if self._give_back(1):
+                    continue
                 entry = self._coldest(lambda entry: not entry.guards)
                 if entry is None:
                     return
@@ -267,6 +278,7 @@ class Residency:
             for entry in list(self._entries.values()):
                 entry.ticket.settle()
                 self._drop(entry)
+            self._give_back(self._spares.nbytes)
             self._unregister()
 
     def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
@@ -309,13 +321,23 @@ class Residency:
         spared = set(keys)
         return self._make_room(charged, lambda entry: not entry.guards and entry.key not in spared)
 
-    def _enter(self, key: Hashable, nbytes: int, fetch: Fetch) -> _Entry:
-        """Takes in a block for which room was made."""
-        charged = charge_of(nbytes)
-        self._lease.resize(self._lease.nbytes + charged)
+    def _enter(self, key: Hashable, nbytes: int, fetch: Fetch, later: int = 0) -> _Entry:
+        """Takes in a block for which room was made, as for further ones that are charged with `later` in all."""
+        whole = self._spares.fitting(nbytes)
+        if whole is not None and self._missing(ENTRY_NBYTES + later) <= self._spares.nbytes - pages_of(whole.nbytes):
+            self._spares.take(whole)
+            charged = charge_of(whole.nbytes)
+            self._give_back(self._missing(ENTRY_NBYTES))
+            self._lease.resize(self._lease.nbytes + ENTRY_NBYTES)
+        else:
+            whole, charged = None, charge_of(nbytes)
+            self._give_back(self._missing(charged))
+            self._lease.resize(self._lease.nbytes + charged)
         try:
-            buffer = self._allocate(nbytes)
-            entry = _Entry(key, buffer, charged, fetch(buffer), self._round)
+            if whole is None:
+                whole = self._allocate(nbytes)
+            buffer = whole[:nbytes]
+            entry = _Entry(key, buffer, whole, charged, fetch(buffer), self._round)
         except BaseException:
             self._lease.resize(self._lease.nbytes - charged)
             raise
@@ -323,14 +345,26 @@ class Residency:
         self._policy.insert(key)
         return entry
 
-    def _make_room(self, charged: int, allowed: Callable[[_Entry], bool] | None) -> bool:
-        """Evicts the coldest of those that are `allowed` until so much is free; nothing if that is not enough."""
+    def _missing(self, charged: int) -> int:
+        """Bytes that must be freed before so many more can be held."""
         missing = charged - self._budget.free
-        if self.capacity is not None:
-            missing = max(missing, self._lease.nbytes + charged - self.capacity)
+        return missing if self.capacity is None else max(missing, self._lease.nbytes + charged - self.capacity)
+
+    def _make_room(self, charged: int, allowed: Callable[[_Entry], bool] | None) -> bool:
+        """Evicts the coldest of those that are `allowed` until so much is free; nothing if that is not enough.
+
+        Spare buffers are counted on only when nobody is left to evict; the more there are, the likelier one fits, so
+        that a few more blocks go than must.
+        """
+        missing = self._missing(charged)
         chosen: dict[Hashable, _Entry] = {}
-        while missing > 0:
-            if allowed is None or (entry := self._coldest(allowed, chosen)) is None:
+        wanted = self._lease.nbytes // _SPARE - self._spares.nbytes
+        spare = charged if missing > 0 and wanted >= charged else 0
+        while missing > 0 or -missing < spare:
+            entry = None if allowed is None else self._coldest(allowed, chosen)
+            if entry is None and missing <= self._spares.nbytes:
+                break
+            if entry is None:
                 return False
             chosen[entry.key] = entry
             missing -= entry.charged
@@ -349,21 +383,36 @@ class Residency:
         return None if key is None else self._entries[key]
 
     def _evict(self, entry: _Entry) -> None:
+        """Takes out a block; its buffer is kept for another one of its size, as far as spare buffers may go."""
+        whole, spare = entry.whole, not entry.locks
         self._drop(entry)
         self.trace.count(f"{self.name}.evictions")
+        if spare and self._spares.put(whole):
+            self._lease.resize(self._lease.nbytes + pages_of(whole.nbytes))
+            self._give_back(self._spares.nbytes - self._lease.nbytes // _SPARE)
+
+    def _give_back(self, nbytes: int) -> int:
+        """Returns spare buffers to the system, at least so many bytes of them if there are; returns how many."""
+        freed = self._spares.release(nbytes)
+        if freed:
+            self._lease.resize(self._lease.nbytes - freed)
+        return freed
 
     def _shrink(self, nbytes: int) -> None:
         with self._lock:
             target = max(0, self._lease.nbytes - nbytes)
+            self._give_back(nbytes)
             kinds: list[Callable[[_Entry], bool]] = [lambda entry: not entry.guards, lambda entry: True]
             for allowed in kinds:
                 while self._lease.nbytes > target and (entry := self._coldest(allowed)) is not None:
                     self._evict(entry)
+                    self._give_back(self._spares.nbytes)
             for entry in list(self._entries.values()):  # predictions that have not begun, and what is pinned
                 if self._lease.nbytes <= target:
                     return
                 if not entry.locks and self._stopped(entry):
                     self._evict(entry)
+                    self._give_back(self._spares.nbytes)
 
     @staticmethod
     def _stopped(entry: _Entry) -> bool:

@@ -16,8 +16,8 @@ _RUN_ROWS = 32
 _COPY_NBYTES = 1 << 20
 """Copied at a time."""
 
-_ROW_NBYTES = 12
-"""An id and a checksum."""
+_ROW_NBYTES = 20
+"""A label, an id and a checksum."""
 
 
 class Plan:
@@ -54,6 +54,8 @@ class Plan:
         self._starts = [0, *accumulate(part.rows for part in self.parts)]
         self._bases = np.array(self._starts)
         rows = 0 if self._exact else self._starts[-1]
+        # Made once: numpy lets other threads run while it counts, which takes longer than to scan a small part.
+        self._labels = np.arange(rows)
         self._ids = np.empty(rows, np.int64)
         self._checksums = np.empty(rows, np.uint32)
 
@@ -74,7 +76,7 @@ class Plan:
         labels = ids
         if not self._exact:
             base, end = self._starts[number], self._starts[number + 1]
-            labels = np.arange(base, end)
+            labels = self._labels[base:end]
             self._ids[base:end] = ids
             self._checksums[base:end] = checksums
         rows = self._live(part, ids)
