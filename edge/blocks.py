@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,7 +115,7 @@ class BlockFile:
             self._verified.add(block)
 
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
-        """Reads single rows, in one pass over ascending file positions; neighbours share a read.
+        """Reads single rows of a table (see `read_scattered`).
 
         Args:
             table: the rows' place in this file.
@@ -131,14 +131,28 @@ class BlockFile:
         for row in (int(rows[0]), int(rows[-1])):
             if not 0 <= row < table.rows:
                 raise IndexError(f"row {row} is not among the table's {table.rows:,}")
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        starts = np.concatenate(([0], breaks))
-        ends = np.concatenate((breaks, [len(rows)]))
+        self.read_scattered((table.offset + rows * table.row_nbytes).tolist(), out)
+
+    def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
+        """Reads rows of one size from anywhere in the file, in one pass over ascending positions; neighbours share a
+        read.
+
+        Args:
+            offsets: of each row [n], in bytes, ascending.
+            out: destination [n, row_nbytes], C-contiguous.
+
+        Raises:
+            CorruptBlock: the file ends before a row does.
+            StorageError: the disk reports an error.
+        """
+        size = out.shape[1]
         flat = out.reshape(-1).data
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            view = flat[start * table.row_nbytes : end * table.row_nbytes]
-            first = int(rows[start])
-            self._pread(view, table.offset + first * table.row_nbytes, what=f"row {first}")
+        start = 0
+        for place, offset in enumerate(offsets, 1):
+            if place == len(offsets) or offsets[place] != offset + size:
+                first = offsets[start]
+                self._pread(flat[start * size : place * size], first, what=f"the rows at byte {first:,}")
+                start = place
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Tells the system which ranges (offset, nbytes) will be read soon, so that the disk serves them side by side

@@ -139,7 +139,7 @@ class ListPart:
 
     Attributes:
         source: the open segment; read with `source.read(part.codes, into)` or a lane. Safe in many threads.
-        vectors: the same rows as float32 for exact re-scoring (`source.read_rows`; compare with the checksums), or
+        vectors: the same rows as float32 for exact re-scoring (`source.read_scattered`; compare with the checksums), or
             None when the codes are the vectors (codec flat).
         rows: rows stored, deleted ones included.
         nbytes: bytes of the block `codes`.

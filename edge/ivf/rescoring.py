@@ -67,7 +67,6 @@ class Rescorer:
             if place == len(self._sources):
                 self._sources.append(part.source)
             source_of.append(place)
-        self._tables = tables
         self._source_of = np.array(source_of, np.int64)
         self._offsets = np.array([table.offset for table in tables], np.int64)
 
@@ -76,17 +75,16 @@ class Rescorer:
         parts, rows = self._plan.locate(labels)
         offsets = self._offsets[parts] + rows * (4 * self._dim)
         order = np.lexsort((offsets, self._source_of[parts]))
-        parts, rows, offsets = parts[order], rows[order], offsets[order]
+        parts, offsets = parts[order], offsets[order]
         buffer = np.empty((len(labels), 4 * self._dim), np.uint8)
 
         def read() -> int:
-            for source, low, high in self._by_source(parts):
-                source.announce((offset, 4 * self._dim) for offset in offsets[low:high].tolist())
-            cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
-            for low, high in pairwise(cuts):
-                part = int(parts[low])
-                source = self._sources[self._source_of[part]]
-                source.read_rows(self._tables[part], rows[low:high], buffer[low:high])
+            places = offsets.tolist()
+            groups = list(self._by_source(parts))
+            for source, low, high in groups:
+                source.announce((offset, 4 * self._dim) for offset in places[low:high])
+            for source, low, high in groups:
+                source.read_scattered(places[low:high], buffer[low:high])
             return buffer.nbytes
 
         ticket = self._lane.submit("vectors", read, buffer.nbytes, priority=_PRIORITY)

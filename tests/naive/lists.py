@@ -65,9 +65,9 @@ class WatchedFile(BlockFile):
         self.rows_read = 0
         self.announced: list[tuple[int, int]] = []
 
-    def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
-        self.rows_read += len(rows)
-        super().read_rows(table, rows, out)
+    def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
+        self.rows_read += len(offsets)
+        super().read_scattered(offsets, out)
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
         ranges = list(ranges)
