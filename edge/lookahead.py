@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -18,6 +18,7 @@ from edge.buffers import Bytes
 from edge.errors import InputError
 from edge.lanes import Lane, Ticket
 from edge.residency import Fetch, Residency
+from edge.worth import Worth
 
 _DEPTH = 8
 """Transfers asked for at a time: enough to keep a disk busy, few enough to be withdrawn at once."""
@@ -131,6 +132,7 @@ class Lookahead:
         seconds: float | None = None,
         overrun: float = 0.0,
         misses: MissCurve | None = None,
+        worth: Worth | None = None,
     ) -> None:
         """Starts fetching.
 
@@ -141,6 +143,7 @@ class Lookahead:
             overrun: when the window ends it is worth waiting so many seconds more for what is still to come (see
                 `bytes_to_fetch`).
             misses: learns how good the prediction was (see `search_needs`).
+            worth: likewise; a predicted block then displaces only what is less likely to be needed.
         """
         self.nbytes = nbytes
         self._residency = residency
@@ -150,6 +153,9 @@ class Lookahead:
         self._overrun = overrun
         self._deadline = math.inf if seconds is None else time.perf_counter() + seconds + overrun
         self._misses = misses
+        self._worth = worth
+        self._ages = residency.ages() if worth is not None else {}
+        self._places: dict[Hashable, int] = {}
         self._guarded: list[tuple[str, int]] = []
         self._position: dict[tuple[str, int], float] = {}
         self._arrived = 0
@@ -194,9 +200,11 @@ class Lookahead:
         self._residency.withdraw(self._guarded)
 
     def search_needs(self, keys: Sequence[tuple[str, int]]) -> None:
-        """Tells which blocks were needed in the end, for the miss curve."""
+        """Tells which blocks were needed in the end, so that later predictions fetch the better."""
         if self._misses is not None:
             self._misses.observe([self._position.get(key, math.inf) for key in keys])
+        if self._worth is not None:
+            self._worth.observe(self._places, self._ages, set(keys))
 
     def cancel(self) -> None:
         """Ends it at once, and the protection of what it fetched. Twice is harmless."""
@@ -215,13 +223,16 @@ class Lookahead:
     def _feed(self) -> None:
         orders = list(self._orders)
         left = [self._share] * len(orders)
+        gone = [0] * len(orders)
         refused = 0
         while orders and refused < _REFUSALS:
             for i in reversed(range(len(orders))):  # in turn, so that each prediction gets its likeliest first
                 group = next(orders[i], None)
                 if group is None:
-                    del orders[i], left[i]
+                    del orders[i], left[i], gone[i]
                     continue
+                own = self._worth_of(gone[i], [predicted.key for predicted in group])
+                gone[i] += 1
                 absent = set(self._residency.absent(predicted.key for predicted in group))
                 missing = [predicted for predicted in group if predicted.key in absent]
                 if sum(predicted.nbytes for predicted in missing) > left[i]:
@@ -235,7 +246,7 @@ class Lookahead:
                     if predicted.beside is not None:
                         predicted.source.announce([predicted.beside])
                 blocks = [(predicted.key, predicted.nbytes, self._reader(predicted)) for predicted in group]
-                asked = self._residency.prefetch(self, blocks, left[i])
+                asked = self._residency.prefetch(self, blocks, left[i], *own)
                 if asked is None:
                     refused += 1
                     continue
@@ -246,6 +257,17 @@ class Lookahead:
                     self._guarded.append(predicted.key)
                     self._position.setdefault(predicted.key, self._asked)
         self._wait_until(0)
+
+    def _worth_of(self, place: int, keys: Iterable[Hashable]) -> tuple[Callable[[int], bool], bool]:
+        """Which ages a group at this place of a prediction may displace, and whether it is to be kept for the search
+        even from what that reads itself."""
+        worth = self._worth
+        if worth is None:
+            return lambda age: True, True
+        for key in keys:
+            self._places[key] = min(place, self._places.get(key, place))
+        own = worth.of_place(place)
+        return lambda age: worth.of_age(age) < own, worth.of_age(0) < own
 
     def _reader(self, predicted: Predicted) -> Fetch:
         def fetch(buffer: Bytes) -> Ticket:

@@ -17,6 +17,7 @@ from edge.buffers import ENTRY_NBYTES, Bytes, Spares, charge_of, page_buffer, pa
 from edge.eviction import LRU, Policy
 from edge.lanes import Ticket
 from edge.trace import Trace
+from edge.worth import NEVER
 
 Fetch = Callable[[Bytes], Ticket]
 """Starts the transfer of a block into the buffer it is given."""
@@ -202,13 +203,26 @@ class Residency:
         with self._lock:
             return [key for key in keys if not self._coming(self._entries.get(key))]
 
-    def prefetch(self, owner: object, blocks: Iterable[tuple[Hashable, int, Fetch]], limit: int) -> int | None:
-        """Fetches blocks on a prediction, all or none of them, and guards them for `owner`: other blocks' misses do not
-        push them out, though the ledger may.
+    def ages(self) -> dict[Hashable, int]:
+        """Rounds since each block's last use, 0 in the last round; `NEVER` if it was fetched on a prediction only."""
+        with self._lock:
+            return {key: self._age(entry) for key, entry in self._entries.items()}
+
+    def prefetch(
+        self,
+        owner: object,
+        blocks: Iterable[tuple[Hashable, int, Fetch]],
+        limit: int,
+        displaces: Callable[[int], bool] = lambda age: True,
+        guard: bool = True,
+    ) -> int | None:
+        """Fetches blocks on a prediction, all or none of them.
 
         Args:
             blocks: key, size and transfer of each.
             limit: at most so many bytes may be asked for.
+            displaces: whether a block of an age (see `ages`) may make room.
+            guard: other blocks' misses do not push them out until `unguard`, though the ledger may.
 
         Returns:
             Bytes that had to be asked for; None, and nothing is fetched, if they are too many or do not fit.
@@ -217,14 +231,16 @@ class Residency:
             wanted = list(blocks)
             cold = [block for block in wanted if not self._coming(self._entries.get(block[0]))]
             asked = sum(nbytes for _, nbytes, _ in cold)
-            if asked > limit or not self._clear([key for key, *_ in wanted], sum(charge_of(n) for _, n, _ in cold)):
+            if asked > limit or not self._clear(
+                [key for key, *_ in wanted], sum(charge_of(n) for _, n, _ in cold), displaces
+            ):
                 return None
             later = sum(charge_of(nbytes) for _, nbytes, _ in cold)
             for key, nbytes, fetch in cold:
                 later -= charge_of(nbytes)
                 self._enter(key, nbytes, fetch, later).ahead = True
                 self.trace.count(f"{self.name}.ahead")
-            for key, *_ in wanted:
+            for key, *_ in wanted if guard else ():
                 self._entries[key].guards.add(owner)
         return asked
 
@@ -309,7 +325,7 @@ class Residency:
         """The bytes are there, or on their way as far as is known."""
         return entry is not None and not entry.ticket.cancelled and not entry.ticket.failed
 
-    def _clear(self, keys: Sequence[Hashable], charged: int) -> bool:
+    def _clear(self, keys: Sequence[Hashable], charged: int, displaces: Callable[[int], bool]) -> bool:
         """Makes room for blocks that are predicted, not at each other's cost; drops what is left of those that once
         failed to arrive."""
         for key in keys:
@@ -319,7 +335,12 @@ class Residency:
                     return False
                 self._drop(entry)
         spared = set(keys)
-        return self._make_room(charged, lambda entry: not entry.guards and entry.key not in spared)
+        return self._make_room(
+            charged, lambda entry: not entry.guards and entry.key not in spared and displaces(self._age(entry))
+        )
+
+    def _age(self, entry: _Entry) -> int:
+        return NEVER if entry.ahead else self._round - entry.round
 
     def _enter(self, key: Hashable, nbytes: int, fetch: Fetch, later: int = 0) -> _Entry:
         """Takes in a block for which room was made, as for further ones that are charged with `later` in all."""

@@ -25,6 +25,7 @@ from edge.ivf.router import probe
 from edge.ivf.tiers import ListDevice, Reader, Tier
 from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.trace import Trace
+from edge.worth import Worth
 
 _GROUP = 16
 """Queries that are scanned together: lists they share are read once, and each of them holds heaps and tables."""
@@ -65,6 +66,7 @@ class Searcher:
         self.fast = None if fast is None else Tier(fast, policy=policy(), share=share, trace=self.trace, name="fast")
         self._budget = device.memory
         self.misses = MissCurve()
+        self._worth = Worth()
         self._slow_seconds = 0.0
 
     def search(
@@ -156,6 +158,7 @@ class Searcher:
             seconds=seconds,
             overrun=overrun,
             misses=self.misses,
+            worth=self._worth,
         )
 
     def pin(self, snapshot: Snapshot, lists: npt.NDArray[np.int64]) -> None:
