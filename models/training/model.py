@@ -110,9 +110,10 @@ def average(directories: Sequence[Path], weights: Sequence[float]) -> dict[str, 
 
 
 def pair_tokenizer(path: Path, max_tokens: int) -> Tokenizer:
-    """Query and document as one sequence of at most ``max_tokens``; only the document is cut."""
+    """Query and document as one sequence of at most ``max_tokens``. Only the document is cut, unless the query (a long
+    sentence that mining took for one) would fill more than half by itself."""
     tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.enable_truncation(max_tokens, strategy="only_second")
+    tokenizer.enable_truncation(max_tokens, strategy="longest_first")
     tokenizer.no_padding()
     return tokenizer
 

@@ -35,8 +35,10 @@ class Overlap:
         return TrainingList(word, passages, [1.0, 0.5, 0.0, -0.5], 0.1, "overlap")
 
 
-def trainer(base: Path, steps: int = 6, seed: int = 0, distinct: int = 1000, **changes: float) -> Trainer:
-    model = LayeredReranker.from_directory(base, seed)
+def trainer(
+    base: Path, steps: int = 6, seed: int = 0, distinct: int = 1000, probes: int = 0, **changes: float
+) -> Trainer:
+    model = LayeredReranker.from_directory(base, seed, probes)
     model.freeze_words()
     options = {"lists_per_step": 4, "peak_rate": 1e-3, "warmup_steps": 2, "batch_tokens": 64, **changes}
     config = TrainConfig(steps=steps, bfloat16=False, log_steps=1, **options)
@@ -83,10 +85,36 @@ def test_batches_hold_every_sequence_once_within_the_limit(tiny: Path) -> None:
     assert all(len(g) == 1 or len(g) * max(len(encoded[n].ids) for n in g) <= 50 for g in groups)
 
 
-def test_only_the_passage_is_cut(tiny: Path) -> None:
+def test_a_query_that_fills_the_sequence_is_cut_too(tiny: Path) -> None:
     tokenizer = pair_tokenizer(tiny / "tokenizer.json", 8)
+    for passage in ("tiger", " ".join(["tiger"] * 50)):
+        encoded = tokenizer.encode(" ".join(["lake"] * 20), passage)
+        assert len(encoded.ids) == 8
+        assert "tiger" in encoded.tokens
+
+
+def test_the_first_layers_learn_by_probes_that_are_not_saved(tiny: Path, tmp_path: Path) -> None:
+    run = trainer(tiny, steps=40, distinct=4, peak_rate=1e-2, probes=2, probe_factor=1.0)
+    first = run.advance()["ranking"]
+    run_to(run, 39)
+    assert all(run.advance()["ranking"] < 0.8 * first)
+    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
+    ids, mask, types = padded(tokenizer.encode_batch([("lake", "river stone"), ("tiger cloud", "lamp")]))
+    model = run.model.eval()
+    with torch.inference_mode():
+        scores = model(ids, mask, types)
+        hidden = model.bert.bert(ids, mask, types, output_hidden_states=True).hidden_states
+        mean = (hidden[2] * mask[:, :, None]).sum(1) / mask.sum(1)[:, None]
+        assert torch.allclose(scores[1], model.probes[1](mean)[:, 0], atol=1e-5)
+        model.save(tmp_path, tiny / "tokenizer.json")
+        plain = LayeredReranker.from_directory(tmp_path).eval()(ids, mask, types)
+    assert torch.allclose(plain[2:], scores[2:], atol=1e-5)
+
+
+def test_only_the_passage_is_cut(tiny: Path) -> None:
+    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 10)
     encoded = tokenizer.encode("lake river stone", " ".join(["tiger"] * 50))
-    assert len(encoded.ids) == 8
+    assert len(encoded.ids) == 10
     assert [t for t, s in zip(encoded.tokens, encoded.sequence_ids, strict=True) if s == 0] == [
         "lake",
         "river",
