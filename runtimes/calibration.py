@@ -180,7 +180,7 @@ class _Recorder:
 
     def final(self, count: int) -> Scores:
         """The final logits of the same candidates."""
-        return self.head[-1, self._spread(count)]
+        return np.asarray(self.head[-1, self._spread(count)], np.float64)
 
     def scores(self, lens: Lens) -> tuple[Scores, Scores]:
         """Logits of every layer by head and by lens; the last layer's are the head's in both."""

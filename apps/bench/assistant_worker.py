@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,9 @@ class IndexLibrary:
         )  # fmt: skip
 
 
-def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Replays a trace, question after question."""
+@contextmanager
+def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
+    """The task's index, its lists in a memory of their own behind a link."""
     trace = Trace()
     folder = Path(task["folder"])
     process = MemoryBudget(_PROCESS_MEMORY)
@@ -115,7 +117,13 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             folder / "segments", embedder.dim, budget=process, trace=trace, device=device, options=options
         ) as index,
     ):
-        library = IndexLibrary(folder, index, database, embedder, share=task["probe_share"], trace=trace)
+        yield IndexLibrary(folder, index, database, embedder, share=task["probe_share"], trace=trace)
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Replays a trace, question after question."""
+    with opened(task) as library:
+        trace = library.trace
         generator = ReplayGenerator(task["trace"])
         times, searches = GenerationTimes(), RetrievalTimes()
         rows = []

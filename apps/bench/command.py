@@ -12,6 +12,7 @@ _BENCHES = {
     "index": "edge.apps.bench.index:index",
     "knowledge": "edge.apps.bench.knowledge:knowledge",
     "memory": "edge.apps.bench.memory:memory",
+    "pipelining": "edge.apps.bench.pipelining:pipelining",
     "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",
     "rerank-quality": "edge.apps.bench.rerank_quality:rerank_quality",
     "search-quality": "edge.apps.bench.search_quality:search_quality",

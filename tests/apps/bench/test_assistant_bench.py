@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from edge.apps.bench.assistant import assistant
 from edge.apps.bench.floor import floor
+from edge.apps.bench.pipelining import pipelining
+from edge.apps.bench.pipelining_worker import intervals
 from edge.apps.bench.rag_traces import PIPELINES, cases, texts_of, write_trace
 from edge.models.synth import synth
 from edge.models.training.corpora import load
@@ -88,7 +90,7 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
 ) -> None:
     arguments = [
         "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
-        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.5",
+        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "8",
         "--work-dir", str(tmp_path / "bench"), "--json",
     ]  # fmt: skip
     done = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
@@ -103,6 +105,36 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
         assert row["coverage"] is not None, "every pipeline looks ahead at least once"
 
 
+def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_models: None, tmp_path: Path) -> None:
+    arguments = ["--data", str(judged), "--rows", "400", "--list-rows", "8", "--interval", "8", "--texts", "2"]
+    arguments += [
+        "--warmup",
+        "1",
+        "--decode",
+        "100",
+        "--bandwidth",
+        "100kB",
+        "--memory-share",
+        "0.5",
+        "--work-dir",
+        str(tmp_path),
+        "--json",
+    ]
+    done = CliRunner().invoke(pipelining, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    arms = json.loads(done.stdout.splitlines()[-1])["arms"]
+    assert list(arms) == ["waits", "pipelined", "adaptive"]
+    searches = {arm: row["searches"] for arm, row in arms.items()}
+    assert searches["waits"] == searches["pipelined"] == searches["adaptive"] >= 4
+    assert arms["waits"]["kept"] == 1.0
+    assert arms["waits"]["stall_s"] == pytest.approx(arms["waits"]["search_s"])
+    for arm in ("pipelined", "adaptive"):
+        assert 0 <= arms[arm]["stall_s"] < arms[arm]["seconds"]
+        assert 0 < arms[arm]["kept"] <= 1
+    assert arms["waits"]["over_slack"] is None
+    assert 0 <= arms["adaptive"]["over_slack"] <= 1
+
+
 def test_the_floor_is_measured_for_what_is_there_and_what_is_not(judged: Path, tiny_models: None) -> None:
     arguments = ["--data", str(judged), "--data", str(judged), "--questions", "3", "--pool", "5", "--json"]
     done = CliRunner().invoke(floor, arguments, catch_exceptions=False)
@@ -115,3 +147,10 @@ def test_the_floor_is_measured_for_what_is_there_and_what_is_not(judged: Path, t
         assert [row[name] for row in rows] == sorted((row[name] for row in rows), reverse=True)
     one = CliRunner().invoke(floor, ["--data", str(judged)])
     assert "two judged sets" in str(one.exception)
+
+
+def test_a_query_is_what_was_last_written() -> None:
+    text = "".join(chr(97 + i % 26) for i in range(700))
+    found = intervals(text, 32)
+    assert [len(query) for query in found] == [128, 256, 256, 256, 256]
+    assert all(text[: 128 * (i + 1)].endswith(query) for i, query in enumerate(found))

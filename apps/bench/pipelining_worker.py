@@ -1,0 +1,113 @@
+"""One arm of `edge bench pipelining`: paragraphs written at a speed, with a retrieval for every interval."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from edge.apps.bench.assistant_worker import IndexLibrary, opened
+from edge.apps.bench.process import serve
+from edge.apps.collection.hits import Hit
+from edge.pipelining import RetrievalPipeline, measure_retrieval
+
+_LETTERS_PER_TOKEN = 4
+_WINDOW = 64
+"""Tokens of a query, as in the paper."""
+
+_K = 10
+
+Arm = Callable[[IndexLibrary, Sequence[str], float], dict[str, Any]]
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Writes every text of the task in the way of its `arm`."""
+    seconds = task["interval"] / task["decode"]
+    arms: dict[str, Arm] = {
+        "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),
+    }  # fmt: skip
+    arm = arms[task["arm"]]
+    with opened(task) as library:
+        return {"rows": [arm(library, intervals(text, task["interval"]), seconds) for text in task["texts"]]}
+
+
+def intervals(text: str, tokens: int) -> list[str]:
+    """For each interval of a text but the first: the last tokens before it, which are its query."""
+    step, window = tokens * _LETTERS_PER_TOKEN, _WINDOW * _LETTERS_PER_TOKEN
+    return [text[max(0, end - window) : end] for end in range(step, len(text), step)]
+
+
+def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Writing stops for every retrieval.
+
+    Args:
+        queries: see `intervals`.
+        seconds: an interval takes to be written.
+    """
+    search = _Search(library)
+    started = time.perf_counter()
+    _write(seconds)
+    for query in queries:
+        search.note(search(query, library.nprobe), None)
+        _write(seconds)
+    return {"seconds": time.perf_counter() - started, "stall_s": search.seconds, "searches": search.noted}
+
+
+def pipelined(
+    library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
+) -> dict[str, Any]:
+    """What an interval is given was asked for when the one before it began. Only the first waits, as in the paper.
+
+    Args:
+        adaptive: nprobe is what fits the slack, and not fixed.
+    """
+    search = _Search(library)
+    most, slack = (library.nlist, seconds) if adaptive else (library.nprobe, math.inf)
+    curve = measure_retrieval(lambda nprobe: search(queries[0], nprobe), most)
+    stall = 0.0
+    started = time.perf_counter()
+    with RetrievalPipeline(search, curve, most) as pipeline:
+        _write(seconds)
+        for place, query in enumerate(queries):
+            before = time.perf_counter()
+            found = pipeline.take() if place else search(query, library.nprobe)
+            stall += time.perf_counter() - before
+            search.note(found, seconds if adaptive and place else None)
+            if place + 1 < len(queries):
+                pipeline.ask(query, slack)
+            _write(seconds)
+    return {"seconds": time.perf_counter() - started, "stall_s": stall, "searches": search.noted}
+
+
+class _Search:
+    """Searches, each timed."""
+
+    def __init__(self, library: IndexLibrary) -> None:
+        self.noted: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        """Of all searches that were noted."""
+        self._library = library
+        self._last = (0.0, 0)
+
+    def __call__(self, query: str, nprobe: int) -> list[Hit]:
+        started = time.perf_counter()
+        found = self._library.candidates(query, self._library.embed_queries([query])[0], _K, nprobe=nprobe)
+        self._last = time.perf_counter() - started, nprobe
+        return found
+
+    def note(self, found: Sequence[Hit], slack: float | None) -> None:
+        """The last search gave what the next interval is written from."""
+        seconds, nprobe = self._last
+        self.seconds += seconds
+        self.noted.append({"seconds": seconds, "slack": slack, "nprobe": nprobe, "found": [hit.id for hit in found]})
+
+
+def _write(seconds: float) -> None:
+    """Stands for the model, on a device of its own."""
+    time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    serve(work)
