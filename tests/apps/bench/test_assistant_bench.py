@@ -90,7 +90,7 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
 ) -> None:
     arguments = [
         "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
-        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "8",
+        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.5",
         "--work-dir", str(tmp_path / "bench"), "--json",
     ]  # fmt: skip
     done = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
@@ -106,20 +106,10 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
 
 
 def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_models: None, tmp_path: Path) -> None:
-    arguments = ["--data", str(judged), "--rows", "400", "--list-rows", "8", "--interval", "8", "--texts", "2"]
-    arguments += [
-        "--warmup",
-        "1",
-        "--decode",
-        "100",
-        "--bandwidth",
-        "100kB",
-        "--memory-share",
-        "0.5",
-        "--work-dir",
-        str(tmp_path),
-        "--json",
-    ]
+    arguments = [
+        "--data", str(judged), "--rows", "400", "--list-rows", "8", "--interval", "8", "--texts", "2", "--warmup", "1",
+        "--decode", "100", "--bandwidth", "100kB", "--memory-share", "4", "--work-dir", str(tmp_path), "--json",
+    ]  # fmt: skip
     done = CliRunner().invoke(pipelining, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     arms = json.loads(done.stdout.splitlines()[-1])["arms"]
