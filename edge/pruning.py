@@ -1,8 +1,8 @@
 """Progressive cluster pruning (GRATING, section 4.1): who is safely in, who is safely out, who must go on.
 
 After a layer, candidates have provisional scores. Once these are dispersed (coefficient of variation above a
-threshold), they are split into one-dimensional clusters; clusters above the one that holds the K-th candidate are
-selected, those below are dropped, and only the boundary cluster needs further layers.
+threshold), their log-odds are split into one-dimensional clusters; clusters above the one that holds the K-th candidate
+are selected, those below are dropped, and only the boundary cluster needs further layers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ _SEPARATED = 0.5
 
 _TIE = 1e-9
 """Scores closer than this count as equal when the pool is judged degenerate."""
+
+
+_SURE = 1e-9
+"""Probabilities nearer to 0 or 1 are not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class ProgressivePruning:
             mode: `top-k` lets winners stop early too, `ranked` drops only the hopeless.
             threshold: dispersion above which clusters are trusted; infinity never prunes.
             first_layer: layers to run before scores mean anything (some models' heads are noise before).
-            cluster: stands for `cluster_scores` where many passes share their partitions.
+            cluster: stands for `cluster_scores`, of log-odds, where many passes share their partitions.
 
         Raises:
             InputError: k is not positive.
@@ -98,14 +102,14 @@ class ProgressivePruning:
 
         Args:
             ids: candidate numbers [active].
-            scores: their provisional scores [active], positive and bounded (probabilities), in the order of `ids`.
+            scores: their provisional scores [active], probabilities, in the order of `ids`.
         """
         none = np.empty(0, np.int64)
         cv = dispersion(scores)
         go_on = Decision(layer, cv, none, none, none, ids, finished=False)
         if not self.wants(layer) or cv <= self.threshold:
             return go_on
-        labels = self._cluster(scores)
+        labels = self._cluster(log_odds(scores))
         # K-th candidate by score; ties go to the smaller number, as in the final ranking.
         order = np.lexsort((ids, -scores))
         boundary = labels[order[min(self.remaining, len(ids)) - 1]]
@@ -123,6 +127,17 @@ class ProgressivePruning:
             self.remaining = 0
             return Decision(layer, cv, labels, selected, ids[below], none, finished=True)
         return Decision(layer, cv, labels, selected, ids[below], deferred, finished=False)
+
+
+def log_odds(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """log(p / (1 - p)) of probabilities [n].
+
+    Clusters are found there: most candidates of a pool are irrelevant, their probabilities crowd near 0, and the K-th
+    is often among them.
+    """
+    inside = np.clip(scores, _SURE, 1 - _SURE)
+    odds: npt.NDArray[np.float64] = np.log(inside) - np.log1p(-inside)
+    return odds
 
 
 def dispersion(scores: npt.NDArray[np.float64]) -> float:

@@ -28,6 +28,7 @@ class JudgedPool:
         grades: relevance of each candidate.
         ideal: all judged grades of the query, those that retrieval missed included.
         retrieved: what retrieval says of the candidates (see `models.blending`).
+        documents: whose passage each candidate is: a document counts where it comes first. None if none comes twice.
     """
 
     query: str
@@ -35,11 +36,24 @@ class JudgedPool:
     grades: list[float]
     ideal: list[float]
     retrieved: Retrieved = True
+    documents: list[str] | None = None
 
     def cut(self, count: int) -> JudgedPool:
         """Only the first candidates."""
         retrieved = True if isinstance(self.retrieved, bool) else self.retrieved[:count]
-        return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, retrieved)
+        documents = None if self.documents is None else self.documents[:count]
+        return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, retrieved, documents)
+
+    def ndcg(self, scores: Any) -> float:
+        """nDCG@10 of the documents in the order of `scores`, one for each candidate."""
+        order = np.argsort(-np.asarray(scores, np.float64), kind="stable").tolist()
+        if self.documents is not None:
+            seen: dict[str, int] = {}
+            for i in order:
+                seen.setdefault(self.documents[i], i)
+            order = list(seen.values())
+        gains = np.array([self.grades[i] for i in order], np.float64)
+        return float(ndcg(-np.arange(len(gains), dtype=np.float64), gains, np.array(self.ideal, float)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,8 @@ def rerank_quality(
     threads: int | None,
 ) -> None:
     """Judge a reranker on POOLS: JSON Lines of {"query", "docs": [...], "grades": [...], "ideal": [...], "scores":
-    [...]}, the docs in a retriever's order; ideal grades and the retriever's scores may be missing."""
+    [...], "documents": [...]}, the docs in a retriever's order. The last three may be missing: all judged grades of the
+    query, the retriever's scores, and whose passage each of the docs is."""
     config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model, mode=mode)
     quality: list[Quality] = []
     pruned: list[Pruned] = []
@@ -135,7 +150,8 @@ def read_pools(path: Path, limit: int) -> list[JudgedPool]:
             grades = [float(grade) for grade in value["grades"]]
             docs, scores = list(map(str, value["docs"])), value.get("scores")
             retrieved = scores is None or [float(score) for score in scores]
-            pool = JudgedPool(str(value["query"]), docs, grades, value.get("ideal") or grades, retrieved)
+            ideal, documents = value.get("ideal") or grades, value.get("documents")
+            pool = JudgedPool(str(value["query"]), docs, grades, ideal, retrieved, documents)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f'{path}, line {number}: needs "query", "docs" and "grades" ({error})') from None
         if len(pool.docs) != len(grades):
@@ -151,14 +167,14 @@ def judge(reranker: Reranker, name: str, pools: Sequence[JudgedPool]) -> Quality
     found: dict[bool, list[float]] = {False: [], True: []}
     before = []
     for pool in pools:
-        before.append(_ndcg(retrieval_scores(len(pool.docs)), pool))
+        before.append(pool.ndcg(retrieval_scores(len(pool.docs))))
         for blended in (False, True):
             retrieved = pool.retrieved if blended else False
             ranking = reranker.rank(pool.query, pool.docs, retrieved=retrieved, threshold="inf")
             scores = np.empty(len(pool.docs))
             for place, result in enumerate(ranking):
                 scores[result.index] = -place
-            found[blended].append(_ndcg(scores, pool))
+            found[blended].append(pool.ndcg(scores))
     size = round(statistics.mean(len(pool.docs) for pool in pools))
     means = [statistics.mean(values) for values in (before, found[False], found[True])]
     return Quality(name, len(pools), size, *means)
@@ -195,10 +211,6 @@ def prune(reranker: Reranker, name: str, pools: Sequence[JudgedPool], k: int, mo
         statistics.median(seconds["auto"]),
         statistics.median(seconds["inf"]),
     )
-
-
-def _ndcg(scores: Any, pool: JudgedPool) -> float:
-    return float(ndcg(np.asarray(scores, np.float64), np.array(pool.grades), np.array(pool.ideal, float)))
 
 
 def _print(quality: list[Quality], pruned: list[Pruned]) -> None:

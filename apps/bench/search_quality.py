@@ -116,5 +116,5 @@ def score(order: Iterable[str], grades: dict[str, int]) -> float:
 
 def _record(query: str, hits: Sequence[Hit], grades: dict[str, int]) -> str:
     pool = {"query": query, "docs": [hit.passage for hit in hits], "grades": [grades.get(h.path, 0) for h in hits]}
-    pool["scores"] = [hit.stages.fused_score for hit in hits]
+    pool |= {"scores": [hit.stages.fused_score for hit in hits], "documents": [hit.path for hit in hits]}
     return json.dumps(pool | {"ideal": sorted(grades.values(), reverse=True)})

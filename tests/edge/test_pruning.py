@@ -12,7 +12,7 @@ from naive.kmeans import acceptable_labels
 from naive.pruning import prune
 
 from edge.errors import InputError
-from edge.pruning import MAX_CLUSTERS, Mode, ProgressivePruning, cluster_scores, dispersion
+from edge.pruning import MAX_CLUSTERS, Mode, ProgressivePruning, cluster_scores, dispersion, log_odds
 
 SCORES = st.one_of(
     st.floats(0.0, 1.0, allow_subnormal=False),
@@ -189,3 +189,14 @@ def test_scores_that_are_no_numbers_decide_nothing(mode: Mode, bad: list[int]) -
     decision = ProgressivePruning(2, mode=mode, threshold=0.0, candidates=5).decide(1, np.arange(5), scores)
     assert decision.deferred.tolist() == [0, 1, 2, 3, 4]
     assert not decision.finished
+
+
+def test_hopeless_candidates_are_told_from_unlikely_ones() -> None:
+    """Three are relevant and ten are wanted: the tenth is among many whose probabilities are all near zero."""
+    random = np.random.default_rng(0)
+    odds = np.concatenate([random.normal(2, 0.3, 3), random.normal(-5, 0.3, 12), random.normal(-11, 0.3, 45)])
+    scores = 1 / (1 + np.exp(-odds))
+    decision = ProgressivePruning(10, mode="ranked", threshold=0.5, candidates=60).decide(1, np.arange(60), scores)
+    assert decision.dropped.tolist() == list(range(15, 60))
+    assert np.array_equal(np.argsort(log_odds(scores)), np.argsort(scores))
+    assert np.isfinite(log_odds(np.array([0.0, 1.0]))).all()
