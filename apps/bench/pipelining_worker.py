@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from edge.apps.assistant.timing import RetrievalTimes
 from edge.apps.bench.assistant_worker import IndexLibrary, opened
 from edge.apps.bench.process import serve
 from edge.apps.collection.hits import Hit
-from edge.pipelining import RetrievalPipeline, measure_retrieval
+from edge.pipelining import RetrievalPipeline
 
 _LETTERS_PER_TOKEN = 4
 _WINDOW = 64
@@ -25,9 +26,8 @@ Arm = Callable[[IndexLibrary, Sequence[str], float], dict[str, Any]]
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Writes every text of the task in the way of its `arm`."""
     seconds = task["interval"] / task["decode"]
-    arms: dict[str, Arm] = {
-        "waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True),
-    }  # fmt: skip
+    behind = partial(pipelined, RetrievalTimes())
+    arms: dict[str, Arm] = {"waits": waiting, "pipelined": behind, "adaptive": partial(behind, adaptive=True)}
     arm = arms[task["arm"]]
     with opened(task) as library:
         return {"rows": [arm(library, intervals(text, task["interval"]), seconds) for text in task["texts"]]}
@@ -56,16 +56,17 @@ def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> di
 
 
 def pipelined(
-    library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
+    times: RetrievalTimes, library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
 ) -> dict[str, Any]:
     """What an interval is given was asked for when the one before it began. Only the first waits, as in the paper.
 
     Args:
+        times: how long searches take, measured for the first text.
         adaptive: nprobe is what fits the slack, and not fixed.
     """
     search = _Search(library)
     most, slack = (library.nlist, seconds) if adaptive else (library.nprobe, math.inf)
-    curve = measure_retrieval(lambda nprobe: search(queries[0], nprobe), most)
+    curve = times.curve(lambda nprobe: search(queries[0], nprobe), most)
     stall = 0.0
     started = time.perf_counter()
     with RetrievalPipeline(search, curve, most) as pipeline:
