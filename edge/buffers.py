@@ -41,8 +41,8 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 class Spares:
-    """Buffers whose blocks are gone, for the next blocks of about their size: fresh pages cost a fault each, and to
-    give pages back stops every other thread for a moment.
+    """Buffers whose blocks are gone, for the next blocks of about their size: fresh pages cost a fault each, and
+    unmapping hands the interpreter over to other threads.
 
     Attributes:
         nbytes: what their pages take.

@@ -111,6 +111,9 @@ class Shelf:
 
         Args:
             now: the round.
+
+        Raises:
+            BudgetExceeded: no room was made.
         """
         whole = self.spares.fitting(nbytes)
         if whole is not None and self._missing(ENTRY_NBYTES + later) <= self.spares.nbytes - pages_of(whole.nbytes):

@@ -12,7 +12,7 @@ import click
 
 from edge.apps.bench.assistant_worker import _LINK
 from edge.apps.bench.process import measure
-from edge.apps.bench.rag_index import COPY_COSINE, build
+from edge.apps.bench.rag_index import COPY_COSINE, build, index_options
 from edge.apps.bench.rag_traces import PIPELINES, cases, write_trace
 from edge.config import format_size, parse_size
 from edge.errors import EdgeError, InputError
@@ -31,10 +31,8 @@ _PAPER_COVERAGE = {
     "--data", "folders", multiple=True, required=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="Judged set in BEIR layout; the first one's test questions are asked, all of them are indexed.",
 )  # fmt: skip
-@click.option("--rows", default=200_000, show_default=True, help="Vectors of the index; real ones first, then copies.")
-@click.option("--list-rows", default=256, show_default=True, help="Vectors per list that training aims at.")
+@index_options
 @click.option("--probe-share", default=1 / 16, show_default=True, help="Of the lists, probed by a search.")
-@click.option("--memory-share", default=0.1, show_default=True, help="Of the index, that lists in memory may take.")
 @click.option("--bandwidth", default="30MB", show_default=True, help="Of the link to the index, per second.")
 @click.option("--decode", default=100.0, show_default=True, help="Tokens per second the replayed model writes.")
 @click.option("--prefill", default=2000.0, show_default=True, help="Tokens per second it reads.")
@@ -42,7 +40,6 @@ _PAPER_COVERAGE = {
 @click.option("--warmup", default=4, show_default=True, help="Before them; times are learned and lists cached.")
 @click.option("--rounds", default=1, show_default=True, help="Alternating repetitions (A B A B ...).")
 @click.option("--pipelines", default=",".join(PIPELINES), show_default=True)
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the index is made and kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def assistant(
     folders: Sequence[Path],

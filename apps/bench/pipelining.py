@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.process import measure
-from edge.apps.bench.rag_index import COPY_COSINE, build
+from edge.apps.bench.rag_index import COPY_COSINE, build, index_options
 from edge.config import format_size, parse_size
 from edge.errors import InputError
 from edge.models.registry import models_dir
@@ -26,16 +26,13 @@ _ARMS = {"waits": "waits for each search", "pipelined": "one interval stale", "a
     "--data", "folders", multiple=True, required=True, help="Judged sets in BEIR's layout; texts come from the first.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )  # fmt: skip
-@click.option("--rows", default=200_000, show_default=True, help="Vectors of the index; real ones first, then copies.")
-@click.option("--list-rows", default=256, show_default=True, help="Vectors per list that training aims at.")
+@index_options
 @click.option("--probe-share", default=1 / 16, show_default=True, help="Of the lists, probed where nprobe is fixed.")
-@click.option("--memory-share", default=0.1, show_default=True, help="Of the index, that lists in memory may take.")
 @click.option("--bandwidth", default="100MB", show_default=True, help="Of the link to the index, per second.")
 @click.option("--decode", default=100.0, show_default=True, help="Tokens per second the model writes.")
 @click.option("--interval", default=32, show_default=True, help="Tokens between two retrievals.")
 @click.option("--texts", default=12, show_default=True, help="Paragraphs that are written.")
 @click.option("--warmup", default=2, show_default=True, help="Before them; lists are cached.")
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the index is made and kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def pipelining(
     folders: tuple[Path, ...],

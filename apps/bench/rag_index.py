@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import click
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +23,23 @@ _SHORTEST = 40
 _BUILD_MEMORY = 4 << 30
 COPY_COSINE = 0.9
 """How near a copy lies to the vector it was made from."""
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def index_options(command: Command) -> Command:
+    """The options of a command that makes such an index: `rows`, `list_rows`, `memory_share`, `work_dir`."""
+    for option in (
+        click.option(
+            "--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the index is made and kept."
+        ),
+        click.option("--memory-share", default=0.1, show_default=True, help="Of the index, that lists may take."),
+        click.option("--list-rows", default=256, show_default=True, help="Vectors per list that training aims at."),
+        click.option("--rows", default=200_000, show_default=True, help="Vectors; real ones first, then copies."),
+    ):
+        command = option(command)
+    return command
 
 
 def build(

@@ -16,7 +16,7 @@ from edge.ivf.sampling import sample
 Curve = tuple[tuple[int, float], ...]
 
 QUERIES = 512
-"""The number of lists to probe, for a recall of 0.95, is then known to about 6 %."""
+"""Of three indexes of a million like rows, 33 to 54 lists were then chosen for a recall of 0.95: the curve is flat."""
 NEIGHBOURS = 10
 NEARNESS = 0.65
 """Cosine between a stand-in for a question and the row it is made from: about that of questions and the passages that
