@@ -64,14 +64,16 @@ class Ticket:
         if self._accounted and self._error is None:  # as for every block that is in memory
             return
         started = time.perf_counter()
+        stall = 0.0  # exactly, where it had ended before: nobody waits for it, and hundreds of such add up
         if not self._finished.is_set():
             self._lane._run_now(self)
-        self._finished.wait()
+            self._finished.wait()
+            stall = time.perf_counter() - started
         if self.cancelled:
             raise EdgeError(f"the transfer of {self.label} was withdrawn before it started")
         if not self._accounted:
             self._accounted = True
-            self._lane._waited(self, started, time.perf_counter() - started)
+            self._lane._waited(self, started, stall)
         if self._error is not None:
             raise self._error
 

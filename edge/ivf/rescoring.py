@@ -79,11 +79,15 @@ class Rescorer:
         buffer = np.empty((len(labels), 4 * self._dim), np.uint8)
 
         def read() -> int:
+            width = 4 * self._dim
             places = offsets.tolist()
-            groups = list(self._by_source(parts))
-            for source, low, high in groups:
-                source.announce((offset, 4 * self._dim) for offset in places[low:high])
-            for source, low, high in groups:
+            missing = []
+            for source, start, end in self._by_source(parts):
+                for low, high in source.read_resident(places[start:end], buffer[start:end]):
+                    missing.append((source, start + low, start + high))
+            for source, low, high in missing:  # all of them before the first is read: the disk serves them together
+                source.announce([(places[low], (high - low) * width)])
+            for source, low, high in missing:
                 source.read_scattered(places[low:high], buffer[low:high])
             return buffer.nbytes
 

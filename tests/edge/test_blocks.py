@@ -197,6 +197,41 @@ def test_rows_past_the_end_of_the_file_are_named(table: tuple[Path, RowTable, np
         file.read_rows(RowTable(place.offset, 60, 12), np.array([3, 49, 50]), np.zeros((3, 12), np.uint8))
 
 
+@pytest.mark.parametrize("cached", [True, False, "cut short"])
+def test_rows_of_the_page_cache_and_of_the_disk_are_all_rows(
+    table: tuple[Path, RowTable, np.ndarray], cached: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, place, rows = table
+    asked = []
+
+    def read(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if not flags:
+            return whole(fd, buffers, offset)
+        asked.append(offset)
+        if cached is False:
+            raise BlockingIOError
+        return whole(fd, [buffers[0][:7]] if cached == "cut short" else buffers, offset)
+
+    if hasattr(os, "preadv"):
+        whole = os.preadv
+        monkeypatch.setattr(os, "preadv", read)
+        monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+    file = BlockFile(path, {})
+    wanted = np.array([0, 3, 4, 5, 9])
+    offsets = (place.offset + wanted * 12).tolist()
+    out = np.zeros((5, 12), np.uint8)
+    missing = file.read_resident(offsets, out)
+    everything = [(0, 1), (1, 4), (4, 5)]
+    if hasattr(os, "preadv"):
+        assert asked == [offsets[0], offsets[1], offsets[4]]
+        assert missing == ([] if cached is True else everything)
+    else:
+        assert missing == everything
+    for low, high in missing:
+        file.read_scattered(offsets[low:high], out[low:high])
+    np.testing.assert_array_equal(out, rows[wanted])
+
+
 @pytest.mark.parametrize("row", [-1, 50])
 def test_rows_outside_the_table_are_refused(table: tuple[Path, RowTable, np.ndarray], row: int) -> None:
     """Beside the table lie other blocks: their bytes must not be handed out as rows."""
