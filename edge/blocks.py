@@ -150,25 +150,24 @@ class BlockFile:
         for low, high in _runs(offsets, size):
             self._pread(flat[low * size : high * size], offsets[low], what=f"the rows at byte {offsets[low]:,}")
 
-    def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
-        """Reads those rows that the system's page cache holds, as `read_scattered` does, without touching the disk.
+    def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> int:
+        """Reads rows as `read_scattered` does, as long as the system's page cache holds them.
 
         Returns:
-            What is still to be read, as ranges [low, high) of `offsets`: everything, where the system cannot tell.
+            How many of the first rows were there; 0 where the system cannot tell.
         """
-        size = out.shape[1]
         if not (hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")):
-            return list(_runs(offsets, size))
+            return 0
+        size = out.shape[1]
         flat = out.reshape(-1).data
-        missing = []
         for low, high in _runs(offsets, size):
             try:
                 count = os.preadv(self._fd, [flat[low * size : high * size]], offsets[low], os.RWF_NOWAIT)
             except OSError:  # not there, or a file system that does not know the flag: the plain read tells
-                count = 0
+                return low
             if count < (high - low) * size:
-                missing.append((low, high))
-        return missing
+                return low
+        return len(offsets)
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Tells the system which ranges (offset, nbytes) will be read soon, so that the disk serves them side by side

@@ -103,7 +103,7 @@ def index(
         device: _run(
             _OWN,
             task | {"action": "lookahead", "name": f"lookahead on {device}", "window": window, "overlap": overlap}
-            | (limited if device == "limited" else {}),
+            | {"watch": 0.05} | (limited if device == "limited" else {}),
         )
         for device in devices
     }  # fmt: skip

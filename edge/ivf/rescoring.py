@@ -73,21 +73,21 @@ class Rescorer:
     def begin(self, query: int, labels: Ids) -> Reading:
         """Asks for the vectors of `labels` [n]."""
         parts, rows = self._plan.locate(labels)
-        offsets = self._offsets[parts] + rows * (4 * self._dim)
+        width = 4 * self._dim
+        offsets = self._offsets[parts] + rows * width
         order = np.lexsort((offsets, self._source_of[parts]))
-        parts, offsets = parts[order], offsets[order]
-        buffer = np.empty((len(labels), 4 * self._dim), np.uint8)
+        groups = list(self._by_source(parts[order]))
+        places = offsets[order].tolist()
+        buffer = np.empty((len(labels), width), np.uint8)
 
         def read() -> int:
-            width = 4 * self._dim
-            places = offsets.tolist()
             missing = []
-            for source, start, end in self._by_source(parts):
-                for low, high in source.read_resident(places[start:end], buffer[start:end]):
-                    missing.append((source, start + low, start + high))
-            for source, low, high in missing:  # all of them before the first is read: the disk serves them together
-                source.announce([(places[low], (high - low) * width)])
-            for source, low, high in missing:
+            for source, low, high in groups:
+                low += source.read_resident(places[low:high], buffer[low:high])
+                if low < high:
+                    source.announce((offset, width) for offset in places[low:high])
+                    missing.append((source, low, high))
+            for source, low, high in missing:  # all were announced before: the disk takes them together
                 source.read_scattered(places[low:high], buffer[low:high])
             return buffer.nbytes
 

@@ -131,7 +131,8 @@ class Searcher:
         Args:
             nprobe: what a search will probably probe: where candidates are re-scored, the vectors of the nearest lists
                 are announced to the system, too.
-            nbytes: at most so many bytes, split equally over the queries; half of the tier's room if not given.
+            nbytes: at most so many bytes, split equally over the queries; if not given, half of the tier's room, and
+                on a device of its own at least what is free there.
             seconds: until the search is expected. Bytes are then also bounded by what the link moves in that time, or
                 past it where that pays (see `edge.lookahead.bytes_to_fetch`).
 
@@ -141,7 +142,10 @@ class Searcher:
         queries = _checked(queries, snapshot.dim)
         tier = self.fast or self.host
         room = tier.residency.room
-        limit = min(room, room // 2 if nbytes is None else nbytes)
+        if nbytes is None:
+            # What is free on a second device nobody else asks for; the host's memory also has other uses.
+            nbytes = max(room // 2, room - tier.residency.nbytes if self.fast is not None else 0)
+        limit = min(room, nbytes)
         overrun = 0.0
         bandwidth = tier.device.link.bandwidth
         if seconds is not None and bandwidth:

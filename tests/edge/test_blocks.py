@@ -197,39 +197,34 @@ def test_rows_past_the_end_of_the_file_are_named(table: tuple[Path, RowTable, np
         file.read_rows(RowTable(place.offset, 60, 12), np.array([3, 49, 50]), np.zeros((3, 12), np.uint8))
 
 
-@pytest.mark.parametrize("cached", [True, False, "cut short"])
-def test_rows_of_the_page_cache_and_of_the_disk_are_all_rows(
-    table: tuple[Path, RowTable, np.ndarray], cached: bool | str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("cached", "there"), [(9, 5), (4, 4), (1, 1), (0, 0)])
+@pytest.mark.parametrize("short", [True, False])
+def test_rows_of_the_page_cache_come_first_and_those_of_the_disk_follow(
+    table: tuple[Path, RowTable, np.ndarray], cached: int, there: int, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the rows 0, 3, 4, 5 and 9 the system is said to hold those before `cached`, or a part of them."""
     path, place, rows = table
-    asked = []
+    offsets = (place.offset + np.array([0, 3, 4, 5, 9]) * 12).tolist()
+    positioned = hasattr(os, "preadv")
 
-    def read(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
-        if not flags:
-            return whole(fd, buffers, offset)
-        asked.append(offset)
-        if cached is False:
-            raise BlockingIOError
-        return whole(fd, [buffers[0][:7]] if cached == "cut short" else buffers, offset)
+    def preadv(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags and offsets.index(offset) >= cached:
+            if not short:
+                raise BlockingIOError
+            return whole(fd, [buffers[0][:7]], offset)
+        return whole(fd, buffers, offset)
 
-    if hasattr(os, "preadv"):
+    if positioned:
         whole = os.preadv
-        monkeypatch.setattr(os, "preadv", read)
+        monkeypatch.setattr(os, "preadv", preadv)
         monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
     file = BlockFile(path, {})
-    wanted = np.array([0, 3, 4, 5, 9])
-    offsets = (place.offset + wanted * 12).tolist()
     out = np.zeros((5, 12), np.uint8)
-    missing = file.read_resident(offsets, out)
-    everything = [(0, 1), (1, 4), (4, 5)]
-    if hasattr(os, "preadv"):
-        assert asked == [offsets[0], offsets[1], offsets[4]]
-        assert missing == ([] if cached is True else everything)
-    else:
-        assert missing == everything
-    for low, high in missing:
-        file.read_scattered(offsets[low:high], out[low:high])
-    np.testing.assert_array_equal(out, rows[wanted])
+    low = file.read_resident(offsets, out)
+    assert low == (there if positioned else 0)
+    np.testing.assert_array_equal(out[:low], rows[[0, 3, 4, 5, 9]][:low])
+    file.read_scattered(offsets[low:], out[low:])
+    np.testing.assert_array_equal(out, rows[[0, 3, 4, 5, 9]])
 
 
 @pytest.mark.parametrize("row", [-1, 50])

@@ -69,10 +69,10 @@ class WatchedFile(BlockFile):
         self.rows_read += len(offsets)
         super().read_scattered(offsets, out)
 
-    def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
-        missing = super().read_resident(offsets, out)
-        self.rows_read += len(offsets) - sum(high - low for low, high in missing)
-        return missing
+    def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> int:
+        count = super().read_resident(offsets, out)
+        self.rows_read += count
+        return count
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
         ranges = list(ranges)

@@ -230,6 +230,18 @@ def test_the_limited_device_is_searched_beside_the_host(rigs: list[Rig], tmp_pat
     assert found.hits == len(fetched & set(probed))
 
 
+def test_a_device_of_its_own_is_filled_and_the_host_is_filled_by_half(rigs: list[Rig], tmp_path: Path) -> None:
+    for name, fast in (("host", 0), ("device", 60_000)):
+        folder = tmp_path / name
+        folder.mkdir()
+        rigs.append(rig := Rig(folder, gridded(3000, DIM), nlist=60, files=1, fast=fast, capacity=60_000))
+        with rig.searcher.lookahead(rig.lists.snapshot, gridded(1, DIM, seed=7)) as window:
+            assert window.nbytes == (60_000 if fast else 30_000)
+            window.wait()
+            filled = sum(list_bytes(rig)[number] for number in resident(rig, fast=fast > 0))
+        assert 15_000 < filled <= 30_000 if fast == 0 else 30_000 < filled <= 60_000
+
+
 def test_an_error_on_the_fast_tier_is_raised(rigs: list[Rig], tmp_path: Path) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1, fast=200_000))
     query = gridded(1, DIM, seed=4)
