@@ -16,10 +16,11 @@ from edge.apps.assistant.opening import open_llm
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Turns
-from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.errors import CapabilityError, InputError
+from edge.expectation import Expected
 from edge.runtimes.generation.base import Generator
 from edge.trace import Trace
 
@@ -87,7 +88,7 @@ class Assistant:
             self._opened = opened.pop_all()
         self.times = GenerationTimes(self.collection.path / _TIMES)
         self._library = CollectionLibrary(self.collection, working=working)
-        self._searches = RetrievalTimes()
+        self._reranking = Expected()
         self._turns = Turns()
 
     def ask(self, question: str, *, options: AskOptions | None = None) -> Answer:
@@ -132,7 +133,7 @@ class Assistant:
             raise InputError("the question is empty")
         steps = Steps(
             self._library, self.generator, options or self.options,
-            pipeline=self.pipeline, times=self.times, searches=self._searches,
+            pipeline=self.pipeline, times=self.times, reranking=self._reranking,
         )  # fmt: skip
 
         def write(stream: AnswerStream) -> Iterator[str]:

@@ -41,10 +41,6 @@ class Library(Protocol):
     @property
     def trace(self) -> Trace: ...
 
-    @property
-    def nlist(self) -> int:
-        """Lists of the vector index; 1 where vectors are scanned one by one, or there are none."""
-
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         """Vectors of questions, [n, dim] float32, unit length."""
 
@@ -55,13 +51,13 @@ class Library(Protocol):
         k: int,
         *,
         where: Filters | None = None,
-        nprobe: int | None = None,
+        seconds: float | None = None,
         window: Ahead | None = None,
     ) -> list[Hit]:
         """The best `k` passages near `vector` [dim] and with the words of `query` together, best first.
 
         Args:
-            nprobe: lists to search instead of what the recall target asks for.
+            seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
             window: a lookahead whose time is over now.
         """
 

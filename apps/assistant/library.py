@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
 from edge.budget import MemoryBudget
+from edge.expectation import Expected
 from edge.ivf.base import Found
 from edge.ivf.index import VectorIndex
 from edge.lookahead import Lookahead
@@ -33,6 +35,8 @@ class CollectionLibrary:
         """
         self._collection = collection
         self._working = working
+        self._beside = Expected()
+        """Seconds of a search that are not the vector index's: full text, fusion, reading the passages."""
         self._searcher = Searcher(collection.database, Catalog(), collection.budget, collection.trace)
 
     @property
@@ -42,11 +46,6 @@ class CollectionLibrary:
     @property
     def trace(self) -> Trace:
         return self._collection.trace
-
-    @property
-    def nlist(self) -> int:
-        index = self._collection.vectors
-        return 1 if index is None else max(1, index.status(self._collection.database.connection()).lists)
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         self._make_room()
@@ -59,12 +58,18 @@ class CollectionLibrary:
         k: int,
         *,
         where: Filters | None = None,
-        nprobe: int | None = None,
+        seconds: float | None = None,
         window: Ahead | None = None,
     ) -> list[Hit]:
         index = self._collection.vectors
-        probing = None if index is None else _Probing(index, nprobe, window if isinstance(window, Lookahead) else None)
-        return self._searcher.candidates(query, vector, probing, k, where=where or Filters())
+        if index is None:
+            return self._searcher.candidates(query, vector, None, k, where=where or Filters())
+        started = time.perf_counter()
+        left = None if seconds is None else max(0.0, seconds - self._beside.upper)
+        probing = _Probing(index, left, window if isinstance(window, Lookahead) else None)
+        found = self._searcher.candidates(query, vector, probing, k, where=where or Filters())
+        self._beside.add(time.perf_counter() - started - probing.took)
+        return found
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         self._make_room()
@@ -78,15 +83,19 @@ class CollectionLibrary:
         self.budget.reserve("retrieval", self._working).release()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Probing:
-    """The index, searched in so many lists after a lookahead."""
+    """The index, searched within so many seconds after a lookahead; `took` is what it took."""
 
     index: VectorIndex
-    nprobe: int | None
+    seconds: float | None
     window: Lookahead | None
+    took: float = 0.0
 
     def search(
         self, db: sqlite3.Connection, queries: Vectors, k: int, *, allowed: npt.NDArray[np.int64] | None = None
     ) -> Found:
-        return self.index.search(db, queries, k, nprobe=self.nprobe, allowed=allowed, window=self.window)
+        started = time.perf_counter()
+        found = self.index.search(db, queries, k, seconds=self.seconds, allowed=allowed, window=self.window)
+        self.took = time.perf_counter() - started
+        return found

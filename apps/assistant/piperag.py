@@ -28,14 +28,13 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
     said = ""
     left = steps.options.max_tokens
 
-    def search(query: str, nprobe: int) -> list[Hit]:
+    def search(query: str, seconds: float) -> list[Hit]:
         recent = replies.sentences(query)[-1:]
         return steps.retrieve(
-            question, [Query(query, (question, query))], nprobe=nprobe, rank_by=" ".join([question, *recent])
+            question, [Query(query, (question, query))], seconds=seconds, rank_by=" ".join([question, *recent])
         )
 
-    curve, nlist = steps.retrieval_seconds(question)
-    with RetrievalPipeline(search, curve, nlist, trace=steps.trace) as pipeline:
+    with RetrievalPipeline(search, trace=steps.trace) as pipeline:
         while left > 0:
             begun = steps.citations.prompted(said, passages)
             prompt = prompts.answer(question, name="interval", begun=begun, max_tokens=min(INTERVAL, left))

@@ -16,10 +16,10 @@ from edge.apps.assistant.base import AskOptions, Cancelled, Library, NotInDocume
 from edge.apps.assistant.citations import Citations
 from edge.apps.assistant.foresight import Becoming, Foresight, Query
 from edge.apps.assistant.prompts import REFUSAL, Prompt
-from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.hits import Hit
 from edge.apps.store.fusion import reciprocal_rank_fusion
-from edge.curve import Curve
+from edge.expectation import Expected
 from edge.runtimes.generation.base import Document, Generator, Piece, Sampling
 
 
@@ -45,8 +45,13 @@ class Steps:
         *,
         pipeline: str,
         times: GenerationTimes,
-        searches: RetrievalTimes,
+        reranking: Expected,
     ) -> None:
+        """
+        Args:
+            times, reranking: what generations, and rerankings in seconds, took in earlier answers; learns from this
+                one.
+        """
         self.library = library
         self.generator = generator
         self.options = options
@@ -58,7 +63,7 @@ class Steps:
         self.pipeline = pipeline
         self._foresight = Foresight(library, self._vectors)
         self._times = times
-        self._searches = searches
+        self._reranking = reranking
 
     def write(
         self,
@@ -129,16 +134,6 @@ class Steps:
         tokens += sum(self.generator.count(hit.text) for hit in passages)
         return self._times.expect(self.generator.name, self.pipeline, prompt.name, tokens)
 
-    def retrieval_seconds(self, question: str) -> tuple[Curve, int]:
-        """Seconds that a retrieval takes by nprobe, and how many lists there are. Reranking takes as long whatever
-        nprobe is: what it took in this answer counts."""
-        query = Query.of(question)
-        nlist = self.library.nlist
-        curve = self._searches.curve(lambda nprobe: self._search([query], self.options.pool, nprobe), nlist)
-        reranks = [entry.rerank_s for entry in self.rounds] or [0.0]
-        extra = sum(reranks) / len(reranks)
-        return Curve(curve.counts, tuple(seconds + extra for seconds in curve.seconds)), nlist
-
     def shown(self, text: str, passages: Sequence[Hit]) -> str:
         """A whole reply as it is shown: with the answer's own citation numbers."""
         self.given = passages
@@ -174,19 +169,20 @@ class Steps:
         return Sampling(temperature=options.temperature, seed=options.seed, stop=prompt.stop, max_tokens=longest)
 
     def retrieve(
-        self, question: str, queries: Sequence[Query] = (), *, nprobe: int | None = None, rank_by: str | None = None
+        self, question: str, queries: Sequence[Query] = (), *, seconds: float | None = None, rank_by: str | None = None
     ) -> list[Hit]:
         """The passages that answer a question best, best first, none below the floor. One round.
 
         Args:
             queries: what to look for, the question itself if not given; the results of several are fused.
-            nprobe: lists to search instead of what the recall target asks for.
+            seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
             rank_by: what passages are judged by instead of the question.
         """
         queries = queries or [Query.of(question)]
         self._begin_round(queries)
         started = time.perf_counter()
-        pools = self._search(queries, self.options.pool, nprobe)
+        left = None if seconds is None else seconds - (self._reranking.upper if self.options.rerank else 0.0)
+        pools = self._search(queries, self.options.pool, left)
         searched = time.perf_counter()
         hits = self._rank(rank_by or question, _fused(pools)[: self.options.pool])
         return self._keep(queries, rank_by or question, hits, searched - started, time.perf_counter() - searched)
@@ -231,14 +227,17 @@ class Steps:
         """Ends what still looks ahead."""
         self._foresight.close()
 
-    def _search(self, queries: Sequence[Query], k: int, nprobe: int | None) -> list[list[Hit]]:
+    def _search(self, queries: Sequence[Query], k: int, seconds: float | None) -> list[list[Hit]]:
+        started = time.perf_counter()
         vectors = self._vectors(queries)
+        if seconds is not None:
+            seconds = max(0.0, seconds - (time.perf_counter() - started)) / len(queries)
         found = []
         with self._timed("search", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"):
             for query, vector in zip(queries, vectors, strict=True):
                 found.append(
                     self.library.candidates(
-                        query.words, vector, k, where=self.options.where, nprobe=nprobe, window=self._foresight.window
+                        query.words, vector, k, where=self.options.where, seconds=seconds, window=self._foresight.window
                     )
                 )
         self.close()
@@ -262,8 +261,11 @@ class Steps:
         self._go_on()
         if not hits or not self.options.rerank:
             return list(hits[: self.options.passages])
+        started = time.perf_counter()
         with self._timed("rerank", "rerank", "retrieval"):
-            return self.library.rerank(question, hits, self.options.passages)
+            ranked = self.library.rerank(question, hits, self.options.passages)
+        self._reranking.add(time.perf_counter() - started)
+        return ranked
 
     def _keep(
         self, queries: Sequence[Query], question: str, hits: list[Hit], search_s: float, rerank_s: float

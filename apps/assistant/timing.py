@@ -1,5 +1,4 @@
-"""How long a generation will take, learned from those before: the window in which clusters can be fetched for free; and
-how long a search takes.
+"""How long a generation will take, learned from those before: the window in which clusters can be fetched for free.
 
 TeleRAG (section 4.1) fixes one average per pipeline on a calibration set. Here every step of every pipeline has its own
 length, learned while answering, and the length of the prompt counts: seconds = prefill of its tokens + expected output
@@ -12,19 +11,12 @@ import json
 import math
 import os
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.curve import Curve
-
 _SMOOTHING = 0.3
 _FORMAT = 1
-_REPEATS = 2
-_LONG_SECONDS = 0.25
-"""A search this long is the last one measured: a curve is not worth reading a whole index for."""
 
 
 @dataclass(slots=True)
@@ -115,44 +107,6 @@ class GenerationTimes:
 
     def _tables(self) -> dict[str, dict[str, _Mean]]:
         return {"lengths": self._lengths, "token_s": self._token_s, "prefill_s": self._prefill_s}
-
-
-class RetrievalTimes:
-    """How long a search takes by nprobe, measured on the collection in use when it is first asked for. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._curves: dict[int, Curve] = {}
-
-    def curve(self, search: Callable[[int], object], nlist: int) -> Curve:
-        """Seconds by nprobe of an index of `nlist` lists.
-
-        Args:
-            search: searches so many lists. It is called with 1, 2, 4, ... until that takes long or all are searched:
-                beyond, the curve goes on as it ended.
-        """
-        with self._lock:
-            if nlist not in self._curves:
-                self._curves = {nlist: Curve.measured(_measure(search, nlist))}
-            return self._curves[nlist]
-
-
-def _measure(search: Callable[[int], object], nlist: int) -> list[tuple[int, float]]:
-    points: list[tuple[int, float]] = []
-    nprobe = 1
-    search(nprobe)  # the first search also warms up what all share
-    while True:
-        seconds = min(_seconds(search, nprobe) for _ in range(_REPEATS))
-        points.append((nprobe, seconds))
-        if nprobe == nlist or seconds > _LONG_SECONDS:
-            return points
-        nprobe = min(2 * nprobe, nlist)
-
-
-def _seconds(search: Callable[[int], object], nprobe: int) -> float:
-    started = time.perf_counter()
-    search(nprobe)
-    return time.perf_counter() - started
 
 
 def _mean(pair: Any) -> _Mean:

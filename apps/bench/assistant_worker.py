@@ -11,7 +11,7 @@ from typing import Any
 from edge.apps.assistant.base import Ahead, AskOptions, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.bench.process import serve
 from edge.apps.bench.rag_index import texts_of
 from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
@@ -20,6 +20,7 @@ from edge.apps.collection.hits import Hit
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
+from edge.expectation import Expected
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.ivf.router import probe
 from edge.lanes import Lane
@@ -53,8 +54,10 @@ class IndexLibrary:
         self._texts = texts_of(folder)
         self._predicted: Vectors | None = None
         with database.read() as db:
-            self.nlist = index.status(db).lists
-        self.nprobe = max(1, round(self.nlist * share))
+            lists = index.status(db).lists
+        self.nprobe = max(1, round(lists * share))
+        self.probed = 0
+        """Lists that the last search probed."""
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         return self._embedder.embed(queries, query=True)
@@ -66,7 +69,7 @@ class IndexLibrary:
         k: int,
         *,
         where: Filters | None = None,
-        nprobe: int | None = None,
+        seconds: float | None = None,
         window: Ahead | None = None,
     ) -> list[Hit]:
         ahead = window if isinstance(window, Lookahead) else None
@@ -76,7 +79,9 @@ class IndexLibrary:
                 wanted = set(probe(vector[None], centroids, self.nprobe)[0])
                 near = [set(row) for row in probe(self._predicted, centroids, self.nprobe)]
                 self.coverage.append(max(len(wanted & row) for row in near) / len(wanted))
-            found = self._index.search(db, vector[None], k, nprobe=nprobe or self.nprobe, window=ahead)
+            nprobe = self.nprobe if seconds is None else None
+            found = self._index.search(db, vector[None], k, nprobe=nprobe, seconds=seconds, window=ahead)
+        self.probed = found.nprobe
         self.trace.count("index.lists_read", found.lists_read)
         self.trace.count("index.hits", found.hits)
         return [
@@ -125,7 +130,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     with opened(task) as library:
         trace = library.trace
         generator = ReplayGenerator(task["trace"])
-        times, searches = GenerationTimes(), RetrievalTimes()
+        times, reranking = GenerationTimes(), Expected()
         rows = []
         for question in task["questions"]:
             steps = Steps(
@@ -134,7 +139,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
                 AskOptions(passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"]),
                 pipeline=task["pipeline"],
                 times=times,
-                searches=searches,
+                reranking=reranking,
             )
             library.coverage.clear()
             before = trace.snapshot()

@@ -16,6 +16,7 @@ from edge.config import format_size, parse_size
 from edge.errors import InputError
 from edge.models.registry import models_dir
 from edge.models.training.corpora import load
+from edge.pipelining import modelled_seconds
 
 _WORKER = "edge.apps.bench.pipelining_worker"
 _ARMS = {"waits": "waits for each search", "pipelined": "one interval stale", "adaptive": "and nprobe from the slack"}
@@ -64,10 +65,11 @@ def pipelining(
         click.echo(f"measuring: {_ARMS[arm]}", err=True)
         arms[arm] = measure(_WORKER, {**task, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
     table = {arm: _row(report, arms["waits"]) for arm, report in arms.items()}
+    modelled = _modelled(arms["waits"], interval / decode)
     conditions = {
         "rows": held, "lists": lists, "index_bytes": nbytes, "list_memory": task["list_memory"],
         "bandwidth": task["bandwidth"], "decode": decode, "interval": interval, "texts": texts,
-        "probe_share": probe_share, "data": [corpus.name for corpus in corpora],
+        "modelled_s": modelled, "probe_share": probe_share, "data": [corpus.name for corpus in corpora],
     }  # fmt: skip
     if as_json:
         click.echo(json.dumps({"conditions": conditions, "arms": table}))
@@ -96,6 +98,12 @@ def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> d
     }
 
 
+def _modelled(report: Sequence[dict[str, Any]], seconds: float) -> float:
+    """What a text should take with each search one interval early, from the times of those that were waited for."""
+    searched = [[search["seconds"] for search in row["searches"]] for row in report]
+    return statistics.mean(modelled_seconds([seconds] * (len(times) + 1), times, pipelined=True) for times in searched)
+
+
 def _print(table: dict[str, dict[str, Any]], c: dict[str, Any]) -> None:
     click.echo(
         f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
@@ -111,4 +119,5 @@ def _print(table: dict[str, dict[str, Any]], c: dict[str, Any]) -> None:
             f"{_ARMS[arm]:28}{row['seconds']:7.2f} s{row['stall_s']:7.2f} s{row['search_s']:8.2f} s{hidden:8.0%}"
             f"{row['nprobe']:8.1f}{late:>7}{row['kept']:7.0%}"
         )
+    click.echo(f"one interval stale should take {c['modelled_s']:.2f} s by the times of the searches waited for")
     click.echo("late: searches beyond 1.1 times their slack; kept: of what waiting finds for the same interval")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from edge.apps.assistant.timing import RetrievalTimes
 from edge.apps.bench.assistant_worker import IndexLibrary, opened
 from edge.apps.bench.process import serve
 from edge.apps.collection.hits import Hit
@@ -26,8 +24,7 @@ Arm = Callable[[IndexLibrary, Sequence[str], float], dict[str, Any]]
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Writes every text of the task in the way of its `arm`."""
     seconds = task["interval"] / task["decode"]
-    behind = partial(pipelined, RetrievalTimes())
-    arms: dict[str, Arm] = {"waits": waiting, "pipelined": behind, "adaptive": partial(behind, adaptive=True)}
+    arms: dict[str, Arm] = {"waits": waiting, "pipelined": pipelined, "adaptive": partial(pipelined, adaptive=True)}
     arm = arms[task["arm"]]
     with opened(task) as library:
         return {"rows": [arm(library, intervals(text, task["interval"]), seconds) for text in task["texts"]]}
@@ -50,34 +47,31 @@ def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> di
     started = time.perf_counter()
     _write(seconds)
     for query in queries:
-        search.note(search(query, library.nprobe), None)
+        search.note(search(query), None)
         _write(seconds)
     return {"seconds": time.perf_counter() - started, "stall_s": search.seconds, "searches": search.noted}
 
 
 def pipelined(
-    times: RetrievalTimes, library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
+    library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
 ) -> dict[str, Any]:
     """What an interval is given was asked for when the one before it began. Only the first waits, as in the paper.
 
     Args:
-        times: how long searches take, measured for the first text.
         adaptive: nprobe is what fits the slack, and not fixed.
     """
     search = _Search(library)
-    most, slack = (library.nlist, seconds) if adaptive else (library.nprobe, math.inf)
-    curve = times.curve(lambda nprobe: search(queries[0], nprobe), most)
     stall = 0.0
     started = time.perf_counter()
-    with RetrievalPipeline(search, curve, most) as pipeline:
+    with RetrievalPipeline(search if adaptive else lambda query, slack: search(query)) as pipeline:
         _write(seconds)
         for place, query in enumerate(queries):
             before = time.perf_counter()
-            found = pipeline.take() if place else search(query, library.nprobe)
+            found = pipeline.take() if place else search(query)
             stall += time.perf_counter() - before
             search.note(found, seconds if adaptive and place else None)
             if place + 1 < len(queries):
-                pipeline.ask(query, slack)
+                pipeline.ask(query, seconds)
             _write(seconds)
     return {"seconds": time.perf_counter() - started, "stall_s": stall, "searches": search.noted}
 
@@ -92,10 +86,13 @@ class _Search:
         self._library = library
         self._last = (0.0, 0)
 
-    def __call__(self, query: str, nprobe: int) -> list[Hit]:
+    def __call__(self, query: str, slack: float | None = None) -> list[Hit]:
+        """Searches a fixed number of lists, or as many as fit."""
         started = time.perf_counter()
-        found = self._library.candidates(query, self._library.embed_queries([query])[0], _K, nprobe=nprobe)
-        self._last = time.perf_counter() - started, nprobe
+        vector = self._library.embed_queries([query])[0]
+        left = None if slack is None else slack - (time.perf_counter() - started)
+        found = self._library.candidates(query, vector, _K, seconds=left)
+        self._last = time.perf_counter() - started, self._library.probed
         return found
 
     def note(self, found: Sequence[Hit], slack: float | None) -> None:

@@ -162,6 +162,7 @@ class VectorIndex:
         *,
         nprobe: int | None = None,
         recall: float | None = None,
+        seconds: float | None = None,
         allowed: Ids | None = None,
         window: Lookahead | None = None,
     ) -> Found:
@@ -170,6 +171,8 @@ class VectorIndex:
         Args:
             nprobe: lists to probe; if not given, as many as reached `recall` (or the options' target) when that was
                 measured on this collection's own vectors.
+            seconds: as many lists instead as can probably be searched in this time, at least one (see
+                `Searcher.fitting`); until it is known how long searches take, `recall` counts.
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
             window: a lookahead whose time is over now.
 
@@ -180,6 +183,8 @@ class VectorIndex:
             CorruptBlock, StorageError: a segment cannot be read.
         """
         snapshot = self._snapshots.current(db)
+        if nprobe is None and seconds is not None:
+            nprobe = self._searcher.fitting(snapshot, queries, seconds)
         if nprobe is None:
             nprobe = choose_nprobe(snapshot, self.options.recall_target if recall is None else recall)
         return self._searcher.search(snapshot, queries, k, nprobe=nprobe, allowed=allowed, window=window)

@@ -7,6 +7,7 @@ and where a heap cannot have kept all equals the query is scanned again with a l
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,7 @@ from edge.eviction import LRU, Policy
 from edge.ivf.base import Found, Ids, Snapshot, Vectors
 from edge.ivf.batch import Batch
 from edge.ivf.grouping import group
+from edge.ivf.pace import Pace, choose_nprobe, search_bytes
 from edge.ivf.plan import member
 from edge.ivf.rescoring import exact_scores
 from edge.ivf.results import Done, Results
@@ -67,6 +69,7 @@ class Searcher:
         self._budget = device.memory
         self.misses = MissCurve()
         self._worth = Worth()
+        self._pace = Pace()
         self._slow_seconds = 0.0
 
     def search(
@@ -99,6 +102,7 @@ class Searcher:
         if window is not None:
             window.finish()
         results = Results(len(queries), k, done)
+        started = time.perf_counter()
         waiting = deque(group(queries, _GROUP))
         while waiting:
             numbers = waiting.popleft()
@@ -114,8 +118,28 @@ class Searcher:
             if window is not None:
                 window.search_needs([part.key for part in batch.plan.parts])
             search.run(batch)
+        if len(queries) == 1 and allowed is None:
+            scanned = sum(part.nbytes for part in batch.plan.parts)
+            seconds = time.perf_counter() - started
+            self._pace.learn(results.bytes_read, scanned, seconds, self.host.device.link.bandwidth)
         self._budget.relieve()
         return results.found()
+
+    def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
+        """The most lists that each of `queries` [q, dim] can probably be searched in within `seconds`, as far as that
+        depends on what is resident now; at least 1. None while it is not known how long searches take.
+
+        Raises:
+            InputError: queries have the wrong shape.
+        """
+        tiers = [tier for tier in (self.fast, self.host) if tier is not None]
+        fitting = []
+        for query in _checked(queries, snapshot.dim):
+            expected = self._pace.seconds(*search_bytes(snapshot, query, tiers), self.host.device.link.bandwidth)
+            if expected is None:
+                return None
+            fitting.append(choose_nprobe(expected, seconds))
+        return min(fitting, default=None)
 
     def lookahead(
         self,

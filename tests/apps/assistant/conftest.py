@@ -13,10 +13,11 @@ import pytest
 
 from edge.apps.assistant.base import Ahead, AskOptions, Vectors
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.budget import MemoryBudget
+from edge.expectation import Expected
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.trace import Trace
 
@@ -62,14 +63,12 @@ class FakeLibrary:
     """Vectors are bags of words; relevance is the share of the question's words that a passage has."""
 
     texts: Sequence[str] = TEXTS
-    nlist: int = 8
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(10**9, baseline=0))
     trace: Trace = field(default_factory=lambda: Trace(events=True))
     log: list[tuple[str, object]] = field(default_factory=list)
     aheads: list[FakeAhead] = field(default_factory=list)
     windows: list[Ahead | None] = field(default_factory=list)
     vectors: list[Vectors] = field(default_factory=list)
-    search_seconds: float = 0.0
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         self.log.append(("embed", tuple(queries)))
@@ -87,13 +86,12 @@ class FakeLibrary:
         k: int,
         *,
         where: Filters | None = None,
-        nprobe: int | None = None,
+        seconds: float | None = None,
         window: Ahead | None = None,
     ) -> list[Hit]:
-        self.log.append(("search", (query, k, nprobe, where)))
+        self.log.append(("search", (query, k, seconds, where)))
         self.windows.append(window)
         self.vectors.append(vector)
-        time.sleep(self.search_seconds * (nprobe or 1))
         scores = [float(self.quiet_vector(t) @ vector) + 1e-6 * len(words(query) & words(t)) for t in self.texts]
         order = sorted(range(len(self.texts)), key=lambda i: (-scores[i], i))[:k]
         return [make_hit(i, self.texts[i], score=scores[i]) for i in order]
@@ -204,8 +202,6 @@ def hit() -> Callable[..., Hit]:
 def steps(library: FakeLibrary) -> Callable[..., Steps]:
     def make(generator: FakeGenerator, pipeline: str = "plain", **options: object) -> Steps:
         settings = AskOptions(**{"floor": 0.2, **options})  # type: ignore[arg-type]
-        return Steps(
-            library, generator, settings, pipeline=pipeline, times=GenerationTimes(), searches=RetrievalTimes()
-        )
+        return Steps(library, generator, settings, pipeline=pipeline, times=GenerationTimes(), reranking=Expected())
 
     return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,18 +234,25 @@ def test_piperag_uses_a_query_one_interval_old(steps: Make, generator: Any, libr
     assert [len(b.split()) for b in begun] == [0, INTERVAL, 2 * INTERVAL, 3 * INTERVAL]
     asked = [call for call in library.calls("search") if "word" in call[0]]
     assert [call[0].split()[-1] for call in asked] == [f"word{n * INTERVAL - 1}" for n in (1, 2, 3)]
-    assert all(1 <= call[2] <= library.nlist for call in asked)
     assert made.trace.snapshot()["pipelining.searches"] >= 2
 
 
-def test_piperag_chooses_nprobe_from_its_slack(steps: Make, generator: Any, library: Any) -> None:
-    library.search_seconds = 0.004  # per list
-    text = " ".join(f"word{i}" for i in range(3 * INTERVAL))
-    made = steps(generator(lambda messages, documents: text, seconds=0.0005), "piperag")
-    answered("piperag", made)
-    chosen = [call[2] for call in library.calls("search") if "word" in call[0]]
-    assert chosen
-    assert max(chosen) < library.nlist, "all lists would take 32 ms, an interval takes about 16"
+def test_piperag_searches_as_long_as_an_interval_takes(
+    steps: Make, generator: Any, library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less what embedding the query took, and what reranking will take."""
+    text = " ".join(f"word{i}" for i in range(4 * INTERVAL))
+    for rerank, reranking_s in ((True, 20.0), (False, 0.0)):
+        library.log.clear()
+        made = steps(generator(lambda messages, documents: text), "piperag", rerank=rerank)
+        monkeypatch.setattr(made, "expect", lambda prompt, passages=(): 100.0)
+        monkeypatch.setattr(made, "_reranking", SimpleNamespace(upper=20.0, add=lambda seconds: None))
+        answered("piperag", made)
+        first, *behind = library.calls("search")
+        assert first[2] is None, "the first is as wide as the recall target asks for"
+        assert len(behind) == 3
+        for _, _, seconds, _ in behind:
+            assert 90.0 - reranking_s < seconds < 100.0 - reranking_s
 
 
 def test_results_are_the_same_with_and_without_lookahead(steps: Make, generator: Any, library: Any) -> None:

@@ -13,8 +13,9 @@ from edge.apps.assistant import prompts
 from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
 from edge.apps.assistant.foresight import Query
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.assistant.timing import GenerationTimes
 from edge.errors import InputError
+from edge.expectation import Expected
 
 QUESTION = "When does the river Ombra flood its valley?"
 
@@ -25,7 +26,7 @@ def test_lookahead_is_as_long_as_the_step_took_before(library: Any, generator: A
     times = GenerationTimes()
     said = generator(lambda messages, documents: "Snow melts and the water rises.", seconds=0.01)
     for _ in range(3):
-        steps = Steps(library, said, AskOptions(), pipeline="hyde", times=times, searches=RetrievalTimes())
+        steps = Steps(library, said, AskOptions(), pipeline="hyde", times=times, reranking=Expected())
         steps.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
         steps.retrieve(QUESTION)
     (_, first), (_, second), (_, third) = library.calls("lookahead")
@@ -51,7 +52,7 @@ def test_a_window_protects_what_it_fetched_until_the_search_is_over(steps: Make,
 def test_a_reply_that_was_cut_short_teaches_nothing(steps: Make, library: Any, generator: Any) -> None:
     times = GenerationTimes()
     said = generator(lambda messages, documents: "one two three four")
-    made = Steps(library, said, AskOptions(), pipeline="p", times=times, searches=RetrievalTimes())
+    made = Steps(library, said, AskOptions(), pipeline="p", times=times, reranking=Expected())
     stream = made.stream(prompts.hypothetical(QUESTION))
     assert next(stream).text == "one"
     made.cancel.set()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from edge.apps.assistant.timing import GenerationTimes, RetrievalTimes
+from edge.apps.assistant.timing import GenerationTimes
 
 
 def taught(times: GenerationTimes, tokens: int = 20) -> None:
@@ -66,23 +65,3 @@ def test_readings_that_cannot_be_are_not_learned(new: int, ttft: float, seconds:
     times = GenerationTimes()
     times.learn("m", "p", "s", computed=10, new=new, ttft_s=ttft, seconds=seconds)
     assert times.expect("m", "p", "s", 10) is None
-
-
-def test_search_times_are_measured_once_and_only_as_far_as_they_are_cheap() -> None:
-    asked: list[int] = []
-
-    def search(nprobe: int) -> None:
-        asked.append(nprobe)
-        time.sleep(0.02 * nprobe)
-
-    times = RetrievalTimes()
-    curve = times.curve(search, 1024)
-    assert max(asked) == 16, "320 ms is long"
-    assert curve(8) == pytest.approx(0.16, rel=0.5)
-    assert curve(64) > curve(16) > curve(1)
-    count = len(asked)
-    times.curve(search, 1024)
-    assert len(asked) == count
-    asked.clear()
-    times.curve(lambda nprobe: asked.append(nprobe), 6)
-    assert set(asked) == {1, 2, 4, 6}
