@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edge.apps.assistant.base import Ahead, AskOptions, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
@@ -21,7 +23,7 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.expectation import Expected
-from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.index import IndexOptions, VectorIndex, choose_nprobe
 from edge.ivf.router import probe
 from edge.lanes import Lane
 from edge.lookahead import Lookahead
@@ -31,20 +33,32 @@ from edge.trace import Trace
 
 _LINK = "link"
 _PROCESS_MEMORY = 4 << 30
+_RECALL = 0.95
 
 
 class IndexLibrary:
     """An index whose rows stand for sentences, as pipelines see a collection (`edge.apps.assistant.base.Library`)."""
 
     def __init__(
-        self, folder: Path, index: VectorIndex, database: Database, embedder: Embedder, *, share: float, trace: Trace
+        self,
+        folder: Path,
+        index: VectorIndex,
+        database: Database,
+        embedder: Embedder,
+        *,
+        share: float | None,
+        trace: Trace,
     ) -> None:
         """
         Args:
-            share: of the lists that a search probes.
+            share: of the lists that a search probes; None for what the index's recall target asks for.
         """
         self.budget = embedder.budget
         self.trace = trace
+        self.stalls: list[float] = []
+        """Seconds that each search waited for the link."""
+        self.windows: list[float | None] = []
+        """For each search: seconds since the lookahead for it began, 0 for the others of a batch; None without one."""
         self.coverage: list[float] = []
         """For each search after a lookahead: which share of its lists is among as many nearest to the last prediction
         (the best of them, where it has several queries)."""
@@ -52,10 +66,12 @@ class IndexLibrary:
         self._database = database
         self._embedder = embedder
         self._texts = texts_of(folder)
-        self._predicted: Vectors | None = None
+        self._begun = 0.0
+        self._predicted: Vectors = np.empty((0, embedder.dim), np.float32)
         with database.read() as db:
-            lists = index.status(db).lists
-        self.nprobe = max(1, round(lists * share))
+            snapshot = index.snapshot(db)
+        whole = snapshot.nlist
+        self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(whole * share))
         self.probed = 0
         """Lists that the last search probed."""
 
@@ -73,15 +89,17 @@ class IndexLibrary:
         window: Ahead | None = None,
     ) -> list[Hit]:
         ahead = window if isinstance(window, Lookahead) else None
+        self.windows.append(None if ahead is None else time.perf_counter() - self._begun if self._begun else 0.0)
+        self._begun = 0.0
+        stalled = self._stalled()
         with self._database.read() as db:
-            if self._predicted is not None:
-                centroids = self._index.snapshot(db).centroids
-                wanted = set(probe(vector[None], centroids, self.nprobe)[0])
-                near = [set(row) for row in probe(self._predicted, centroids, self.nprobe)]
-                self.coverage.append(max(len(wanted & row) for row in near) / len(wanted))
+            centroids = self._index.snapshot(db).centroids
+            if ahead is not None:
+                self.coverage.append(self._covered(vector, centroids))
             nprobe = self.nprobe if seconds is None else None
             found = self._index.search(db, vector[None], k, nprobe=nprobe, seconds=seconds, window=ahead)
         self.probed = found.nprobe
+        self.stalls.append(self._stalled() - stalled)
         self.trace.count("index.lists_read", found.lists_read)
         self.trace.count("index.hits", found.hits)
         return [
@@ -95,8 +113,17 @@ class IndexLibrary:
 
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead:
         self._predicted = queries
+        self._begun = self._begun or time.perf_counter()
         with self._database.read() as db:
             return self._index.lookahead(db, queries, seconds=seconds)
+
+    def _stalled(self) -> float:
+        return self.trace.snapshot().get(f"{_LINK}.stall_s", 0.0)
+
+    def _covered(self, vector: Vectors, centroids: Vectors) -> float:
+        wanted = set(probe(vector[None], centroids, self.nprobe)[0])
+        near = [set(row) for row in probe(self._predicted, centroids, self.nprobe)]
+        return max(len(wanted & row) for row in near) / len(wanted)
 
     def _hit(self, row: int, score: float) -> Hit:
         return Hit(
@@ -142,6 +169,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
                 reranking=reranking,
             )
             library.coverage.clear()
+            library.stalls.clear()
+            library.windows.clear()
             before = trace.snapshot()
             started = time.perf_counter()
             text = "".join(PIPELINES[task["pipeline"]](question, steps))
@@ -154,6 +183,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
                     "text": text,
                     "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
                     "coverage": list(library.coverage),
+                    "stalls": list(library.stalls),
+                    "windows": list(library.windows),
                     "counters": {name: value - before.get(name, 0) for name, value in after.items()},
                 }
             )
