@@ -27,6 +27,11 @@ class Expected:
         return self._mean
 
     @property
+    def count(self) -> int:
+        """Readings so far."""
+        return self._count
+
+    @property
     def upper(self) -> float:
         """Two deviations above the mean."""
         with self._lock:

@@ -59,7 +59,7 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
     narrower = question
     for _ in range(steps.options.rounds):
         prompt = prompts.narrower(question, findings)
-        narrower = replies.one_line(steps.write(prompt, ahead=[narrower], becoming=_one_line)) or question
+        narrower = replies.one_line(steps.write(prompt, ahead=[question, narrower], becoming=_one_line)) or question
         found = steps.retrieve(narrower)
         passages = steps.gathered(passages, found)
         finding = steps.write(prompts.answer(narrower, name="finding", max_tokens=96), found, ahead=[question])

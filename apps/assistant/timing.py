@@ -11,24 +11,12 @@ import json
 import math
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SMOOTHING = 0.3
+from edge.expectation import Expected
+
 _FORMAT = 1
-
-
-@dataclass(slots=True)
-class _Mean:
-    """Exponentially smoothed mean; the first values count fully."""
-
-    value: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.value += (value - self.value) * max(_SMOOTHING, 1 / self.count)
 
 
 class GenerationTimes:
@@ -41,9 +29,9 @@ class GenerationTimes:
         """Starts from what was saved at `path`; None keeps nothing."""
         self._path = path
         self._lock = threading.Lock()
-        self._lengths: dict[str, _Mean] = {}
-        self._token_s: dict[str, _Mean] = {}
-        self._prefill_s: dict[str, _Mean] = {}
+        self._lengths: dict[str, Expected] = {}
+        self._token_s: dict[str, Expected] = {}
+        self._prefill_s: dict[str, Expected] = {}
         self._load()
 
     def expect(self, generator: str, pipeline: str, step: str, prompt_tokens: int) -> float | None:
@@ -54,7 +42,7 @@ class GenerationTimes:
             prefill = self._prefill_s.get(generator)
         if length is None or token is None:
             return None
-        return (prefill.value * prompt_tokens if prefill else 0.0) + length.value * token.value
+        return (prefill.mean * prompt_tokens if prefill else 0.0) + length.mean * token.mean
 
     def learn(
         self, generator: str, pipeline: str, step: str, *, computed: int, new: int, ttft_s: float, seconds: float
@@ -69,11 +57,11 @@ class GenerationTimes:
         if new < 1 or not 0 <= ttft_s <= seconds < math.inf:
             return
         with self._lock:
-            self._lengths.setdefault(f"{generator}/{pipeline}/{step}", _Mean()).add(new)
+            self._lengths.setdefault(f"{generator}/{pipeline}/{step}", Expected()).add(new)
             if new > 1:
-                self._token_s.setdefault(generator, _Mean()).add((seconds - ttft_s) / (new - 1))
+                self._token_s.setdefault(generator, Expected()).add((seconds - ttft_s) / (new - 1))
             if computed > 0:
-                self._prefill_s.setdefault(generator, _Mean()).add(ttft_s / computed)
+                self._prefill_s.setdefault(generator, Expected()).add(ttft_s / computed)
 
     def save(self) -> None:
         """Keeps what was learned for the next process."""
@@ -83,8 +71,8 @@ class GenerationTimes:
             state = {
                 "format": _FORMAT,
                 **{
-                    name: {key: [mean.value, mean.count] for key, mean in means.items()}
-                    for name, means in self._tables().items()
+                    name: {key: [known.mean, known.count] for key, known in table.items()}
+                    for name, table in self._tables().items()
                 },
             }
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -99,18 +87,18 @@ class GenerationTimes:
             state = json.loads(self._path.read_text(encoding="utf-8")) if self._path is not None else {}
             if state.get("format") != _FORMAT:
                 return
-            for name, means in self._tables().items():
-                means.update({str(key): _mean(pair) for key, pair in state[name].items()})
+            for name, table in self._tables().items():
+                table.update({str(key): _known(pair) for key, pair in state[name].items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            for means in self._tables().values():
-                means.clear()
+            for table in self._tables().values():
+                table.clear()
 
-    def _tables(self) -> dict[str, dict[str, _Mean]]:
+    def _tables(self) -> dict[str, dict[str, Expected]]:
         return {"lengths": self._lengths, "token_s": self._token_s, "prefill_s": self._prefill_s}
 
 
-def _mean(pair: Any) -> _Mean:
-    value, count = float(pair[0]), int(pair[1])
-    if not (math.isfinite(value) and value >= 0 and count >= 1):
-        raise ValueError(f"{pair!r} is no mean")
-    return _Mean(value, count)
+def _known(pair: Any) -> Expected:
+    mean, count = float(pair[0]), int(pair[1])
+    if not (math.isfinite(mean) and mean >= 0 and count >= 1):
+        raise ValueError(f"{pair!r} is no mean of readings")
+    return Expected(mean, count=count)

@@ -1,4 +1,4 @@
-"""Times that are learned: of generations, kept across processes, and of searches."""
+"""Times of generations are learned, and kept across processes."""
 
 from __future__ import annotations
 

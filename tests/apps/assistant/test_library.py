@@ -1,0 +1,54 @@
+"""A collection's search within a time: the index gets what the rest of it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.apps.assistant.library import CollectionLibrary
+from edge.apps.collection.collection import Collection
+from edge.models.synth import synth
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Iterator[Collection]:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for name in ("river", "bridge", "mill"):
+        (notes / f"{name}.txt").write_text(f"The {name} of Ombra is old.\n", encoding="utf-8")
+    embedder = synth("tiny-bert-embedder", tmp_path / "embedder")
+    embedder.close()
+    with Collection(tmp_path / "notes.edge", embedder=str(tmp_path / "embedder"), memory="600MB") as opened:
+        opened.index([notes])
+        yield opened
+
+
+def test_the_index_gets_the_time_that_the_rest_of_a_search_leaves(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = collection.vectors
+    assert index is not None
+    search = index.search
+    given: list[float | None] = []
+
+    def watched(*args: Any, seconds: float | None = None, **options: Any) -> Any:
+        given.append(seconds)
+        time.sleep(0.5)  # not the rest's
+        return search(*args, seconds=seconds, **options)
+
+    monkeypatch.setattr(index, "search", watched)
+    library = CollectionLibrary(collection)
+    vector = np.asarray(library.embed_queries(["the old bridge"])[0])
+    assert [hit.path for hit in library.candidates("the old bridge", vector, 3)]
+    library.candidates("the old bridge", vector, 3, seconds=60.0)
+    library.candidates("the old bridge", vector, 3, seconds=1e-9)
+    unlimited, limited, none = given
+    assert unlimited is None
+    assert limited is not None
+    assert 59.6 < limited < 60.0, "full text and reading passages took a moment, the index's own time is its own"
+    assert none == 0.0
