@@ -17,11 +17,9 @@ import numpy.typing as npt
 from edge.errors import BudgetExceeded, InputError
 from edge.eviction import LRU, Policy
 from edge.ivf.base import Found, Ids, Snapshot, Vectors
-from edge.ivf.batch import Batch
+from edge.ivf.group_search import GroupSearch
 from edge.ivf.grouping import group
 from edge.ivf.pace import Pace, choose_nprobe, search_bytes
-from edge.ivf.plan import member
-from edge.ivf.rescoring import exact_scores
 from edge.ivf.results import Done, Results
 from edge.ivf.router import probe
 from edge.ivf.tiers import ListDevice, Reader, Tier
@@ -106,7 +104,9 @@ class Searcher:
         waiting = deque(group(queries, _GROUP))
         while waiting:
             numbers = waiting.popleft()
-            search = _Search(self, snapshot, queries[numbers], numbers, nprobe, allowed, results)
+            search = GroupSearch(
+                snapshot, queries[numbers], numbers, nprobe, allowed, results, host=self.host, fast=self.fast
+            )
             try:
                 batch = search.first()
             except BudgetExceeded:
@@ -118,6 +118,7 @@ class Searcher:
             if window is not None:
                 window.search_needs([part.key for part in batch.plan.parts])
             search.run(batch)
+            self._learn(search.slow_seconds)
         if len(queries) == 1 and allowed is None:
             scanned = sum(part.nbytes for part in batch.plan.parts)
             seconds = time.perf_counter() - started
@@ -211,88 +212,11 @@ class Searcher:
             if tier is not None:
                 tier.close()
 
-    def learn(self, batch: Batch) -> None:
+    def _learn(self, slow_seconds: float) -> None:
         """Remembers how long the host takes for what no faster device holds."""
-        if batch.slow_seconds:
+        if slow_seconds:
             step = _SMOOTHING if self._slow_seconds else 1.0
-            self._slow_seconds += (batch.slow_seconds - self._slow_seconds) * step
-
-
-class _Search:
-    """A group of queries: their nearest lists and, under a filter, further ones until enough is found."""
-
-    def __init__(
-        self,
-        searcher: Searcher,
-        snapshot: Snapshot,
-        queries: Vectors,
-        numbers: npt.NDArray[np.int64],
-        nprobe: int,
-        allowed: Ids | None,
-        results: Results,
-    ) -> None:
-        self._searcher = searcher
-        self._snapshot = snapshot
-        self._queries = queries
-        self._numbers = numbers
-        self._nprobe = min(nprobe, snapshot.nlist)
-        self._allowed = allowed
-        self._results = results
-        self._order = probe(queries, snapshot.centroids, self._nprobe if allowed is None else snapshot.nlist)
-
-    def first(self) -> Batch:
-        """The scan of the nearest lists.
-
-        Raises:
-            BudgetExceeded: the group is too large for the limit.
-        """
-        return self._batch(np.arange(len(self._queries)), 0, self._nprobe)
-
-    def run(self, batch: Batch) -> None:
-        """Runs the first scan, and those that must follow."""
-        active = np.arange(len(self._queries))
-        pending = _live_pending(self._snapshot, self._allowed)
-        for query, number in zip(self._queries, self._numbers.tolist(), strict=True):
-            self._results.add(
-                number,
-                exact_scores(self._snapshot.pending_vectors[pending], query),
-                self._snapshot.pending_ids[pending],
-            )
-        high = self._nprobe
-        while True:
-            self._run(batch, active, last=self._allowed is None or high >= self._snapshot.nlist)
-            active = active[[not self._results.complete(number) for number in self._numbers[active].tolist()]]
-            if self._allowed is None or high >= self._snapshot.nlist or not len(active):
-                self._results.nprobe = max(self._results.nprobe, high)
-                return
-            low, high = high, min(self._snapshot.nlist, 2 * high)
-            batch = self._batch(active, low, high)
-
-    def _batch(self, active: npt.NDArray[np.int64], low: int, high: int) -> Batch:
-        return Batch(
-            self._snapshot,
-            self._queries[active],
-            self._order[active, low:high],
-            self._results.k,
-            host=self._searcher.host,
-            fast=self._searcher.fast,
-            allowed=self._allowed,
-            evict=low == 0,  # a filter's search for the rest of k may walk through the whole index
-        )
-
-    def _run(self, batch: Batch, active: npt.NDArray[np.int64], *, last: bool) -> None:
-        def emit(query: int, scores: Vectors, ids: Ids) -> None:
-            number = int(self._numbers[active[query]])
-            self._results.add(number, scores, ids)
-            if last or self._results.complete(number):
-                self._results.finish(number)
-
-        with batch:
-            batch.run(emit)
-        self._searcher.learn(batch)
-        self._results.lists_read += batch.parts_read
-        self._results.bytes_read += batch.bytes_read
-        self._results.hits += batch.hits
+            self._slow_seconds += (slow_seconds - self._slow_seconds) * step
 
 
 def _checked(queries: Vectors, dim: int) -> Vectors:
@@ -302,10 +226,6 @@ def _checked(queries: Vectors, dim: int) -> Vectors:
     if not np.isfinite(queries).all():
         raise InputError("a query is not finite")
     return queries
-
-
-def _live_pending(snapshot: Snapshot, allowed: Ids | None) -> npt.NDArray[np.bool_] | slice:
-    return slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
 
 
 def _order(snapshot: Snapshot, query: Vectors, rescored: int) -> Iterator[list[Predicted]]:
