@@ -160,7 +160,8 @@ def calibrate(
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
     "grades": one for each document (as `edge bench search-quality` writes them). A query with grades and nothing
-    relevant is left out.
+    relevant is left out. With "domain", where a query comes from, a point counts only if it also holds in each domain
+    when it is chosen on the others.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker
@@ -190,7 +191,9 @@ def _examples(path: Path) -> list[Any]:
                     continue
             chosen = None if relevant is None else frozenset(int(i) for i in relevant)
             docs, scores = [str(doc) for doc in value["docs"]], value.get("scores")
-            examples.append(Example(str(value["query"]), docs, chosen, scores is None or [float(s) for s in scores]))
+            retrieved = scores is None or [float(score) for score in scores]
+            domain = str(value.get("domain", ""))
+            examples.append(Example(str(value["query"]), docs, chosen, retrieved, domain))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f'{path}, line {number}: needs "query" and "docs" ({error})') from None
     return examples

@@ -41,12 +41,14 @@ class Example:
         docs: its candidates; best in a retriever's order, so that reranking what was retrieved is calibrated too.
         relevant: positions of the relevant ones; without judgements, full depth's own top K counts as relevant.
         retrieved: what the retriever says of them (see `models.blending`).
+        domain: where the query comes from: what holds in one domain must hold in the others (see `replay.operating`).
     """
 
     query: str
     docs: Sequence[str]
     relevant: frozenset[int] | None = None
     retrieved: Retrieved = True
+    domain: str = ""
 
 
 def calibrate(
@@ -106,7 +108,7 @@ def calibrate(
     records = []
     for example, (head, probed) in zip(judging, judged, strict=True):
         scores = [(probed if layer in sighted else head)[layer - 1] for layer in range(1, spec.layers + 1)]
-        records.append(Record(np.stack(scores), example.relevant, example.retrieved))
+        records.append(Record(np.stack(scores), example.relevant, example.retrieved, example.domain))
     points: list[Operating] = []
     for retrieved in orders:
         for mode in modes:
