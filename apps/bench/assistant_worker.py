@@ -70,8 +70,7 @@ class IndexLibrary:
         self._predicted: Vectors = np.empty((0, embedder.dim), np.float32)
         with database.read() as db:
             snapshot = index.snapshot(db)
-        whole = snapshot.nlist
-        self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(whole * share))
+        self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(snapshot.nlist * share))
         self.probed = 0
         """Lists that the last search probed."""
 
@@ -93,9 +92,8 @@ class IndexLibrary:
         self._begun = 0.0
         stalled = self._stalled()
         with self._database.read() as db:
-            centroids = self._index.snapshot(db).centroids
             if ahead is not None:
-                self.coverage.append(self._covered(vector, centroids))
+                self.coverage.append(self._covered(vector, self._index.snapshot(db).centroids))
             nprobe = self.nprobe if seconds is None else None
             found = self._index.search(db, vector[None], k, nprobe=nprobe, seconds=seconds, window=ahead)
         self.probed = found.nprobe

@@ -70,7 +70,7 @@ def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[Tier]) -> t
     return _totals(read, ends), _totals(scanned, ends)
 
 
-def choose_nprobe(expected: Seconds, slack: float) -> int:
+def fitting_nprobe(expected: Seconds, slack: float) -> int:
     """The most lists, of 1 to n, whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3).
 
     Args:

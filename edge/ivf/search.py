@@ -19,7 +19,7 @@ from edge.eviction import LRU, Policy
 from edge.ivf.base import Found, Ids, Snapshot, Vectors
 from edge.ivf.group_search import GroupSearch
 from edge.ivf.grouping import group
-from edge.ivf.pace import Pace, choose_nprobe, search_bytes
+from edge.ivf.pace import Pace, fitting_nprobe, search_bytes
 from edge.ivf.results import Done, Results
 from edge.ivf.router import probe
 from edge.ivf.tiers import ListDevice, Reader, Tier
@@ -139,7 +139,7 @@ class Searcher:
             expected = self._pace.seconds(*search_bytes(snapshot, query, tiers), self.host.device.link.bandwidth)
             if expected is None:
                 return None
-            fitting.append(choose_nprobe(expected, seconds))
+            fitting.append(fitting_nprobe(expected, seconds))
         return min(fitting, default=None)
 
     def lookahead(

@@ -15,7 +15,7 @@ from naive.lists import gridded
 from naive.searching import Rig
 
 from edge.errors import InputError
-from edge.ivf.pace import Pace, choose_nprobe, search_bytes
+from edge.ivf.pace import Pace, fitting_nprobe, search_bytes
 from edge.ivf.router import probe
 
 RETRIEVAL = {1: 26.06, 2: 48.12, 4: 92.59, 8: 178.43, 16: 344.49, 32: 666.43, 64: 1298.52, 128: 2544.44}
@@ -31,7 +31,7 @@ def test_the_search_widens_as_generation_slows(length: int, first: int, last: in
     """The published choices come from a straight line; the points themselves differ by one at most."""
     per_token = np.repeat(PER_TOKEN, 128) / 1e3
     intervals = [float(per_token[start : start + length].sum()) for start in range(0, 1024, length)]
-    chosen = [choose_nprobe(EXPECTED, slack) for slack in intervals]
+    chosen = [fitting_nprobe(EXPECTED, slack) for slack in intervals]
     assert chosen == sorted(chosen)
     assert abs(chosen[0] - first) <= 1
     assert abs(chosen[-1] - last) <= 1
@@ -41,7 +41,7 @@ def test_the_search_widens_as_generation_slows(length: int, first: int, last: in
 def test_nprobe_is_the_largest_that_fits(steps: list[float], slack: float) -> None:
     expected = np.cumsum(steps)
     fitting = [nprobe for nprobe, seconds in enumerate(expected.tolist(), 1) if seconds <= slack]
-    assert choose_nprobe(expected, slack) == max(fitting, default=1)
+    assert fitting_nprobe(expected, slack) == max(fitting, default=1)
 
 
 def test_nothing_is_promised_before_a_search_was_seen() -> None:
