@@ -160,8 +160,8 @@ def calibrate(
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
     "grades": one for each document (as `edge bench search-quality` writes them). A query with grades and nothing
-    relevant is left out. With "domain", where a query comes from, a point counts only if it also holds in each domain
-    when it is chosen on the others.
+    relevant is left out. With "domain", where a query comes from, a point counts only if it also holds, on average, in
+    domains that its threshold was not chosen on.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker

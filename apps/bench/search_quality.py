@@ -94,7 +94,7 @@ def measure(
             for name, order in orders.items():
                 found.setdefault(name, []).append(score(order, grades))
             if out:
-                records.append(_record(text, hits[:POOL], grades))
+                records.append(_record(text, hits[:POOL], grades, corpus.name))
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("".join(f"{line}\n" for line in records), encoding="utf-8")
@@ -114,7 +114,7 @@ def score(order: Iterable[str], grades: dict[str, int]) -> float:
     return float(ndcg(-np.arange(_K, dtype=np.float64), gains, np.array(sorted(grades.values()), np.float64)))
 
 
-def _record(query: str, hits: Sequence[Hit], grades: dict[str, int]) -> str:
+def _record(query: str, hits: Sequence[Hit], grades: dict[str, int], domain: str) -> str:
     pool = {"query": query, "docs": [hit.passage for hit in hits], "grades": [grades.get(h.path, 0) for h in hits]}
     pool |= {"scores": [hit.stages.fused_score for hit in hits], "documents": [hit.path for hit in hits]}
-    return json.dumps(pool | {"ideal": sorted(grades.values(), reverse=True)})
+    return json.dumps(pool | {"ideal": sorted(grades.values(), reverse=True), "domain": domain})

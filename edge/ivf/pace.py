@@ -19,6 +19,9 @@ from edge.ivf.tiers import Tier
 Counts = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]
 
+PLANNING_NBYTES = 256
+"""Of a part, for a moment, while `search_bytes` goes through all of them."""
+
 _DOUBT = 0.2
 """Deviation of the ratio of seconds to expectations before there were any."""
 
@@ -43,14 +46,14 @@ class Pace:
             return
         reading = read / bandwidth if read else 0.0
         expected = reading + self._scan.mean * scanned
-        if self._scan.mean:
+        if self._scan.count and expected:
             self._ratio.add(seconds / expected)
-        if not self._scan.mean or reading < seconds / 2:  # else what scanning took is hidden in what reading took
+        if not self._scan.count or reading < seconds / 2:  # else what scanning took is hidden in what reading took
             self._scan.add(max(0.0, seconds - reading) / scanned)
 
     def seconds(self, read: Counts, scanned: Counts, bandwidth: float) -> Seconds | None:
         """What searches of so many bytes [n] will hardly exceed, [n]; None while nothing is known."""
-        if not self._scan.mean or (not bandwidth and read.any()):
+        if not self._scan.count or (not bandwidth and read.any()):
             return None
         reading = read / bandwidth if bandwidth else np.zeros(len(read))
         return np.asarray((reading + self._scan.mean * scanned) * self._ratio.upper, np.float64)

@@ -19,7 +19,7 @@ from edge.eviction import LRU, Policy
 from edge.ivf.base import Found, Ids, Snapshot, Vectors
 from edge.ivf.group_search import GroupSearch
 from edge.ivf.grouping import group
-from edge.ivf.pace import Pace, fitting_nprobe, search_bytes
+from edge.ivf.pace import PLANNING_NBYTES, Pace, fitting_nprobe, search_bytes
 from edge.ivf.results import Done, Results
 from edge.ivf.router import probe
 from edge.ivf.tiers import ListDevice, Reader, Tier
@@ -127,19 +127,23 @@ class Searcher:
         return results.found()
 
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
-        """The most lists that each of `queries` [q, dim] can probably be searched in within `seconds`, as far as that
+        """The most lists that `queries` [q, dim] can probably be searched in within `seconds` together, as far as that
         depends on what is resident now; at least 1. None while it is not known how long searches take.
 
         Raises:
             InputError: queries have the wrong shape.
+            BudgetExceeded: there is no room to go through the lists.
         """
+        queries = _checked(queries, snapshot.dim)
         tiers = [tier for tier in (self.fast, self.host) if tier is not None]
+        bandwidth = self.host.device.link.bandwidth
         fitting = []
-        for query in _checked(queries, snapshot.dim):
-            expected = self._pace.seconds(*search_bytes(snapshot, query, tiers), self.host.device.link.bandwidth)
-            if expected is None:
-                return None
-            fitting.append(fitting_nprobe(expected, seconds))
+        with self._budget.reserve("search", PLANNING_NBYTES * sum(map(len, snapshot.lists))):
+            for query in queries:
+                expected = self._pace.seconds(*search_bytes(snapshot, query, tiers), bandwidth)
+                if expected is None:
+                    return None
+                fitting.append(fitting_nprobe(expected, seconds / len(queries)))
         return min(fitting, default=None)
 
     def lookahead(

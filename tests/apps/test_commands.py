@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edge.apps.models import _examples
 from edge.models.synth import synth
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "Bread needs time."]
@@ -225,6 +226,12 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     (home / "judged.jsonl").write_text("\n".join(judged), encoding="utf-8")
     done = edge("models", "calibrate", "calibrated", "--queries", "judged.jsonl", "-k", "2", "--target", "0.5")
     assert b"calibrated on 4 queries" in done.stdout  # half of the nine that have something relevant
+
+
+def test_calibration_is_told_where_queries_come_from(tmp_path: Path) -> None:
+    lines = [json.dumps({"query": "q", "docs": ["a", "b"], **more}) for more in ({"domain": "law"}, {})]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert [example.domain for example in _examples(tmp_path / "queries.jsonl")] == ["law", ""]
 
 
 def test_doctor_and_config(edge: Edge) -> None:

@@ -60,6 +60,7 @@ def test_each_stage_is_judged_by_its_own_order(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "pools" / "set.jsonl").read_text()) == {
         "query": "what", "docs": ["s/a", "s/b", "s/a", "s/c"], "grades": [0, 1, 0, 0], "ideal": [1, 1],
         "scores": [1.0, 1 / 2, 1 / 3, 1 / 4], "documents": ["s/a", "s/b", "s/a", "s/c"],
+        "domain": CORPUS.name,
     }  # fmt: skip
 
 
