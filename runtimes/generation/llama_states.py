@@ -16,7 +16,7 @@ from pathlib import Path
 from edge.errors import CorruptBlock, ModelError
 from edge.knowledge_backend import State
 from edge.runtimes.generation.file_hash import file_sha256
-from edge.runtimes.generation.llama_context import ASIDE, LIVE, LlamaContext
+from edge.runtimes.generation.llama_context import ASIDE, LINEAR, LIVE, ROW_BY_ROW, TILE, LlamaContext
 
 
 class LlamaStates:
@@ -50,8 +50,8 @@ class LlamaStates:
     @property
     def fingerprint(self) -> str:
         """Hash of all that a state depends on besides its tokens: the whole model file (which says how positions are
-        rotated), context, batch and threads (they decide in which order is summed), the library, and the CPU's
-        instructions."""
+        rotated), context, batch, threads and the filling of tiles (they decide in which order is summed), the library,
+        and the CPU's instructions."""
         if not self._fingerprint:
             context, model = self.context, self.context.model
             shape = context.shape
@@ -59,6 +59,7 @@ class LlamaStates:
                 "file": file_sha256(model.file, self._hashes),
                 "tokens": context.capacity,
                 "batch": context.batch,
+                "tile": (TILE, LINEAR, ROW_BY_ROW),
                 "threads": shape.threads,
                 "kv_type": shape.kv_type,
                 "library": model.library.version,
