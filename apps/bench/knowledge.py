@@ -24,7 +24,8 @@ from edge.models.registry import models_dir
 from edge.replacement import POLICIES
 
 _WORKER = "edge.apps.bench.knowledge_worker"
-_SYSTEMS = ("none", "ram-cache", *POLICIES)
+_DISK = "pgdsf+disk"
+_SYSTEMS = ("none", "ram-cache", "ram-cache-held", *POLICIES, _DISK)
 _BATCH = 512
 SHAPES = {
     "tiny": RandomModel(vocabulary=4096, context=8192, hidden=128, layers=2, heads=4, ffn=256, tied=True),
@@ -52,6 +53,7 @@ SHAPES = {
 @click.option("--zipf", "exponent", default=1.0, show_default=True, help="Exponent of popularity; 0 is uniform.")
 @click.option("--drift", default=0, show_default=True, help="Requests after which other topics are popular; 0: never.")
 @click.option("--cache", default="256MB", show_default=True, help="Bytes for states, the same for every system.")
+@click.option("--disk", default="2GB", show_default=True, help=f"Bytes of {_DISK} on disk, beside those in memory.")
 @click.option("--every", default=8, show_default=True, help="Without reuse, serve one request in so many.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
@@ -70,6 +72,7 @@ def knowledge(
     exponent: float,
     drift: int,
     cache: str,
+    disk: str,
     every: int,
     threads: int,
     systems: str,
@@ -96,13 +99,14 @@ def knowledge(
         "model": str(model), "folder": str(folder), "context": -(-(longest + 320) // 256) * 256, "threads": threads,
         "memory": 2 * model.stat().st_size + 4 * parse_size(cache) + 2 * 10**9, "bytes": parse_size(cache),
         "costs": str(folder / f"random-{shape}-costs.json"), "repeats": 3, "batch": _BATCH, "answer": 4,
-        "warmup": warmup, "every": every, "stream": asdict(stream.shape),
+        "warmup": warmup, "every": every, "disk": parse_size(disk), "stream": asdict(stream.shape),
     }  # fmt: skip
     click.echo("measuring prefill", err=True)
     measured = measure(_WORKER, common | {"name": "costs", "system": "costs"}, threads=threads)
     conditions = {
-        "shape": shape, "cache": parse_size(cache), "threads": threads, "warmup": warmup, "processor": processor(),
-        "reusable": reusable(stream.requests, warmup), "simulated": simulate, "stream": asdict(stream.shape),
+        "shape": shape, "cache": parse_size(cache), "disk": parse_size(disk), "threads": threads, "warmup": warmup,
+        "processor": processor(), "reusable": reusable(stream.requests, warmup), "simulated": simulate,
+        "stream": asdict(stream.shape),
     }  # fmt: skip
     rows = _simulated(chosen, stream, common, measured["bytes_per_token"]) if simulate else _served(chosen, common)
     if as_json:
@@ -116,15 +120,16 @@ def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, An
     answers: dict[int, list[int]] = {}
     for name in chosen:
         click.echo(f"serving: {name}", err=True)
-        system = "edge" if name in POLICIES else name
-        task = common | {"name": name, "system": system, "policy": name}
+        system = "edge" if name in POLICIES or name == _DISK else name
+        beside = {"disk": common["disk"], "policy": "pgdsf"} if name == _DISK else {"disk": 0, "policy": name}
+        task = common | beside | {"name": name, "system": system}
         try:
             report = measure(_WORKER, task, threads=common["threads"])
         except CapabilityError as error:
             click.echo(f"  left out: {error}", err=True)
             continue
         rows[name] = _row(report, common["warmup"], common["stream"]["per_request"])
-        if system != "ram-cache":  # that one computes in batches of other lengths, and answers in text
+        if system in ("none", "edge"):  # that one computes in batches of other lengths, and answers in text
             for number, answer in zip(report["numbers"], report["answers"], strict=True):
                 if answers.setdefault(number, answer) != answer:
                     raise EdgeError(f"request {number} was answered differently by {name}")
@@ -180,8 +185,9 @@ def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
     click.echo(
         f"{conditions['shape']} (random weights), {shape['per_request']} of {shape['documents']} documents of "
         f"{lengths} per request, {shape['topics']} topics ({popularity}), {shape['requests']} requests of which "
-        f"the first {conditions['warmup']} warm up; {format_size(conditions['cache'])} for states, "
-        f"{conditions['threads']} threads, {conditions['processor']}; {clock}"
+        f"the first {conditions['warmup']} warm up; {format_size(conditions['cache'])} for states ({_DISK}: and "
+        f"{format_size(conditions['disk'])} on disk), {conditions['threads']} threads, {conditions['processor']}; "
+        f"{clock}"
     )
     click.echo(f"an unlimited cache of prefixes would find {conditions['reusable']:.0%} of the documents")
     click.echo(f"{'TTFT in seconds':16}{'mean':>8}{'p50':>8}{'p95':>8}{'ratio':>8}{'documents found':>17}{'peak':>10}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from edge.apps.bench.process import serve
@@ -14,6 +15,7 @@ from edge.apps.bench.request_stream import RequestStream, StreamShape
 from edge.budget import MemoryBudget
 from edge.costs import CostTable
 from edge.knowledge import KnowledgeTree
+from edge.knowledge_store import KnowledgeStore
 from edge.replacement import POLICIES
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.gguf_file import GGUFFile
@@ -27,10 +29,11 @@ _SYSTEM = Message("system", "Answer from the documents.")
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `system`: `costs` measures prefill, `none`, `edge` and `ram-cache` serve requests."""
+    """Runs the task's `system`: `costs` measures prefill, `none`, `edge`, `ram-cache` and `ram-cache-held` serve
+    requests."""
     if task["system"] == "costs":
         return _measure_costs(task)
-    run = _ram_cache if task["system"] == "ram-cache" else _edge
+    run = _ram_cache if task["system"].startswith("ram-cache") else _edge
     return run(task, RequestStream.draw(StreamShape(**task["stream"])))
 
 
@@ -62,7 +65,7 @@ def _measure_costs(task: dict[str, Any]) -> dict[str, Any]:
 
 def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
     trace = Trace()
-    with _generator(task, trace) as (generator, budget):
+    with _generator(task, trace) as (generator, budget), TemporaryDirectory(dir=task["folder"]) as disk:
         states = generator.states
         assert states is not None
         tree = None
@@ -71,6 +74,7 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
                 states,
                 budget,
                 host_limit=task["bytes"],
+                store=KnowledgeStore(disk, states.fingerprint, task["disk"]) if task["disk"] else None,
                 costs=CostTable.load(task["costs"]),
                 policy=POLICIES[task["policy"]],
                 trace=trace,
@@ -97,8 +101,15 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
 
 def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
     """llama-cpp-python as its users use it: `Llama.set_cache(LlamaRAMCache(...))`, with the same tokens, batch and
-    threads, and weights laid out as ours (see `LlamaModel`). Its own reuse of what is still in context is left on."""
+    threads, and weights laid out as ours (see `LlamaModel`). Its own reuse of what is still in context is left on.
+
+    It counts the states it keeps, and not the scores it keeps with them; `ram-cache-held` counts both."""
     import llama_cpp
+
+    class Held(llama_cpp.LlamaRAMCache):  # type: ignore[misc, name-defined, unused-ignore]
+        @property
+        def cache_size(self) -> int:
+            return _held(self)
 
     defaults = llama_cpp.llama_cpp.llama_model_default_params
 
@@ -121,7 +132,7 @@ def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
         use_mmap=False,
         verbose=False,
     )
-    cache = llama_cpp.LlamaRAMCache(capacity_bytes=task["bytes"])
+    cache = (Held if task["system"] == "ram-cache-held" else llama_cpp.LlamaRAMCache)(capacity_bytes=task["bytes"])
     llama.set_cache(cache)
     report = _Report()
     for number in _numbers(task, stream):
@@ -135,8 +146,12 @@ def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
             first = first or time.perf_counter() - started
             answer.append(piece["choices"][0]["text"])
         report.add(number, first, answer, None, len(tokens))
-    report.held = sum(len(state.llama_state) + state.scores.nbytes for state in cache.cache_state.values())
+    report.held = _held(cache)
     return report.to_json() | {"counters": {"entries": len(cache.cache_state), "counted": cache.cache_size}}
+
+
+def _held(cache: Any) -> int:
+    return sum(len(state.llama_state) + state.scores.nbytes for state in cache.cache_state.values())
 
 
 class _Report:

@@ -101,7 +101,7 @@ def test_served_answers_are_the_same_with_and_without_reuse(tmp_path: Path) -> N
     task = {
         "model": str(RandomModel().write(tmp_path / "model.gguf")), "folder": str(tmp_path), "context": 256,
         "threads": 1, "memory": 1 << 33, "bytes": 10**6, "costs": str(tmp_path / "costs.json"), "repeats": 1,
-        "batch": 32, "answer": 4, "warmup": 1, "every": 1, "policy": "pgdsf", "stream": stream,
+        "batch": 32, "answer": 4, "warmup": 1, "every": 1, "policy": "pgdsf", "disk": 0, "stream": stream,
     }  # fmt: skip
     assert work(task | {"system": "costs"})["bytes_per_token"] > 0
     none, edge = (work(task | {"system": system}) for system in ("none", "edge"))
@@ -111,3 +111,22 @@ def test_served_answers_are_the_same_with_and_without_reuse(tmp_path: Path) -> N
     assert edge["cached"][0] == 0
     assert edge["prompt"][1] > edge["cached"][1] >= 40
     assert edge["counters"].get("knowledge.misses", 0) == 0, "counted from the end of the warm-up on"
+    # Two documents asked for in turn, and room for neither: what memory gives up comes back from disk.
+    turns = task | {"stream": stream | {"topics": 2, "documents": 4, "requests": 12, "exponent": 0.0}, "bytes": 8000}
+    memory, disk = (work(turns | {"system": "edge", "disk": nbytes}) for nbytes in (0, 10**8))
+    assert memory["answers"] == disk["answers"]
+    assert disk["counters"]["knowledge.disk_hits"] > 0
+    assert sum(disk["cached"]) > sum(memory["cached"])
+    assert {path.name for path in tmp_path.iterdir()} == {"model.gguf", "costs.json", "gguf-hashes.json"}
+
+
+def test_the_peer_keeps_as_many_bytes_as_it_counts_or_as_it_holds(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    stream = {"requests": 8, "topics": 8, "documents": 9, "per_request": 2, "tokens": 20, "exponent": 0.0}
+    task = {
+        "model": str(RandomModel().write(tmp_path / "model.gguf")), "context": 256, "threads": 1, "bytes": 250_000,
+        "batch": 32, "answer": 4, "warmup": 1, "stream": stream,
+    }  # fmt: skip
+    counted, held = (work(task | {"system": system}) for system in ("ram-cache", "ram-cache-held"))
+    assert counted["counters"]["counted"] <= 250_000 < counted["held"]
+    assert 0 < held["held"] <= 250_000
