@@ -47,11 +47,13 @@ class IndexLibrary:
         embedder: Embedder,
         *,
         share: float | None,
+        reuse: bool,
         trace: Trace,
     ) -> None:
         """
         Args:
             share: of the lists that a search probes; None for what the index's recall target asks for.
+            reuse: lists stay in memory for later searches.
         """
         self.budget = embedder.budget
         self.trace = trace
@@ -64,6 +66,7 @@ class IndexLibrary:
         (the best of them, where it has several queries)."""
         self._index = index
         self._database = database
+        self._reuse = reuse
         self._embedder = embedder
         self._texts = texts_of(folder)
         self._begun = 0.0
@@ -96,6 +99,8 @@ class IndexLibrary:
                 self.coverage.append(self._covered(vector, self._index.snapshot(db).centroids))
             nprobe = self.nprobe if seconds is None else None
             found = self._index.search(db, vector[None], k, nprobe=nprobe, seconds=seconds, window=ahead)
+        if not self._reuse:
+            self._index.release_lists()
         self.probed = found.nprobe
         self.stalls.append(self._stalled() - stalled)
         self.trace.count("index.lists_read", found.lists_read)
@@ -147,7 +152,9 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
             folder / "segments", embedder.dim, budget=process, trace=trace, device=device, options=options
         ) as index,
     ):
-        yield IndexLibrary(folder, index, database, embedder, share=task["probe_share"], trace=trace)
+        yield IndexLibrary(
+            folder, index, database, embedder, share=task["probe_share"], reuse=task["reuse"], trace=trace
+        )
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

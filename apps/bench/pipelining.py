@@ -57,8 +57,9 @@ def pipelining(
     if len(written) < warmup + texts:
         raise InputError(f"{folders[0]} has only {len(corpora[0].texts)} texts")
     task = {
-        "folder": str(place), "texts": written, "probe_share": probe_share, "list_memory": int(nbytes * memory_share),
-        "bandwidth": parse_size(bandwidth), "decode": decode, "interval": interval,
+        "folder": str(place), "texts": written, "probe_share": probe_share, "reuse": True,
+        "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth), "decode": decode,
+        "interval": interval,
     }  # fmt: skip
     arms = {}
     for arm in _ARMS:

@@ -198,6 +198,10 @@ class VectorIndex:
         nprobe = choose_nprobe(snapshot, self.options.recall_target)
         return self._searcher.lookahead(snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds)
 
+    def release_lists(self) -> None:
+        """Gives back the memory of all lists that no search or lookahead is using."""
+        self._searcher.release_lists()
+
     def status(self, db: sqlite3.Connection) -> IndexStatus:
         """The state of the index in numbers.
 

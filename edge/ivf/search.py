@@ -210,6 +210,12 @@ class Searcher:
             reader.close()
         self.host.residency.pin(part.key for part in parts)
 
+    def release_lists(self) -> None:
+        """Gives back the memory of all lists that are neither in use nor pinned."""
+        for tier in (self.host, self.fast):
+            if tier is not None:
+                tier.residency.trim(0.0)
+
     def close(self) -> None:
         """Gives all memory back."""
         for tier in (self.fast, self.host):

@@ -251,6 +251,18 @@ def test_pinned_lists_stay(rigs: list[Rig], tmp_path: Path) -> None:
         assert [file.reads.count(number) for file in rig.lists.files] == before
 
 
+def test_released_lists_are_read_again(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(2000, DIM), nlist=20, files=1))
+    rig.searcher.pin(rig.lists.snapshot, np.array([2]))
+    queries = gridded(6, DIM, seed=3)
+    before = rig.search(queries, 5, 20)
+    rig.searcher.release_lists()
+    assert set(rig.searcher.host.residency.keys()) == {part.key for part in rig.lists.snapshot.lists[2]}
+    after = rig.search(queries, 5, 20)
+    assert (after.lists_read, after.hits) == (19, 1)
+    assert after.ids.tolist() == before.ids.tolist()
+
+
 @pytest.mark.parametrize(
     ("queries", "k", "nprobe"),
     [(np.zeros(DIM), 1, 1), (np.zeros((1, DIM + 1)), 1, 1), (np.zeros((1, DIM)), 0, 1), (np.zeros((1, DIM)), 1, 0)],
