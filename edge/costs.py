@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from edge.errors import CorruptBlock, InputError, StorageError
 
 if TYPE_CHECKING:
-    from edge.knowledge import KVBackend
+    from edge.knowledge.backend import KVBackend
 
 
 @dataclass(frozen=True, slots=True)

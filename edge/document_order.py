@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from edge.errors import InputError
-from edge.knowledge import KnowledgeTree
-from edge.knowledge_backend import Segment
+from edge.knowledge.backend import Segment
+from edge.knowledge.tree import KnowledgeTree
 
 
 def cached_first(

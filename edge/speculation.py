@@ -14,8 +14,8 @@ from functools import partial
 from types import TracebackType
 
 from edge.errors import EdgeError
-from edge.knowledge import KnowledgeTree
-from edge.knowledge_backend import Segment
+from edge.knowledge.backend import Segment
+from edge.knowledge.tree import KnowledgeTree
 from edge.trace import Trace
 
 Path = tuple[Segment, ...]

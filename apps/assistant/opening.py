@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from edge.apps.assistant.sentences import PickedSentences
 from edge.apps.collection.collection import Collection
-from edge.knowledge import KnowledgeTree
-from edge.knowledge_store import KnowledgeStore
+from edge.knowledge.store import KnowledgeStore
+from edge.knowledge.tree import KnowledgeTree
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator

@@ -13,7 +13,8 @@ import numpy as np
 from edge.apps.bench.request_stream import RequestStream
 from edge.budget import MemoryBudget
 from edge.costs import CostTable
-from edge.knowledge import KnowledgeTree, Segment
+from edge.knowledge.backend import Segment
+from edge.knowledge.tree import KnowledgeTree
 from edge.reordering import RequestQueue
 from edge.replacement import Replacement
 from edge.trace import Trace

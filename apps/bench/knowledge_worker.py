@@ -14,8 +14,8 @@ from edge.apps.bench.random_gguf import words
 from edge.apps.bench.request_stream import RequestStream, StreamShape
 from edge.budget import MemoryBudget
 from edge.costs import CostTable
-from edge.knowledge import KnowledgeTree
-from edge.knowledge_store import KnowledgeStore
+from edge.knowledge.store import KnowledgeStore
+from edge.knowledge.tree import KnowledgeTree
 from edge.replacement import POLICIES
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.gguf_file import GGUFFile

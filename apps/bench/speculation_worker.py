@@ -14,7 +14,7 @@ from edge.apps.bench.random_gguf import words
 from edge.apps.bench.vectors import VectorSet
 from edge.budget import MemoryBudget
 from edge.devices.faiss_codec import FaissCodecs
-from edge.knowledge import KnowledgeTree
+from edge.knowledge.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.speculation import Speculation

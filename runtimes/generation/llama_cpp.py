@@ -12,8 +12,8 @@ from pathlib import Path
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import InputError
-from edge.knowledge import KnowledgeTree
-from edge.knowledge_backend import Segment
+from edge.knowledge.backend import Segment
+from edge.knowledge.tree import KnowledgeTree
 from edge.runtimes.generation.base import (
     Document,
     Finish,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError
-from edge.knowledge_backend import State
+from edge.knowledge.backend import State
 from edge.runtimes.generation.file_hash import file_sha256
 from edge.runtimes.generation.llama_context import ASIDE, LINEAR, LIVE, ROW_BY_ROW, TILE, LlamaContext
 

@@ -11,7 +11,7 @@ from naive.knowledge import Rig, segment
 
 from edge.document_order import cached_first
 from edge.errors import InputError
-from edge.knowledge import Segment
+from edge.knowledge.backend import Segment
 
 SYSTEM = segment("system", 10)
 POOL = [segment(name, length) for name, length in zip("abcde", (5, 20, 9, 12, 7), strict=True)]

@@ -11,7 +11,7 @@ from naive.knowledge import Rig, segment
 from naive.kv import CELL
 
 from edge.errors import ConfigError
-from edge.knowledge import Segment
+from edge.knowledge.backend import Segment
 from edge.reordering import RequestQueue
 
 LENGTHS = {"a": (100, 10), "b": (100, 50), "c": (300, 50), "d": (0, 10), "e": (40, 0)}

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.knowledge import KnowledgeTree, Segment
-from edge.knowledge_node import _PAST_NBYTES, Node
-from edge.knowledge_store import KnowledgeStore
+from edge.knowledge.backend import Segment
+from edge.knowledge.node import _PAST_NBYTES, Node
+from edge.knowledge.store import KnowledgeStore
+from edge.knowledge.tree import KnowledgeTree
 from edge.replacement import PGDSF
 from edge.trace import Trace
 from naive.kv import FakeContext, uncached

@@ -11,7 +11,7 @@ from naive.knowledge import Rig, segment
 from naive.kv import CELL
 
 from edge.costs import CostTable
-from edge.knowledge import Segment
+from edge.knowledge.backend import Segment
 from edge.replacement import LRU
 
 SYSTEM = segment("system", 10)

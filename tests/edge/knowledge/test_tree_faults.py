@@ -14,8 +14,9 @@ from naive.kv import CELL, uncached
 
 from edge.costs import CostTable
 from edge.errors import InputError, ModelError
-from edge.knowledge import Match, Segment
-from edge.knowledge_store import KnowledgeStore
+from edge.knowledge.backend import Segment
+from edge.knowledge.path import Match
+from edge.knowledge.store import KnowledgeStore
 
 SYSTEM = segment("system", 10)
 A, B, C, D = (segment(name, 20) for name in "abcd")

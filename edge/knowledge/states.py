@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
-from edge.knowledge_backend import State
-from edge.knowledge_disk import DiskStates
-from edge.knowledge_node import Node, PrefixTree
-from edge.knowledge_store import KnowledgeStore
-from edge.knowledge_tier import Tier
+from edge.knowledge.backend import State
+from edge.knowledge.disk import DiskStates
+from edge.knowledge.node import Node, PrefixTree
+from edge.knowledge.store import KnowledgeStore
+from edge.knowledge.tier import Tier
 from edge.replacement import Replacement
 from edge.trace import Trace
 

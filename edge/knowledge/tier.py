@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from edge.knowledge_node import Node
+from edge.knowledge.node import Node
 from edge.replacement import Replacement
 
 Payload = TypeVar("Payload")

@@ -21,15 +21,13 @@ import numpy as np
 from edge.budget import MemoryBudget
 from edge.costs import CostTable
 from edge.errors import CorruptBlock, InputError, ModelError
-from edge.knowledge_backend import KVBackend, Segment
-from edge.knowledge_node import Node
-from edge.knowledge_path import KnowledgeStatus, Match, Prepared
-from edge.knowledge_states import KnowledgeStates
-from edge.knowledge_store import KnowledgeStore
+from edge.knowledge.backend import KVBackend, Segment
+from edge.knowledge.node import Node
+from edge.knowledge.path import KnowledgeStatus, Match, Prepared
+from edge.knowledge.states import KnowledgeStates
+from edge.knowledge.store import KnowledgeStore
 from edge.replacement import PGDSF, Replacement
 from edge.trace import Trace
-
-__all__ = ["KVBackend", "KnowledgeStatus", "KnowledgeTree", "Match", "Prepared", "Segment"]
 
 _LOSS = 1e-6
 """Seconds a byte given back costs, where no cost table tells: about that of a model of half a billion parameters on a

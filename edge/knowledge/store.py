@@ -24,7 +24,7 @@ import psutil
 
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError
-from edge.knowledge_node import Node
+from edge.knowledge.node import Node
 from edge.replacement import Usage
 from edge.trace import Trace
 

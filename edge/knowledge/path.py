@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from edge.knowledge_node import Node
+from edge.knowledge.node import Node
 
 
 @dataclass(frozen=True, slots=True)

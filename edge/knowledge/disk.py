@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from edge.errors import StorageError
-from edge.knowledge_backend import State
-from edge.knowledge_node import Node, PrefixTree
-from edge.knowledge_store import KnowledgeStore, StoredState
-from edge.knowledge_tier import Tier
+from edge.knowledge.backend import State
+from edge.knowledge.node import Node, PrefixTree
+from edge.knowledge.store import KnowledgeStore, StoredState
+from edge.knowledge.tier import Tier
 from edge.replacement import Replacement
 from edge.trace import Trace
 

@@ -13,8 +13,8 @@ import pytest
 from naive.knowledge import Rig, segment
 
 from edge.errors import CorruptBlock, StorageError
-from edge.knowledge_node import Node
-from edge.knowledge_store import KnowledgeStore
+from edge.knowledge.node import Node
+from edge.knowledge.store import KnowledgeStore
 from edge.replacement import Usage
 from edge.trace import Trace
 
@@ -243,7 +243,7 @@ def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_killed_while_storing_it_goes_on_with_what_is_whole(tmp_path: Path) -> None:
-    conftest = str(Path(__file__).parent.parent / "conftest.py")
+    conftest = str(Path(__file__).parents[2] / "conftest.py")
     generator = random.Random(3)
     pool = [segment(f"d{i}", 8 + 4 * i) for i in range(6)]
     hits = 0.0

@@ -1,0 +1,1 @@
+"""The knowledge tree: KV states of documents in context, host memory and on disk (RAGCache)."""
