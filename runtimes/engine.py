@@ -1,8 +1,7 @@
 """An engine: one packed model, opened under a memory budget, that forwards batches of token sequences.
 
 It owns what a model needs besides its hidden states: the compiled layer, the weight window, the row cache, the
-tokenizer.
-Rerankers and embedders are thin layers on top that say what is read from the hidden states.
+vocabulary. Rerankers and embedders are thin layers on top that say what is read from the hidden states.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from types import TracebackType
 import numpy as np
 
 from edge.arrangement import SLACK, Arrangement, Request, arrange, least
-from edge.budget import Lease, MemoryBudget
+from edge.budget import MemoryBudget
 from edge.chunking import HiddenStates, OffloadedStates, ResidentStates
 from edge.config import format_size
 from edge.errors import BudgetExceeded
@@ -26,13 +25,13 @@ from edge.lanes import Lane
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
 from edge.models.spec import ModelSpec
-from edge.models.tokenizer import PairTokenizer
 from edge.models.tokens import TokenBatch
 from edge.resident import ResidentWatch, measured_growth, trim_heap
 from edge.runtimes.base import HiddenDtype, load_runtime
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.runtimes.saturation import saturating_tokens
 from edge.runtimes.stats import RunStats
+from edge.runtimes.vocabulary import Vocabulary
 from edge.trace import Trace
 from edge.window import SLIDING, SlidingWindow
 
@@ -41,9 +40,6 @@ HEADROOM = 16 << 20
 
 _PER_TOKEN = 20
 """Bytes per token that looking up a request's rows takes for a moment: 64-bit ids, sorted."""
-
-_TOKENIZING = 24
-"""Bytes per token that tokenizing takes for a moment: the library's encodings and lists of ids."""
 
 LEAST_ROWS = 512
 """The smallest row cache; a request with more different tokens still works, reading past the cache."""
@@ -118,12 +114,8 @@ class Engine:
             libraries = error.asked  # refused below, with all else that is needed
         with measured_growth() as compiled:
             self.kernel = chosen.layer_kernel(model.spec.layer, threads=threads, hidden_dtype=self._dtype)
-        with measured_growth() as vocabulary:
-            self.tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256)
-            self.tokenizer.load()
-        # A vocabulary of which only the needed pieces are loaded grows with the first texts.
-        self._tokenizer_nbytes = max(vocabulary.nbytes, self.tokenizer.nbytes)
-        room = budget.free - compiled.nbytes - self._tokenizer_nbytes
+        self.vocabulary = Vocabulary(model, budget, max_tokens=self.max_tokens)
+        room = budget.free - compiled.nbytes - self.vocabulary.nbytes
         self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, runtime, threads, room)
         capacity = self._row_capacity(libraries + compiled.nbytes)
         head_nbytes = model.file.nbytes(HEAD)
@@ -132,38 +124,26 @@ class Engine:
             budget.reserve("headroom", HEADROOM),
             budget.reserve("head", head_nbytes),
         ]
-        self._tokenizer_lease = budget.reserve("tokenizer", self._tokenizer_nbytes)
+        self.vocabulary.hold()
         self.head = model.load(HEAD)
         self.embedding = InputEmbedding(model, capacity, budget, self.trace)
         self.lane = Lane("disk", trace=self.trace)
         self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
-        self._forget_tokenizer = budget.add_shrinker("tokenizer", self._drop_tokenizer, loss=10.0)
 
     def begin(self) -> None:
         """Says that a request is coming: the first layers are read while its texts are tokenized."""
         with self._lock:
             self.window.prefetch()
 
-    def vocabulary(self) -> PairTokenizer:
-        """The tokenizer, loaded again if its memory had been given to something else.
-
-        Raises:
-            BudgetExceeded: it does not fit at present.
-        """
-        with self._lock:
-            if self._tokenizer_lease.nbytes == 0:
-                self._tokenizer_lease.resize(self._tokenizer_nbytes)
-                self.tokenizer.load()
-            return self.tokenizer
-
     def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
         """Token sequences of (query, document) pairs; documents are cut to `max_tokens`.
 
         Raises:
             InputError: the query is empty or a text is not valid Unicode.
+            BudgetExceeded: there is no memory for the tokenizer at present.
         """
-        with self._lock, self._tokenizing(docs):
-            batch = self.vocabulary().encode_pairs(query, docs, self.max_tokens)
+        with self._lock:
+            batch = self.vocabulary.pairs(query, docs)
         if self.tuning.share_prefix or len(batch.prefix) == 0:
             return batch
         spread = [np.concatenate((batch.prefix, part)) for part in np.split(batch.tokens, batch.starts[1:-1])]
@@ -180,8 +160,8 @@ class Engine:
         Raises:
             InputError: a text is not valid Unicode.
         """
-        with self._lock, self._tokenizing(texts):
-            return self.vocabulary().encode_texts(texts, query=query, max_tokens=self.max_tokens)
+        with self._lock:
+            return self.vocabulary.texts(texts, query=query)
 
     def run(self, batch: TokenBatch, observer: Observer) -> RunStats:
         """Forwards a batch; `observer` sees the hidden states and decides who goes on.
@@ -235,12 +215,11 @@ class Engine:
     def close(self) -> None:
         """Gives all memory back and closes the model."""
         with self._lock:
-            self._forget_tokenizer()
             self.window.close()
             self.lane.close()
             self.embedding.close()
-            self.tokenizer.release()
-            for lease in (*self._leases, self._tokenizer_lease):
+            self.vocabulary.close()
+            for lease in self._leases:
                 lease.release()
             self.model.close()
 
@@ -257,10 +236,6 @@ class Engine:
         missing = len(self.window.order) - self.window.buffers
         return missing * self.window.block_nbytes <= self.budget.free
 
-    def _tokenizing(self, texts: Sequence[str]) -> Lease:
-        most = sum(min(len(text), self.max_tokens) for text in texts if isinstance(text, str))
-        return self.budget.reserve("tokenizing", _TOKENIZING * most)
-
     def _row_capacity(self, runtime: int) -> int:
         """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least.
 
@@ -274,7 +249,7 @@ class Engine:
         one = self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=self._longest_prefix())
         fixed = runtime + HEADROOM + model.file.nbytes(HEAD) + SLACK
         floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
-        self.working = max(self._tokenizer_nbytes, least(one))
+        self.working = max(self.vocabulary.nbytes, least(one))
         own = fixed + floor + self.working
         budget.make_room(own)
         self.needed = needed = budget.used + own
@@ -307,9 +282,8 @@ class Engine:
         available = self._available()
         resident = None if self.tuning.offload is None else not self.tuning.offload
         chosen = arrange(request, available, resident=resident)
-        if (chosen is None or not chosen.saturated) and self._tokenizer_lease.nbytes:
-            # Loading the tokenizer again next time costs less than starving the cores now.
-            self._drop_tokenizer(self._tokenizer_nbytes)
+        # Loading the tokenizer again next time costs less than starving the cores now.
+        if (chosen is None or not chosen.saturated) and self.vocabulary.drop():
             return self._arrange(request)
         if chosen is None:
             self.budget.make_room(least(request) - self.window.buffers * self.window.block_nbytes)
@@ -339,17 +313,6 @@ class Engine:
             return ResidentStates(batch.lengths, width, self._dtype, self.budget)
         tokens = max(int(batch.lengths.max()), arrangement.chunk_tokens)
         return OffloadedStates(batch.lengths, width, self._dtype, self.budget, self.lane, self._scratch, tokens)
-
-    def _drop_tokenizer(self, nbytes: int) -> None:
-        # The ledger is locked here, and another thread may be tokenizing, or hold the engine while it waits for memory.
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if self._tokenizer_lease.nbytes:
-                self.tokenizer.release()
-                self._tokenizer_lease.release()
-        finally:
-            self._lock.release()
 
     def _check(self) -> None:
         self.trace.level("memory", resident=self.budget.relieve(), leased=self.budget.used)

@@ -120,7 +120,7 @@ class Models:
                 raise InputError(
                     "this reranker cannot count tokens: give count=, best that of the model that will read"
                 )
-            return int(reranker.engine.vocabulary().encode_texts([text], max_tokens=_WHOLE).lengths[0])
+            return reranker.engine.vocabulary.length(text, _WHOLE)
 
     def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
         """Of the embedder and, if asked for, the reranker (else empty); opens them if they were not."""

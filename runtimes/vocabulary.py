@@ -1,0 +1,110 @@
+"""`Vocabulary`: a tokenizer under the budget, which gives way when memory is short and comes back with texts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from edge.budget import Lease, MemoryBudget
+from edge.models.packed import PackedModel
+from edge.models.tokenizer import PairTokenizer
+from edge.models.tokens import TokenBatch
+from edge.resident import measured_growth
+
+_TOKENIZING = 24
+"""Bytes per token that tokenizing takes for a moment: the library's encodings and lists of ids."""
+
+_LOSS = 10.0
+"""What a byte given back costs (see `MemoryBudget.add_shrinker`): it is asked last, for every text needs it."""
+
+
+class Vocabulary:
+    """Turns texts into token sequences. Thread-safe.
+
+    Attributes:
+        nbytes: what it holds while it is loaded.
+    """
+
+    def __init__(self, model: PackedModel, budget: MemoryBudget, *, max_tokens: int) -> None:
+        """Loads the tokenizer, to learn its size; `hold` charges it.
+
+        Args:
+            max_tokens: longest sequence; texts are cut to it.
+        """
+        self._budget = budget
+        self._max_tokens = max_tokens
+        self._lock = threading.RLock()
+        self._lease: Lease | None = None
+        with measured_growth() as loaded:
+            self._tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256)
+            self._tokenizer.load()
+        # A vocabulary of which only the needed pieces are loaded grows with the first texts.
+        self.nbytes = max(loaded.nbytes, self._tokenizer.nbytes)
+
+    def hold(self) -> None:
+        """Charges its memory to the budget, which may ask for it back from now on.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        self._lease = self._budget.reserve("tokenizer", self.nbytes)
+        self._forget = self._budget.add_shrinker("tokenizer", self._shrink, loss=_LOSS)
+
+    def pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
+        """Token sequences of (query, document) pairs; documents are cut.
+
+        Raises:
+            InputError: the query is empty or a text is not valid Unicode.
+            BudgetExceeded: there is no memory for it at present.
+        """
+        with self._lock, self._tokenizing(docs):
+            return self._ready().encode_pairs(query, docs, self._max_tokens)
+
+    def texts(self, texts: Sequence[str], *, query: bool = False) -> TokenBatch:
+        """Token sequences of single texts, cut. Raises as `pairs` does."""
+        with self._lock, self._tokenizing(texts):
+            return self._ready().encode_texts(texts, query=query, max_tokens=self._max_tokens)
+
+    def length(self, text: str, most: int) -> int:
+        """Tokens of a text, counted up to `most`. Raises as `pairs` does."""
+        with self._lock:
+            return int(self._ready().encode_texts([text], max_tokens=most).lengths[0])
+
+    def drop(self) -> bool:
+        """Gives its memory back, unless another thread is tokenizing; it is loaded again when it is needed.
+
+        Returns:
+            Whether there was something to give.
+        """
+        # The ledger may be locked here, and that other thread may be waiting for it.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._lease is None or not self._lease.nbytes:
+                return False
+            self._tokenizer.release()
+            self._lease.release()
+            return True
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Gives its memory back for good."""
+        with self._lock:
+            self._tokenizer.release()
+            if self._lease is not None:
+                self._forget()
+                self._lease.release()
+
+    def _shrink(self, nbytes: int) -> None:
+        self.drop()
+
+    def _ready(self) -> PairTokenizer:
+        if self._lease is not None and self._lease.nbytes == 0:
+            self._lease.resize(self.nbytes)
+            self._tokenizer.load()
+        return self._tokenizer
+
+    def _tokenizing(self, texts: Sequence[str]) -> Lease:
+        most = sum(min(len(text), self._max_tokens) for text in texts if isinstance(text, str))
+        return self._budget.reserve("tokenizing", _TOKENIZING * most)
