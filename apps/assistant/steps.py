@@ -15,7 +15,8 @@ from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import AskOptions, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.citations import Citations
 from edge.apps.assistant.foresight import Becoming, Foresight, Query
-from edge.apps.assistant.prompts import REFUSAL, Prompt
+from edge.apps.assistant.prompts import Prompt
+from edge.apps.assistant.refusal import Refusal
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.hits import Hit
 from edge.apps.store.fusion import reciprocal_rank_fusion
@@ -149,7 +150,7 @@ class Steps:
         if not passages:
             raise NotInDocuments
         reader = self.citations.reader(passages)
-        refusal = _Refusal()
+        refusal = Refusal()
         written = False
         for piece in self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt)):
             written = True
@@ -307,33 +308,6 @@ class Steps:
             seconds = time.perf_counter() - started
             self.trace.count(f"assistant.{what}_s", seconds)
             self.trace.event(label, track, started, seconds)
-
-
-class _Refusal:
-    """Holds a reply back as long as it may turn out to be the refusal that the generator was told to give."""
-
-    def __init__(self) -> None:
-        self.said = False
-        self._held: str | None = ""
-
-    def feed(self, text: str) -> str:
-        """What can be shown after this piece."""
-        if self._held is None:
-            return text
-        self._held += text
-        begun = " ".join(self._held.split()).strip("\"'*. ").upper()
-        if REFUSAL in begun:
-            self.said = True
-            return ""
-        if REFUSAL.startswith(begun):
-            return ""
-        shown, self._held = self._held, None
-        return shown
-
-    def finish(self) -> str:
-        """What was held back when the reply has ended."""
-        held, self._held = self._held, None
-        return held or ""
 
 
 def _document(hit: Hit) -> Document:
