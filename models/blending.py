@@ -1,7 +1,8 @@
 """The final order: a reranker's logits mixed with what retrieval found.
 
 A small cross-encoder knows less than the retrievers it follows on domains it has not seen. What they found is evidence
-of its own, so the default order is a mix; weight and constant were chosen on domains left out of training.
+of its own, so the default order is a mix; weight and constant were chosen on domains left out of training (on those of
+the model card's leave-one-out table weights from 0.4 to 0.6 are equally good on average).
 """
 
 from __future__ import annotations
