@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def test_room_is_made_by_caches_the_cheapest_first_and_reserved_by_nobody() -> N
     assert budget.holders() == {"process": 100}
 
 
+@pytest.fixture
+def settled() -> None:
+    """What earlier tests left to the garbage collector would hide what a library takes if it went meanwhile."""
+    gc.collect()
+
+
+@pytest.mark.usefixtures("settled")
 def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "heavy_one.py").write_text("held = b'x' * 20_000_000")
     (tmp_path / "heavy_two.py").write_text("held = b'x' * 30_000_000")
@@ -34,6 +42,7 @@ def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatc
     assert budget.holders()["libraries"] == pytest.approx(50_000_000, abs=1_500_000)
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "heavy_three.py").write_text("held = b'x' * 20_000_000")
     monkeypatch.syspath_prepend(tmp_path)
