@@ -115,6 +115,14 @@ class GGUFFile:
         return int(self.value("context_length"))
 
     @property
+    def head_widths(self) -> tuple[int, int]:
+        """Of a key and of a value, in numbers; 0 where the file does not say."""
+        heads = self.value("attention.head_count", 0)
+        most = max(heads, default=0) if isinstance(heads, tuple) else heads
+        width = int(self.value("embedding_length", 0)) // most if most else 0
+        return int(self.value("attention.key_length", width)), int(self.value("attention.value_length", width))
+
+    @property
     def chat_template(self) -> str | None:
         """The Jinja template of conversations; None where the file has none."""
         template = self.metadata.get("tokenizer.chat_template")

@@ -24,6 +24,9 @@ LIVE, ASIDE = 0, 1
 TILE = 64
 """Tokens from which on llama.cpp's flash attention multiplies tiles; with fewer it goes through the keys row by row."""
 
+_TILE_WIDTH = 16
+"""Keys and values are multiplied in tiles where their width is a multiple of this."""
+
 LINEAR = 1500
 """Tokens to which one attends, in tiles, in the time that all else about it takes (measured on 0.1 B parameters)."""
 
@@ -78,7 +81,8 @@ class LlamaContext:
         # A small context has a smaller batch than was asked for.
         self.batch = int(self._api.llama_n_ubatch(pointer))
         # What stands in for tokens is taken away again, which needs states that can be parted; tiles are of f16.
-        self._fills = shape.kv_type == "f16" and self.batch >= TILE and model.reusable
+        tiled = all(width and width % _TILE_WIDTH == 0 for width in model.file.head_widths)
+        self._fills = tiled and shape.kv_type == "f16" and self.batch >= TILE and model.reusable
         self._tokens = np.zeros(shape.batch, np.int32)
         self._positions = np.zeros(shape.batch, np.int32)
         self._wanted = np.zeros(shape.batch, np.int8)

@@ -59,3 +59,12 @@ def test_single_tokens_are_computed_alone(open_llama: Open) -> None:
     context = context_of(open_llama())
     context.append(TOKENS[:1500])
     assert context._rows(1) == 1
+
+
+@pytest.mark.parametrize(("heads", "fills"), [(4, True), (8, False)])
+def test_heads_that_are_not_multiplied_in_tiles_are_not_filled_up(
+    open_llama: Open, gguf: Callable[..., Path], heads: int, fills: bool
+) -> None:
+    context = context_of(open_llama(gguf(hidden=64, heads=heads)))
+    context.append(TOKENS[:600])
+    assert (context._rows(40) == TILE) == fills
