@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.documents.base import Chunk
+from edge.apps.store.database import Database
 from edge.apps.store.lexical import LexicalIndex
 
 _GROUP = 500
@@ -74,15 +75,17 @@ class Catalog:
         row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
         return None if row is None else FileRow(*row)
 
-    def due(self, db: sqlite3.Connection, roots: Sequence[str]) -> Iterator[FileRow]:
-        """Files below any of `roots` with work waiting, in the order they were found."""
+    def due(self, database: Database, roots: Sequence[str]) -> Iterator[FileRow]:
+        """Files below any of `roots` with work waiting, in the order they were found. Each group is a look of its own:
+        what is done with the files may take hours."""
         last = 0
         condition, params = below(roots)
         while True:
-            rows = db.execute(
-                f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? AND {condition} ORDER BY id LIMIT {_GROUP}",
-                (last, *params),
-            ).fetchall()
+            with database.read() as db:
+                rows = db.execute(
+                    f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? AND {condition} ORDER BY id LIMIT {_GROUP}",
+                    (last, *params),
+                ).fetchall()
             for row in rows:
                 yield FileRow(*row)
             if len(rows) < _GROUP:

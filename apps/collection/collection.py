@@ -298,7 +298,8 @@ class Collection:
         index = self.vectors
         if index is None:
             return None
-        return index.lookahead(self.database.connection(), queries, nbytes=nbytes, seconds=seconds)
+        with self.database.read() as db:
+            return index.lookahead(db, queries, nbytes=nbytes, seconds=seconds)
 
     def status(self) -> CollectionStatus:
         """What the collection holds, what was left out and why, and the state of its index."""
@@ -322,12 +323,13 @@ class Collection:
     def close(self) -> None:
         """Closes everything that was opened here. Closing twice is harmless."""
         self._writer.close()
+        # First, so that searches of other threads have ended, and none begins that would open what is closed here.
+        self.database.close()
         self._models.close()
         with self._opening:
             if self._vectors is not None:
                 self._vectors.close()
                 self._vectors = None
-        self.database.close()
 
     def __enter__(self) -> Collection:
         return self

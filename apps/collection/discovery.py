@@ -64,9 +64,7 @@ class Discovery:
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
         """Marks new and changed files as due, and records what is skipped; `roots` are those of the collection."""
-        # A look outside any transaction: the pass may take minutes, and may not keep the log from being emptied.
-        db = self._database.connection()
-        marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(db, entry, roots)) is not None)
+        marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, roots)) is not None)
         while batch := list(itertools.islice(marks, _BATCH)):
             with self._database.write() as db:
                 for mark in batch:
@@ -95,16 +93,21 @@ class Discovery:
     def _is_known(self, found: Found) -> bool:
         """Whether a file stands in the collection as it is on disk."""
         self._asked = found
-        row = self._catalog.find(self._database.connection(), printable(found.path))
+        row = self._known(printable(found.path))
         return row is not None and (row.size, row.mtime_ns) == (found.nbytes, found.mtime_ns) and not row.due
 
-    def _judge(self, db: sqlite3.Connection, entry: Entry, roots: Sequence[str]) -> _Mark | None:
+    def _known(self, path: str) -> FileRow | None:
+        """A look of its own at one file: the pass may take minutes, and may not keep the log from being emptied."""
+        with self._database.read() as db:
+            return self._catalog.find(db, path)
+
+    def _judge(self, entry: Entry, roots: Sequence[str]) -> _Mark | None:
         """What has to be written for an entry; None, and the entry counted, if nothing. A collection's own folder is no
         news to anybody."""
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
         path = printable(entry.path)
-        row = self._catalog.find(db, path)
+        row = self._known(path)
         root = root_of(path, roots) or path
         if row is not None:
             if self._was_seen(row.id):

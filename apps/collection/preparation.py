@@ -132,7 +132,7 @@ class Preparation:
 
     def _work(self) -> None:
         try:
-            for file in self._catalog.due(self._database.connection(), self._roots):
+            for file in self._catalog.due(self._database, self._roots):
                 prepared = self._prepare(file)
                 with self._condition:
                     self._ready.append(prepared)

@@ -1,4 +1,4 @@
-"""`Database`: one SQLite file with write-ahead logging, numbered migrations, and one connection for every thread.
+"""`Database`: one SQLite file with write-ahead logging, numbered migrations, and a few connections for all threads.
 
 A write is one transaction that is seen as a whole or not at all; readers see the last committed state and are never
 blocked by it. Every connection's page cache is held under a lease of the memory budget.
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edge.budget import Lease, MemoryBudget
-from edge.errors import EdgeError, StorageError
+from edge.errors import BudgetExceeded, EdgeError, StorageError
 
 Migration = str | Callable[[sqlite3.Connection], None]
 """One step of a schema: a script of SQL statements, or a function that is called inside the step's transaction."""
@@ -24,12 +24,21 @@ Migration = str | Callable[[sqlite3.Connection], None]
 _CONNECTION_BYTES = 512 << 10
 """What a connection holds besides its page cache: prepared statements, the schema, FTS5's pending terms."""
 
+_IDLE = 2
+"""Connections kept open for the next transactions: a reader's and a writer's."""
+
+_MOST = 4
+"""Transactions at a time, so that a pool of many threads does not hold a page cache for each of them."""
+
+_PATIENCE_S = 1.0
+"""Wait for one of them to end. Who has them may wait for the one who waits; then one more is opened."""
+
 _JOURNAL_BYTES = 16 << 20
 """The log file is cut back to this size when a checkpoint has emptied it."""
 
 
 class _Handle:
-    """One thread's connection and the lease of its cache, given back when the thread ends or the database closes."""
+    """One connection and the lease of its cache, given back together."""
 
     def __init__(self, connection: sqlite3.Connection, lease: Lease) -> None:
         self.connection = connection
@@ -37,7 +46,7 @@ class _Handle:
 
 
 class Database:
-    """One SQLite file. Thread-safe: every thread has its own connection; writers of this object wait for each other.
+    """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
 
     >>> database = Database(Path("notes.db"), ["CREATE TABLE notes(text TEXT)"], budget=budget)
     >>> with database.write() as db:
@@ -73,8 +82,9 @@ class Database:
         self._cache = cache
         self._busy_seconds = busy_seconds
         self._own = threading.local()
-        self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
-        self._registry = threading.Lock()
+        self._idle: list[_Handle] = []
+        self._lent = 0
+        self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._closed = False
         try:
@@ -83,30 +93,18 @@ class Database:
             self.close()
             raise
 
-    def connection(self) -> sqlite3.Connection:
-        """This thread's connection, opened on first use; it is in autocommit mode outside `write` and `read`.
-
-        Raises:
-            StorageError: the file cannot be opened.
-            BudgetExceeded: its page cache does not fit.
-        """
-        handle: _Handle | None = getattr(self._own, "handle", None)
-        if handle is None or not handle.close.alive:
-            handle = self._open()
-            self._own.handle = handle
-        return handle.connection
-
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """One transaction: committed at the end of the block, taken back if the block raises.
 
         Raises:
-            StorageError: another process kept writing for too long, the disk refused, or the file is damaged.
+            StorageError: another process kept writing for too long, the disk refused, the file is damaged, or this
+                object has been closed.
+            BudgetExceeded: a connection's page cache does not fit.
         """
-        db = self.connection()
-        if db.in_transaction:
+        if self._current() is not None:
             raise RuntimeError("a transaction is already open in this thread")
-        with self._writing:
+        with self._writing, self._borrowed() as db:
             with self._translated():
                 db.execute("BEGIN IMMEDIATE")
             try:
@@ -122,13 +120,14 @@ class Database:
         """One consistent view of the last committed state; inside another transaction of this thread, that one's.
 
         Raises:
-            StorageError: the file cannot be read or is damaged.
+            StorageError: the file cannot be read, is damaged, or this object has been closed.
+            BudgetExceeded: a connection's page cache does not fit.
         """
-        db = self.connection()
-        if db.in_transaction:
-            yield db
+        current = self._current()
+        if current is not None:
+            yield current
             return
-        with self._translated():
+        with self._borrowed() as db, self._translated():
             db.execute("BEGIN")
             try:
                 yield db
@@ -142,17 +141,20 @@ class Database:
         Raises:
             StorageError: another process uses the file, or the disk has no room for a second copy.
         """
-        db = self.connection()
-        with self._writing, self._translated():
+        with self._writing, self._borrowed() as db, self._translated():
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """Closes every thread's connection. Closing twice is harmless."""
-        with self._registry:
+        """Begins no more transactions, waits for those of other threads to end, and closes the connections. Closing
+        twice is harmless."""
+        own = self._current() is not None
+        with self._changed:
             self._closed = True
-            handles = list(self._handles)
-        for handle in handles:
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._lent <= own)
+            idle, self._idle = self._idle, []
+        for handle in idle:
             handle.close()
 
     def __enter__(self) -> Database:
@@ -163,11 +165,59 @@ class Database:
     ) -> None:
         self.close()
 
+    def _current(self) -> sqlite3.Connection | None:
+        """The connection of this thread's open transaction."""
+        return getattr(self._own, "connection", None)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        handle = self._take()
+        self._own.connection = handle.connection
+        try:
+            yield handle.connection
+        finally:
+            self._own.connection = None
+            with self._changed:
+                if self._closed or len(self._idle) >= _IDLE:
+                    handle.close()
+                else:
+                    self._idle.append(handle)
+                self._lent -= 1
+                self._changed.notify_all()
+
+    def _take(self) -> _Handle:
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or self._closed or self._lent < _MOST, _PATIENCE_S)
+            self._check_open()
+            self._lent += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            try:
+                return self._open()
+            except BudgetExceeded:
+                with self._changed:  # another transaction's connection will do
+                    self._changed.wait_for(lambda: self._idle or self._closed or self._lent == 1, self._busy_seconds)
+                    self._check_open()
+                    if self._idle:
+                        return self._idle.pop()
+                return self._open()
+        except BaseException:
+            with self._changed:
+                self._lent -= 1
+                self._changed.notify_all()
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self.path} has been closed")
+
     def _open(self) -> _Handle:
         lease = self._budget.reserve("SQLite", self._cache + _CONNECTION_BYTES)
         try:
             with self._translated():
-                # Only this thread uses it; `close` may be called by another.
+                # One thread at a time uses it.
                 db = sqlite3.connect(
                     self._uri(), uri=True, isolation_level=None, check_same_thread=False, timeout=self._busy_seconds
                 )
@@ -185,10 +235,6 @@ class Database:
                     # Files that a committed state no longer names are deleted, so a commit must be on disk.
                     db.execute("PRAGMA synchronous = FULL")
                     db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
-            with self._registry:
-                if self._closed:
-                    raise StorageError(f"{self.path} has been closed")
-                self._handles.add(handle)
         except BaseException:
             handle.close()
             raise

@@ -138,7 +138,8 @@ def test_a_writer_that_never_ends_is_waited_for_and_then_named(make: Make, tmp_p
     memory = make()
     memory.add("before", user_id="ann")
     memory.store.database._busy_seconds = 0.2
-    memory.store.database.connection().execute("PRAGMA busy_timeout = 200")
+    with memory.store.database.read() as db:  # the connection that the next write will have
+        db.execute("PRAGMA busy_timeout = 200")
     other = sqlite3.connect(tmp_path / "memory" / "memory.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError, match=r"another process has been writing to .*memory\.db for more than 0\.2 s"):

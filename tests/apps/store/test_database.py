@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,24 +85,97 @@ def test_another_process_that_keeps_writing_is_named(database: Database) -> None
     assert texts(database) == ["late"]
 
 
-def test_every_connection_holds_a_lease_until_its_thread_ends(database: Database, budget: MemoryBudget) -> None:
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_transactions_hold_leases_and_threads_do_not(database: Database, budget: MemoryBudget) -> None:
     one = budget.used
     assert one > 2 << 20
-    held: list[int] = []
-
-    def read() -> None:
-        texts(database)
-        held.append(budget.used)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
-    assert held == [2 * one]
-    assert budget.used == one
+    with database.read():
+        in_thread(lambda: texts(database)).join()
+        assert budget.used == 2 * one
+    for _ in range(20):
+        in_thread(lambda: texts(database)).join()
+    assert budget.used == 2 * one
     database.close()
     assert budget.used == 0
     with pytest.raises(StorageError, match="has been closed"):
         texts(database)
+
+
+def test_many_threads_share_a_few_connections(tmp_path: Path, budget: MemoryBudget) -> None:
+    one = Database(tmp_path / "one.db", [NOTES], budget=budget)
+    used, most = budget.used, 0
+
+    def read() -> None:
+        nonlocal most
+        with one.read():
+            most = max(most, budget.used)
+            time.sleep(0.02)
+
+    threads = [in_thread(read) for _ in range(20)]
+    for thread in threads:
+        thread.join()
+    assert used < most <= 4 * used
+    one.close()
+
+
+def test_who_holds_a_connection_may_wait_for_another_thread_that_needs_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.store.database._PATIENCE_S", 0.05)
+
+    def nested(depth: int) -> None:
+        with database.read():
+            if depth:
+                in_thread(lambda: nested(depth - 1)).join()
+            else:
+                deepest.set()
+
+    deepest = threading.Event()
+    nested(8)
+    assert deepest.is_set()
+
+
+def test_a_connection_that_does_not_fit_is_waited_for(tmp_path: Path) -> None:
+    budget = MemoryBudget(4 << 20, baseline=0)
+    with Database(tmp_path / "notes.db", [NOTES], budget=budget) as database:
+        insert(database, "one")
+        found: list[list[str]] = []
+        with database.read():
+            thread = in_thread(lambda: found.append(texts(database)))
+            time.sleep(0.05)
+            assert not found
+        thread.join()
+        assert found == [["one"]]
+
+
+def test_closing_waits_for_what_other_threads_read(database: Database, budget: MemoryBudget) -> None:
+    insert(database, "one")
+    begun, found = threading.Event(), []
+
+    def read() -> None:
+        with database.read() as db:
+            begun.set()
+            time.sleep(0.1)
+            found.append(db.execute("SELECT count(*) FROM notes").fetchone())
+
+    thread = in_thread(read)
+    begun.wait()
+    database.close()
+    assert found == [(1,)]
+    assert budget.used == 0
+    thread.join()
+
+
+def test_closing_inside_a_transaction_of_its_own_thread(database: Database, budget: MemoryBudget) -> None:
+    with database.read() as db:
+        database.close()
+        assert db.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+    assert budget.used == 0
 
 
 def test_a_cache_that_does_not_fit_is_refused(tmp_path: Path) -> None:
