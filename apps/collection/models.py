@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.store.database import Database
-from edge.apps.store.models import EmbedderIdentity, Slot, fitted
+from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ModelError
@@ -42,6 +42,7 @@ class Models:
         self._trace = trace
         self._embedder: Slot[Embedder] = Slot(embedder)
         self._reranker: Slot[Reranker] = Slot(reranker)
+        self._sharing = Sharing(self._embedder, self._reranker)
 
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None as long as none was ever claimed."""
@@ -67,18 +68,7 @@ class Models:
             ModelError: it is not installed, or is not the one that made the collection's vectors.
             BudgetExceeded: it does not fit beside what else is held.
         """
-        slot = self._embedder
-        with slot.lock:
-            if slot.model is None:
-                opened = self._open_embedder()
-                try:
-                    self._compare(opened)
-                except BaseException:
-                    if opened is not slot.chosen:
-                        opened.close()
-                    raise
-                slot.model = opened
-            return slot.model
+        return self._sharing.run(self._embedder, self._opened_embedder)
 
     def reranker(self) -> Reranker:
         """The reranker, opened now if it was not.
@@ -86,31 +76,17 @@ class Models:
         Raises:
             ModelError, BudgetExceeded: as for `embedder`.
         """
-        slot = self._reranker
-        with slot.lock:
-            chosen = slot.chosen
-            if slot.model is None and isinstance(chosen, Reranker):
-                slot.model = chosen
-            elif slot.model is None:
-                name = chosen if isinstance(chosen, str) else ""
-                slot.model = fitted(
-                    lambda: Reranker(name, budget=self._budget, config=self._config, trace=self._trace),
-                    self._embedder.give,
-                )
-            assert slot.model is not None
-            return slot.model
+        return self._sharing.run(self._reranker, self._opened_reranker)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
-        with self._embedder.lock:
-            return fitted(lambda: self.embedder().embed(texts, query=query), self._reranker.give)
+        return self._sharing.run(self._embedder, lambda: self._opened_embedder().embed(texts, query=query))
 
     def rank(self, query: str, passages: Sequence[str], top_k: int, retrieved: Retrieved) -> list[Ranked]:
         """The best `top_k` of passages. `retrieved`: what retrieval says of them."""
-        with self._reranker.lock:
-            return fitted(
-                lambda: self.reranker().rank(query, passages, top_k, retrieved=retrieved), self._embedder.give
-            )
+        return self._sharing.run(
+            self._reranker, lambda: self._opened_reranker().rank(query, passages, top_k, retrieved=retrieved)
+        )
 
     def working(self) -> int:
         """Bytes that the embedder needs free, or held by what gives way; 0 for one that was handed over. Raises as
@@ -123,6 +99,19 @@ class Models:
         self._embedder.close()
         self._reranker.close()
 
+    def _opened_embedder(self) -> Embedder:
+        slot = self._embedder
+        if slot.model is None:
+            opened = self._open_embedder()
+            try:
+                self._compare(opened)
+            except BaseException:
+                if opened is not slot.chosen:
+                    opened.close()
+                raise
+            slot.model = opened
+        return slot.model
+
     def _open_embedder(self) -> Embedder:
         chosen = self._embedder.chosen
         if isinstance(chosen, Embedder):
@@ -130,9 +119,17 @@ class Models:
         identity = self.identity()
         # Unless somebody chose a model, it is the collection's own, not today's default.
         name = chosen or self._config.embedder or (identity.source if identity else "")
-        return fitted(
-            lambda: Embedder(name, budget=self._budget, config=self._config, trace=self._trace), self._reranker.give
-        )
+        return Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
+
+    def _opened_reranker(self) -> Reranker:
+        slot = self._reranker
+        if slot.model is None:
+            chosen = slot.chosen
+            if not isinstance(chosen, Reranker):
+                name = chosen if isinstance(chosen, str) else ""
+                chosen = Reranker(name, budget=self._budget, config=self._config, trace=self._trace)
+            slot.model = chosen
+        return slot.model
 
     def _compare(self, embedder: Embedder) -> None:
         identity, opened = self.identity(), embedder.model

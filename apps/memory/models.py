@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.store.models import EmbedderIdentity, Slot, fitted
+from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
@@ -74,6 +74,7 @@ class Models:
         self._identity = identity
         self._embedder: Slot[TextEmbedder] = Slot(embedder)
         self._reranker: Slot[TextReranker] = Slot(reranker)
+        self._sharing = Sharing(self._embedder, self._reranker)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32.
@@ -82,8 +83,7 @@ class Models:
             ModelError: the embedder is missing, or is not the one that made the memory's vectors.
             BudgetExceeded: the limit is too small for it.
         """
-        with self._embedder.lock:
-            return fitted(lambda: self._open_embedder().embed(texts, query=query), self._reranker.give)
+        return self._sharing.run(self._embedder, lambda: self._open_embedder().embed(texts, query=query))
 
     def rank(self, query: str, docs: Sequence[str], *, retrieved: Retrieved) -> list[Ranked]:
         """All of `docs` (at least one), best first.
@@ -92,21 +92,13 @@ class Models:
             ModelError: the reranker is missing.
             BudgetExceeded: the limit is too small for it.
         """
-        with self._reranker.lock:
-            return fitted(
-                lambda: self._open_reranker().rank(query, docs, None, retrieved=retrieved), self._embedder.give
-            )
+        return self._sharing.run(
+            self._reranker, lambda: self._open_reranker().rank(query, docs, None, retrieved=retrieved)
+        )
 
     def describe(self) -> EmbedderIdentity:
         """The embedder, opened if it was not; raises as `embed`."""
-        with self._embedder.lock:
-            model = self._open_embedder()
-            chosen = self._embedder.chosen
-            if isinstance(chosen, str | Path) and chosen:
-                source = str(chosen)
-            else:
-                source = self._config.embedder if chosen is None else _place(model)
-            return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
+        return self._sharing.run(self._embedder, self._described)
 
     def count(self, text: str) -> int:
         """Tokens of a text in the reranker's vocabulary, those that begin and end it included.
@@ -114,18 +106,13 @@ class Models:
         Raises:
             InputError: a reranker that was handed over has none.
         """
-        with self._reranker.lock:
-            reranker = self._open_reranker()
-            if not isinstance(reranker, Reranker):
-                raise InputError(
-                    "this reranker cannot count tokens: give count=, best that of the model that will read"
-                )
-            return reranker.engine.vocabulary.length(text, _WHOLE)
+        return self._sharing.run(self._reranker, lambda: self._length(text))
 
     def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
         """Of the embedder and, if asked for, the reranker (else empty); opens them if they were not."""
-        with self._reranker.lock:
-            reranker = fingerprint(self._open_reranker()) if rerank else ""
+        reranker = ""
+        if rerank:
+            reranker = self._sharing.run(self._reranker, lambda: fingerprint(self._open_reranker()))
         return self.describe().fingerprint, reranker
 
     def close(self) -> None:
@@ -133,10 +120,24 @@ class Models:
         self._embedder.close()
         self._reranker.close()
 
+    def _described(self) -> EmbedderIdentity:
+        model, chosen = self._open_embedder(), self._embedder.chosen
+        if isinstance(chosen, str | Path) and chosen:
+            source = str(chosen)
+        else:
+            source = self._config.embedder if chosen is None else _place(model)
+        return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
+
+    def _length(self, text: str) -> int:
+        reranker = self._open_reranker()
+        if not isinstance(reranker, Reranker):
+            raise InputError("this reranker cannot count tokens: give count=, best that of the model that will read")
+        return reranker.engine.vocabulary.length(text, _WHOLE)
+
     def _open_embedder(self) -> TextEmbedder:
         slot = self._embedder
         if slot.model is None:
-            opened = fitted(self._make_embedder, self._reranker.give)
+            opened = self._make_embedder()
             known = self._identity()
             if known is not None and known.fingerprint != fingerprint(opened):
                 if opened is not slot.chosen:
@@ -152,7 +153,7 @@ class Models:
     def _open_reranker(self) -> TextReranker:
         slot = self._reranker
         if slot.model is None:
-            slot.model = fitted(self._make_reranker, self._embedder.give)
+            slot.model = self._make_reranker()
         return slot.model
 
     def _make_embedder(self) -> TextEmbedder:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from edge.errors import BudgetExceeded
 
@@ -36,37 +37,49 @@ class Slot(Generic[Model]):
         self.model: Model | None = None
         self.lock = threading.RLock()
 
-    def give(self) -> bool:
-        """Closes the model if it is idle and ours; returns whether it did."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            return self.close()
-        finally:
-            self.lock.release()
-
-    def close(self) -> bool:
-        """Closes the model if it is ours, when its request has ended; returns whether it did."""
+    def close(self) -> None:
+        """Closes the model if it is ours, when its request has ended."""
         with self.lock:
             model, self.model = self.model, None
-            if model is None or model is self.chosen:
-                return False
-            model.close()
-            return True
+            if model is not None and model is not self.chosen:
+                model.close()
 
 
-def fitted(work: Callable[[], Result], give: Callable[[], bool]) -> Result:
-    """What `work` returns; where it does not fit, after another model has given way by `give`.
+class Sharing:
+    """Models that share one budget: each runs one request at a time, and what does not fit beside the others gets their
+    room once their requests have ended."""
 
-    Raises:
-        BudgetExceeded: it does not fit then either, or nothing was given.
-    """
-    try:
-        return work()
-    except BudgetExceeded:
-        if not give():
-            raise
-    return work()
+    def __init__(self, *slots: Slot[Any]) -> None:
+        self._slots = slots
+        self._alone = threading.Lock()
+        self._own = threading.local()
+
+    def run(self, slot: Slot[Model], work: Callable[[], Result]) -> Result:
+        """What `work` returns, which runs the model of one slot (and opens it). Inside another `run` of this thread,
+        which makes room for both.
+
+        Raises:
+            BudgetExceeded: it does not fit even alone.
+        """
+        if getattr(self._own, "running", False):
+            with slot.lock:
+                return work()
+        self._own.running = True
+        try:
+            try:
+                with slot.lock:
+                    return work()
+            except BudgetExceeded:
+                pass  # waiting for the others must not hold what they may wait for
+            with self._alone, ExitStack() as held:
+                for each in self._slots:
+                    held.enter_context(each.lock)
+                for other in self._slots:
+                    if other is not slot:
+                        other.close()
+                return work()
+        finally:
+            self._own.running = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""Models that share a budget: who does not fit waits for the others' requests, then takes their room."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
+from edge.budget import Lease, MemoryBudget
+from edge.errors import BudgetExceeded
+
+
+class Held:
+    """A model that is only a lease."""
+
+    def __init__(self, budget: MemoryBudget, name: str, nbytes: int) -> None:
+        self.lease: Lease = budget.reserve(name, nbytes)
+
+    def close(self) -> None:
+        self.lease.release()
+
+
+class Pair:
+    """Two models of 60 bytes in a budget of 100."""
+
+    def __init__(self) -> None:
+        self.budget = MemoryBudget(100, baseline=0)
+        self.slots: dict[str, Slot[Held]] = {name: Slot(None) for name in ("one", "other")}
+        self.sharing = Sharing(*self.slots.values())
+        self.opened = 0
+
+    def work(self, name: str, seconds: float = 0.0) -> str:
+        slot = self.slots[name]
+
+        def request() -> str:
+            if slot.model is None:
+                slot.model = Held(self.budget, name, 60)
+                self.opened += 1
+            time.sleep(seconds)
+            assert slot.model.lease.nbytes == 60, "closed under a request"
+            return name
+
+        return self.sharing.run(slot, request)
+
+
+def test_one_makes_room_for_the_other() -> None:
+    pair = Pair()
+    assert [pair.work(name) for name in ("one", "one", "other", "one")] == ["one", "one", "other", "one"]
+    assert pair.opened == 3
+    assert pair.budget.used == 60
+
+
+def test_threads_wait_for_the_model_that_is_busy() -> None:
+    pair = Pair()
+    names = ["one", "other"] * 20
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(lambda name: pair.work(name, 0.002), names)) == names
+
+
+def test_a_request_inside_a_request_makes_room_with_it() -> None:
+    pair = Pair()
+    barrier = threading.Barrier(2, timeout=10)
+
+    def nested(name: str) -> str:
+        barrier.wait()
+        return pair.sharing.run(pair.slots[name], lambda: pair.work(name, 0.01))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(nested, ("one", "other"))) == ["one", "other"]
+
+
+def test_what_does_not_fit_alone_is_refused_and_leaves_no_lock() -> None:
+    pair = Pair()
+    pair.work("one")
+
+    def large() -> Held:
+        return Held(pair.budget, "large", 200)
+
+    with pytest.raises(BudgetExceeded, match="large"):
+        pair.sharing.run(pair.slots["other"], large)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(pair.work, "one").result(timeout=10) == "one"
+
+
+def test_a_model_that_was_handed_over_stays_open() -> None:
+    pair = Pair()
+    mine = Held(pair.budget, "mine", 60)
+    slot = pair.slots["one"]
+    slot.chosen = slot.model = mine
+    with pytest.raises(BudgetExceeded):
+        pair.work("other")
+    assert mine.lease.nbytes == 60
+
+
+def test_an_identity_survives_its_text() -> None:
+    identity = EmbedderIdentity("name", "", "abc", 384)
+    assert EmbedderIdentity.from_json(identity.to_json()) == identity
