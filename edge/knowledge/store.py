@@ -1,4 +1,4 @@
-"""KV states on disk: one directory, one file per node of the knowledge tree, safe to kill at any moment.
+"""KV states on disk: a directory for each model, one file per node of the knowledge tree, safe to kill at any moment.
 
 A file is written under another name, flushed and renamed, and everything in it is checksummed: what is there is whole
 or is removed as if it had never been. It names the model it belongs to and holds the tokens of its whole path, so that
@@ -16,6 +16,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,6 +37,8 @@ _HEAD_NBYTES = _USAGE_OFFSET + _USAGE.size + 4
 _LONGEST_DESCRIPTION = 1 << 20
 _SUFFIX = ".kv"
 _STATE = BlockId("state")
+_NAME_CHARS = 16
+"""Of a fingerprint, that name a directory; files are checked against the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +68,37 @@ class StoredPath:
 
 
 class KnowledgeStore:
-    """The directory. Several processes may use it at once: what one removes is a miss for the others."""
+    """The states of one model, in a directory of their own beside those of others.
+
+    All together keep one limit: where a new state does not fit, the models used longest ago lose theirs. Several
+    processes may use a directory at once: what one removes is a miss for the others.
+    """
 
     def __init__(self, directory: str | Path, fingerprint: str, limit: int, *, trace: Trace | None = None) -> None:
-        """Opens or creates the directory.
+        """Opens or creates the model's directory.
 
         Args:
-            fingerprint: of the backend; states of any other are removed when the directory is scanned.
-            limit: bytes its files may take; the tree keeps it.
+            directory: holds those of all models.
+            fingerprint: of the backend, which decides whether a state can be used.
+            limit: bytes that all files may take. The tree keeps it for this model's, and they come first.
 
         Raises:
             StorageError: the directory cannot be created.
         """
-        self.directory = Path(directory)
+        self.directory = Path(directory) / fingerprint[:_NAME_CHARS]
         self.fingerprint = fingerprint
         self.limit = limit
         self._trace = trace or Trace()
+        self._nbytes = 0
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            os.utime(self.directory)  # used last
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be created: {error.strerror}") from error
 
     def scan(self) -> Iterator[StoredPath]:
         """Every state that can be used, as far as that is known without reading the states themselves. Removes what a
-        killed process left behind, other models' states and damaged files.
+        killed process left behind and damaged files.
 
         Raises:
             StorageError: the directory cannot be read.
@@ -97,6 +107,7 @@ class KnowledgeStore:
             files = sorted(self.directory.iterdir())
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
+        self._nbytes = 0
         for path in files:
             if _is_abandoned_draft(path):
                 self._unlink(path)
@@ -113,6 +124,7 @@ class KnowledgeStore:
                     self._trace.count("knowledge.foreign")
                     self._unlink(path)
                 else:
+                    self._nbytes += found.state.nbytes
                     yield found
 
     def put(self, node: Node, state: bytes | bytearray | memoryview, priority: float) -> StoredState:
@@ -128,7 +140,10 @@ class KnowledgeStore:
         path = self.directory / f"{node.digest.hex()}{_SUFFIX}"
         draft = self.directory / f".{node.digest.hex()}.{os.getpid()}"
         head = _MAGIC + _DESCRIPTION.pack(len(description), zlib.crc32(description)) + _usage(node.usage, priority)
+        nbytes = len(head) + len(description) + len(tokens) + len(view)
         try:
+            self._displace(nbytes)
+            self.directory.mkdir(parents=True, exist_ok=True)  # another model's process may have removed it
             with open(draft, "wb") as file:
                 file.write(head + description + tokens)
                 file.write(view)
@@ -139,8 +154,8 @@ class KnowledgeStore:
         except OSError as error:
             self._unlink(draft)
             raise StorageError(f"the state of {node.id!r} cannot be stored in {path}: {error.strerror}") from error
-        offset = len(head) + len(description) + len(tokens)
-        return StoredState(path, Extent(offset, len(view), state_crc), offset + len(view))
+        self._nbytes += nbytes
+        return StoredState(path, Extent(nbytes - len(view), len(view), state_crc), nbytes)
 
     def file_nbytes(self, node: Node, state_nbytes: int) -> int:
         """Size of the file that `put` will write."""
@@ -174,7 +189,23 @@ class KnowledgeStore:
 
     def remove(self, stored: StoredState) -> None:
         """Deletes a state."""
+        self._nbytes -= stored.nbytes
         self._unlink(stored.path)
+
+    def _displace(self, nbytes: int) -> None:
+        """Removes what is kept for other models, that used longest ago first, until there is room for so much more."""
+        others = sorted((_changed(place), place) for place in self.directory.parent.iterdir() if _states(place))
+        others = [(changed, place) for changed, place in others if place != self.directory]
+        kept = sum(_nbytes(place) for _, place in others)
+        for _, place in others:
+            if self._nbytes + nbytes + kept <= self.limit:
+                return
+            kept -= _nbytes(place)
+            for path in _states(place):
+                self._unlink(path)
+            with suppress(OSError):  # what else lies there is not ours
+                place.rmdir()
+            self._trace.count("knowledge.foreign")
 
     def _describe(self, path: Path) -> StoredPath | None:
         """Reads everything but the state; None when it is another model's."""
@@ -252,6 +283,27 @@ def _exactly(file: BinaryIO, nbytes: int, path: Path) -> bytes:
     if len(data) != nbytes:
         raise CorruptBlock(f"{path} is cut off")
     return data
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _states(place: Path) -> list[Path]:
+    """The states in a model's directory."""
+    return [path for path in place.iterdir() if path.suffix == _SUFFIX] if place.is_dir() else []
+
+
+def _nbytes(place: Path) -> int:
+    """Bytes of the states in a model's directory."""
+    total = 0
+    for path in _states(place):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total
 
 
 def _is_abandoned_draft(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from edge.runtimes.generation.gguf_file import GGUFFile
@@ -50,4 +51,5 @@ def _write(path: Path, known: dict[str, object]) -> None:
         draft.write_text(json.dumps(known), encoding="utf-8")
         draft.replace(path)
     except OSError:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)

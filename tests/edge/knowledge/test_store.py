@@ -49,6 +49,10 @@ def stored(folder: Path, fingerprint: str = "m") -> tuple[KnowledgeStore, Node]:
     return store, node
 
 
+def states_in(folder: Path) -> list[Path]:
+    return list(folder.glob("*/*.kv"))
+
+
 def test_what_was_put_is_found_and_read(tmp_path: Path) -> None:
     store, node = stored(tmp_path)
     put = store.put(node, memoryview(STATE), 3.25)
@@ -90,7 +94,7 @@ def test_a_torn_record_of_the_past_is_forgotten_and_the_state_kept(tmp_path: Pat
 def test_a_state_has_its_name_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, node = stored(tmp_path)
     store.put(node, STATE, 1.0)
-    (path,) = tmp_path.iterdir()
+    (path,) = store.directory.iterdir()
     before = path.read_bytes()
     seen: list[bytes] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append(path.read_bytes()))
@@ -101,12 +105,43 @@ def test_a_state_has_its_name_only_when_it_is_whole(tmp_path: Path, monkeypatch:
     assert seen[1:] in ([], [after])
 
 
-def test_another_models_states_are_removed(tmp_path: Path) -> None:
+def test_models_keep_their_states_beside_each_other(tmp_path: Path) -> None:
     store, node = stored(tmp_path)
+    put = store.put(node, STATE, 1.0)
+    other, same = stored(tmp_path, "m2")
+    assert list(other.scan()) == []
+    other.put(same, STATE, 1.0)
+    (found,) = store.scan()
+    assert found.state == put
+
+
+def test_the_models_used_longest_ago_give_way(tmp_path: Path) -> None:
+    trace = Trace()
+    stores = [stored(tmp_path, f"m{n}")[0] for n in range(3)]
+    _, node = stored(tmp_path, "m0")
+    size = max(store.put(node, STATE, 1.0).nbytes for store in stores)
+    for age, store in enumerate(stores):
+        os.utime(store.directory, (age, age))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("not ours")
+    mine = KnowledgeStore(tmp_path, "m3", 3 * size, trace=trace)
+    mine.put(node, STATE, 1.0)
+    assert [len(list(store.scan())) for store in stores if store.directory.exists()] == [1, 1]
+    assert not stores[0].directory.exists()
+    assert trace.counters["knowledge.foreign"] == 1
+    mine.put(node_of(("system", bytes(20))), STATE, 1.0)
+    mine.put(node_of(("other", bytes(20))), STATE, 1.0)
+    assert [store.directory.exists() for store in stores] == [False, False, False]
+    assert (tmp_path / "notes" / "a.txt").exists()
+    stores[2].put(node, STATE, 1.0)
+    assert len(list(stores[2].scan())) == 1, "a directory that another process removed is made again"
+
+
+def test_a_state_of_another_model_in_this_ones_directory_is_removed(tmp_path: Path) -> None:
+    store, node = stored(tmp_path, "0123456789abcdef-one")
     store.put(node, STATE, 1.0)
     trace = Trace()
-    assert list(KnowledgeStore(tmp_path, "m2", 10**6, trace=trace).scan()) == []
-    assert list(tmp_path.iterdir()) == []
+    assert list(KnowledgeStore(tmp_path, "0123456789abcdef-two", 10**6, trace=trace).scan()) == []
     assert trace.counters["knowledge.foreign"] == 1
 
 
@@ -114,13 +149,14 @@ def test_only_drafts_of_the_dead_are_removed(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    alive, dead, mine = (tmp_path / f".aa.{pid}" for pid in (child.pid, ended.pid, os.getpid()))
-    others = [tmp_path / "notes.txt", tmp_path / ".hidden.x", tmp_path / "12.34"]
+    store = KnowledgeStore(tmp_path, "m", 10)
+    alive, dead, mine = (store.directory / f".aa.{pid}" for pid in (child.pid, ended.pid, os.getpid()))
+    others = [store.directory / name for name in ("notes.txt", ".hidden.x", "12.34")]
     for path in (alive, dead, mine, *others):
         path.write_bytes(b"x")
-    list(KnowledgeStore(tmp_path, "m", 10).scan())
+    list(store.scan())
     child.communicate()
-    assert sorted(tmp_path.iterdir()) == sorted([alive, *others]), "files of others are not ours to remove"
+    assert sorted(store.directory.iterdir()) == sorted([alive, *others]), "files of others are not ours to remove"
 
 
 def test_every_bit_that_flips_is_noticed_or_harmless(tmp_path: Path) -> None:
@@ -128,7 +164,7 @@ def test_every_bit_that_flips_is_noticed_or_harmless(tmp_path: Path) -> None:
     rig = Rig(disk=10**6, folder=tmp_path)
     rig.ask([A, B])
     rig.tree.close()
-    whole = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    whole = {path: path.read_bytes() for path in states_in(tmp_path)}
     assert len(whole) == 2
     generator = random.Random(1)
     survived = 0
@@ -157,7 +193,7 @@ def test_a_file_cut_off_anywhere_is_a_miss(tmp_path: Path, length: int) -> None:
     rig = Rig(disk=10**6, folder=tmp_path)
     rig.ask([A])
     rig.tree.close()
-    (path,) = tmp_path.iterdir()
+    (path,) = states_in(tmp_path)
     data = path.read_bytes()
     assert len(data) > 300
     path.write_bytes(data[:length] if length < len(data) else data + b"more")
@@ -190,7 +226,7 @@ def test_what_another_process_removes_is_a_miss(tmp_path: Path) -> None:
     rig.ask([SYSTEM, A])
     rig.tree.close()
     first, second = Rig(disk=10**6, folder=tmp_path), Rig(disk=10**6, folder=tmp_path)
-    for path in tmp_path.iterdir():
+    for path in states_in(tmp_path):
         path.unlink()
     assert first.ask([SYSTEM, A]) == ["nowhere", "nowhere"]
     first.tree.close()
@@ -202,8 +238,8 @@ def test_the_same_state_under_two_names_is_held_once(tmp_path: Path) -> None:
     rig = Rig(disk=10**6, folder=tmp_path)
     rig.ask([A])
     rig.tree.close()
-    (path,) = tmp_path.iterdir()
-    (tmp_path / "copy.kv").write_bytes(path.read_bytes())
+    (path,) = states_in(tmp_path)
+    (path.parent / "copy.kv").write_bytes(path.read_bytes())
     rig = Rig(disk=10**6, folder=tmp_path)
     rig.check()
     assert rig.ask([A]) == ["disk"]
@@ -214,7 +250,7 @@ def test_a_smaller_limit_removes_the_least_valuable(tmp_path: Path) -> None:
     for document in (A, B, B, B, C, C):
         rig.ask([document])
     rig.tree.close()
-    size = max(path.stat().st_size for path in tmp_path.iterdir())
+    size = max(path.stat().st_size for path in states_in(tmp_path))
     rig = Rig(disk=2 * size, folder=tmp_path)
     rig.check()
     assert rig.held()[1] == {"b", "c"}
@@ -229,7 +265,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         store.put(node, STATE, 1.0)
-    assert list(tmp_path.iterdir()) == []
+    assert list(store.directory.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 def damage(folder: Path, place: int, how: str) -> None:
-    files = sorted(path for path in folder.iterdir())
+    files = sorted(folder.glob("*/*"))
     if not files:
         return
     path = files[place % len(files)]
