@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -43,6 +44,8 @@ def edge() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
         result: Any = edge.main(args=arguments, prog_name="edge", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -58,8 +61,21 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("edge: interrupted", err=True)
         code = 130
+    except SystemExit as stop:
+        # Click's way of saying that the reader of our output has gone (`edge ... | head`): not an error.
+        gone = isinstance(sys.stdout, click.utils.PacifyFlushWrapper)
+        code = 0 if gone else stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
-        # The reader of our output has gone (`edge ... | head`): not an error, but nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = 0
+    except OSError as error:
+        _discard_output()
+        what = f"{error.filename} cannot be used" if error.filename else "the output cannot be written"
+        click.echo(f"edge: {what}: {error.strerror or error}", err=True)
+        code = 2
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Nothing more can be written: not even what Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,6 +32,7 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _MODES = ("ranked", "top-k")
+_THREADS_PER_CORE, _THREADS = 4, 16
 _PROJECT_KEYS = frozenset({"memory", "threads", "mode", "threshold"})
 
 
@@ -101,8 +102,7 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", parse_size(self.memory))
-        if self.threads < 0:
-            raise ConfigError(f"threads must be 0 (all cores) or more, not {self.threads}")
+        _check_threads(self.threads)
         if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
@@ -197,8 +197,9 @@ def _convert(name: str, value: Any, source: str) -> Any:
             return parse_size(value)
         if name == "threads":
             number = None if isinstance(value, bool | float) else int(value)
-            if number is None or number < 0:
+            if number is None:
                 raise ValueError
+            _check_threads(number)
             return number
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ConfigError(f"{value!r} is not text")
@@ -210,4 +211,15 @@ def _convert(name: str, value: Any, source: str) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{name} ({source}): {error}") from None
     except (TypeError, ValueError):
-        raise ConfigError(f"{name} ({source}): a whole number of at least 0 is needed, not {value!r}") from None
+        raise ConfigError(f"{name} ({source}): a whole number is needed, not {value!r}") from None
+
+
+def _check_threads(number: int) -> None:
+    """Every thread has a stack and buffers of its own, so no more than can be of use are taken.
+
+    Raises:
+        ConfigError: there are too many, or less than none.
+    """
+    most = max(_THREADS, _THREADS_PER_CORE * (os.cpu_count() or 1))
+    if not 0 <= number <= most:
+        raise ConfigError(f"threads is 0 (one per physical core) or up to {most} on this machine, not {number}")

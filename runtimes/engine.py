@@ -19,7 +19,7 @@ from edge.arrangement import SLACK, Arrangement, Request, arrange, least
 from edge.budget import MemoryBudget
 from edge.chunking import HiddenStates, OffloadedStates, ResidentStates
 from edge.config import format_size
-from edge.errors import BudgetExceeded
+from edge.errors import BudgetExceeded, InputError
 from edge.forwarding import Observer, forward
 from edge.lanes import Lane
 from edge.models.layout import HEAD
@@ -104,6 +104,7 @@ class Engine:
         self.stats: RunStats | None = None
         self._scratch = scratch
         self._lock = threading.RLock()
+        self._closed = False
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
 
         chosen = load_runtime(runtime)
@@ -131,8 +132,14 @@ class Engine:
         self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
 
     def begin(self) -> None:
-        """Says that a request is coming: the first layers are read while its texts are tokenized."""
+        """Says that a request is coming: the first layers are read while its texts are tokenized.
+
+        Raises:
+            InputError: the engine has been closed.
+        """
         with self._lock:
+            if self._closed:
+                raise InputError(f"the model {self.model.name} has been closed")
             self.window.prefetch()
 
     def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
@@ -215,6 +222,7 @@ class Engine:
     def close(self) -> None:
         """Gives all memory back and closes the model."""
         with self._lock:
+            self._closed = True
             self.window.close()
             self.lane.close()
             self.embedding.close()

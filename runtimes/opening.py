@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
+from edge.errors import InputError
 from edge.models.packed import PackedModel
 from edge.resident import anonymous_resident
 from edge.runtimes.engine import Engine, Tuning, too_small
@@ -27,7 +28,10 @@ def open_engine(
     Raises:
         BudgetExceeded: the limit is too small; the error names the smallest that works.
         ConfigError: `memory` is no size.
+        InputError: `max_tokens` is less than 1.
     """
+    if max_tokens is not None and max_tokens < 1:
+        raise InputError(f"the longest sequence has at least 1 token, not {max_tokens}")
     limit = config.memory if memory is None else parse_size(memory)
     # A process that holds more than the limit already has no ledger to open; what it would need shows in a wide one.
     ledger = budget or MemoryBudget(max(limit, _WIDE) if limit < anonymous_resident() else limit)

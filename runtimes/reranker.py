@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
 from edge.errors import InputError
@@ -103,7 +105,7 @@ class Reranker:
         self.model = (
             chosen if isinstance(chosen, PackedModel) else resolve(chosen, kind="reranker", directory=directory)
         )
-        self.mode: Mode = mode or ("top-k" if config.mode == "top-k" else "ranked")
+        self.mode: Mode = _checked(config.mode if mode is None else mode)
         self._threshold = parse_threshold(config.threshold if threshold is None else threshold)
         self.calibration = Calibration.load(self.model.path, self.model.fingerprint)
         self.engine = open_engine(
@@ -152,11 +154,13 @@ class Reranker:
         Args:
             every_layer: look at the scores of layers, too, on which pruning would not.
         """
+        if isinstance(docs, str):
+            raise InputError("documents are a list of texts, not one text")
         k = len(docs) if top_k is None else top_k
-        if k <= 0 and top_k is not None:
-            raise InputError(f"the number of results must be at least 1, not {k}")
+        if top_k is not None and (not isinstance(top_k, int | np.integer) or top_k < 1):
+            raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
         batch = self.tokenize(query, docs)
-        mode = mode or self.mode
+        mode = self.mode if mode is None else _checked(mode)
         limit, first_layer = self._operating(k, mode, threshold, retrieved is not False)
         pruning = ProgressivePruning(k, mode=mode, threshold=limit, first_layer=first_layer, candidates=len(docs))
         pool = Pool(len(docs), retrieved=retrieved)
@@ -199,3 +203,11 @@ class Reranker:
         if value is not None:
             return value, point.first_layer if point is not None else 1
         return (point.threshold, point.first_layer) if point is not None else (math.inf, 1)
+
+
+def _checked(mode: str) -> Mode:
+    if mode == "ranked":
+        return "ranked"
+    if mode == "top-k":
+        return "top-k"
+    raise InputError(f"the mode is `ranked` or `top-k`, not {mode!r}")

@@ -30,7 +30,7 @@ class WriterLock:
         """Waits for other writers, and keeps them out while the block runs; the same thread may enter again.
 
         Raises:
-            StorageError: another writer did not finish in time.
+            StorageError: another writer did not finish in time, or the file cannot be used.
         """
         if not self._threads.acquire(timeout=self._seconds):
             raise self._busy("thread")
@@ -38,12 +38,8 @@ class WriterLock:
             if self._depth:
                 yield
                 return
-            db = sqlite3.connect(self._path, timeout=self._seconds, isolation_level=None)
+            db = self._opened()
             try:
-                try:
-                    db.execute("BEGIN EXCLUSIVE")
-                except sqlite3.OperationalError as error:
-                    raise self._busy("process") from error
                 self._depth = 1
                 try:
                     yield
@@ -53,6 +49,21 @@ class WriterLock:
                 db.close()
         finally:
             self._threads.release()
+
+    def _opened(self) -> sqlite3.Connection:
+        """The locked file."""
+        try:
+            db = sqlite3.connect(self._path, timeout=self._seconds, isolation_level=None)
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._path} cannot be opened: {error}") from error
+        try:
+            db.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            db.close()
+            if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise self._busy("process") from error
+            raise StorageError(f"{self._path} cannot be locked: {error}") from error
+        return db
 
     def _busy(self, who: str) -> StorageError:
         return StorageError(

@@ -244,9 +244,26 @@ def test_doctor_and_config(edge: Edge) -> None:
 
 
 def test_output_into_a_closed_pipe_is_no_error(edge: Edge, home: Path) -> None:
-    command = f'{sys.executable} -c "from edge.apps.cli import main; main()" models list | head -c 1 >/dev/null'
-    done = subprocess.run(command, shell=True, capture_output=True, cwd=home, env=edge.environment, check=False)
-    assert b"Traceback" not in done.stderr
+    verb = f'{sys.executable} -c "from edge.apps.cli import main; main()" models list'
+    for reader in ("head -c 1 >/dev/null", "true"):
+        command = ["bash", "-o", "pipefail", "-c", f"{verb} | {reader}"]
+        done = subprocess.run(command, capture_output=True, cwd=home, env=edge.environment, check=False)
+        assert b"Traceback" not in done.stderr
+        assert done.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_output_that_cannot_be_written_is_an_error(edge: Edge, home: Path) -> None:
+    command = [sys.executable, "-c", "from edge.apps.cli import main; main()", "models", "list"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=home, env=edge.environment, check=False)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines() == ["edge: the output cannot be written: No space left on device"]
+
+
+def test_a_character_that_the_terminal_does_not_have_is_replaced(edge: Edge) -> None:
+    done = edge("rerank", QUERY, "--docs", "-", stdin="café …\n".encode(), PYTHONIOENCODING="latin-1")
+    assert "café ?" in done.stdout.decode("latin-1")
 
 
 def test_help_of_every_verb_is_quick_and_says_something(edge: Edge) -> None:

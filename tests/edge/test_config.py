@@ -168,6 +168,7 @@ def test_a_folder_in_place_of_a_file_is_named(files: tuple[Path, Path]) -> None:
         "memory = -5",
         'threads = "two"',
         "threads = -1",
+        "threads = 100000",
         "threads = 1.5",
         "threads = true",
         "threads = [2]",

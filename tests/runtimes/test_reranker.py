@@ -177,6 +177,11 @@ def test_bad_input_is_one_sentence(packs: Callable[..., Path], open_reranker: Ca
         lambda: reranker.rank(QUERY, []),
         lambda: reranker.rank(QUERY, DOCS, 0),
         lambda: reranker.rank(QUERY, DOCS, -3),
+        lambda: reranker.rank(QUERY, DOCS, 1.5),  # type: ignore[arg-type]
+        lambda: reranker.rank(QUERY, "one text"),
+        lambda: reranker.rank(QUERY, DOCS, mode="top_k"),  # type: ignore[arg-type]
+        lambda: open_reranker(packs("tiny-bert"), mode="best"),
+        lambda: open_reranker(packs("tiny-bert"), max_tokens=-2),
         lambda: reranker.rank("half a pair \ud800", DOCS),
         lambda: reranker.rank(QUERY, ["fine", "half a pair \ud800"]),
     ):
@@ -185,6 +190,14 @@ def test_bad_input_is_one_sentence(packs: Callable[..., Path], open_reranker: Ca
         assert "\n" not in str(caught.value)
     assert len(reranker.rank(QUERY, DOCS, 2)) == 2, "it still works"
     assert reranker.rank(QUERY, ["word " * 5000])[0].score > 0, "a long document is cut"
+
+
+def test_a_closed_reranker_says_so(packs: Callable[..., Path], open_reranker: Callable[..., Reranker]) -> None:
+    reranker = open_reranker(packs("tiny-bert"))
+    reranker.rank(QUERY, DOCS)
+    reranker.close()
+    with pytest.raises(InputError, match="has been closed"):
+        reranker.rank(QUERY, DOCS)
 
 
 def test_an_embedder_is_refused(packs: Callable[..., Path]) -> None:

@@ -1,0 +1,45 @@
+"""One writer at a time; a lock that cannot be had says which it is."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from edge.apps.collection.lock import WriterLock
+from edge.errors import StorageError
+
+
+def test_a_second_writer_is_told_after_a_while(tmp_path: Path) -> None:
+    first, second = (WriterLock(tmp_path / "writer.lock", seconds=0.1) for _ in range(2))
+    with first(), first():
+        with pytest.raises(StorageError, match="another process has been changing"), second():
+            pass
+        refused: list[str] = []
+
+        def enter() -> None:
+            try:
+                with first():
+                    pass
+            except StorageError as error:
+                refused.append(str(error))
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert "another thread has been changing" in refused[0]
+    with second():
+        pass
+
+
+@pytest.mark.parametrize("in_the_way", ["folder", "text"])
+def test_a_file_that_is_no_lock_is_named(tmp_path: Path, in_the_way: str) -> None:
+    path = tmp_path / "writer.lock"
+    if in_the_way == "folder":
+        path.mkdir()
+    else:
+        path.write_text("not a database, and longer than a header of a hundred bytes would be " * 3)
+    lock = WriterLock(path, seconds=0.1)
+    with pytest.raises(StorageError, match=r"writer\.lock cannot be"), lock():
+        pass
