@@ -23,6 +23,7 @@ def show(resolved: bool, as_json: bool) -> None:
     """Print the settings in force here."""
     settings = Config.load()
     values = {f.name: getattr(settings, f.name) for f in fields(Config) if f.name != "sources"}
+    values["llm_key"] = "(set)" if settings.llm_key else ""
     values["models_dir"] = str(models_dir(settings.models_dir or None))
     values["scratch_dir"] = str(settings.scratch_path)
     if as_json:

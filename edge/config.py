@@ -79,6 +79,9 @@ class Config:
         reranker, embedder: model names or paths; empty takes the default models.
         llm: what writes answers: a GGUF file, the http:// address of a server on this machine, or `extractive` (also
             if empty), the best sentences of the documents.
+        llm_key: what the server asks for as a bearer token, if anything.
+        llm_remote: allows a server that is not this machine: questions and documents are sent there.
+        context: tokens that prompt and answer may have; 0 for what the model was trained for, at most 4,096.
         runtime: what executes layers: `onnx`, `numpy`, `mlx` or an installed plug-in.
         mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
@@ -93,6 +96,9 @@ class Config:
     reranker: str = ""
     embedder: str = ""
     llm: str = ""
+    llm_key: str = field(default="", repr=False)
+    llm_remote: bool = False
+    context: int = 0
     runtime: str = "onnx"
     mode: str = "ranked"
     threshold: str = "auto"
@@ -103,6 +109,8 @@ class Config:
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", parse_size(self.memory))
         _check_threads(self.threads)
+        if self.context < 0:
+            raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
         if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
@@ -201,6 +209,15 @@ def _convert(name: str, value: Any, source: str) -> Any:
                 raise ValueError
             _check_threads(number)
             return number
+        if name == "context":
+            if isinstance(value, bool | float) or int(value) < 0:
+                raise ValueError
+            return int(value)
+        if name == "llm_remote":
+            known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+            if str(value).casefold() not in known:
+                raise ConfigError(f"it is true or false, not {value!r}")
+            return known[str(value).casefold()]
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ConfigError(f"{value!r} is not text")
         if name == "threshold":
@@ -211,7 +228,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{name} ({source}): {error}") from None
     except (TypeError, ValueError):
-        raise ConfigError(f"{name} ({source}): a whole number is needed, not {value!r}") from None
+        raise ConfigError(f"{name} ({source}): a whole number of at least 0 is needed, not {value!r}") from None
 
 
 def _check_threads(number: int) -> None:

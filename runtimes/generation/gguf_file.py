@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,6 +43,9 @@ _LONGEST_LIST = 4096
 _TOKENS = "tokenizer.ggml.tokens"
 _NO_TEXT = ("bert", "no_vocab", "none")
 """Vocabularies of encoders, and none at all."""
+
+_BYTE_FALLBACK = "llama"
+"""The vocabulary whose tokenizer writes what it has no token for byte by byte, and ends the process if it cannot."""
 
 _MOST_AXES = 4
 _DEFAULT_ALIGNMENT = 32
@@ -178,6 +181,8 @@ class _Reader:
         self.file = file
         self.path = path
         self.size = os.fstat(file.fileno()).st_size
+        self.unwritable: set[bytes] = set()
+        """Bytes that the vocabulary has no token for."""
 
     def read(self) -> GGUFFile:
         magic = self.file.read(4)
@@ -194,6 +199,11 @@ class _Reader:
         metadata = dict(self._pair() for _ in range(pairs))
         if len(metadata) != pairs:
             raise ModelError(f"{self.path} is damaged: a metadata key stands there twice")
+        if metadata.get("tokenizer.ggml.model") == _BYTE_FALLBACK and self.unwritable:
+            raise ModelError(
+                f"{self.path} is damaged, or made without byte fallback: its vocabulary has no tokens for "
+                f"{len(self.unwritable)} of the 256 bytes, such as 0x{min(self.unwritable)[0]:02X}"
+            )
         extents = [self._tensor() for _ in range(tensors)]
         alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
@@ -260,9 +270,17 @@ class _Reader:
 
     def _count_tokens(self, count: int) -> int:
         """Passes over the vocabulary, whose tokens must differ."""
-        # llama.cpp reads them as far as their first zero byte.
-        tokens = (self._bytes(self._number("Q")).split(b"\0", 1)[0] for _ in range(count))
-        hashes = np.fromiter(map(hash, tokens), np.int64, count)
+        written = {f"<0x{byte:02X}>".encode(): bytes([byte]) for byte in range(256)}
+        self.unwritable = set(written.values())
+
+        def passed() -> Iterator[int]:
+            for _ in range(count):
+                # llama.cpp reads tokens as far as their first zero byte.
+                token = self._bytes(self._number("Q")).split(b"\0", 1)[0]
+                self.unwritable.discard(written.get(token, token))
+                yield hash(token)
+
+        hashes = np.fromiter(passed(), np.int64, count)
         if len(np.unique(hashes)) != count:
             raise ModelError(f"{self.path} is damaged: some of its {count:,} tokens are equal")
         return count

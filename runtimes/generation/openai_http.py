@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from edge.errors import CapabilityError, ConfigError, ModelError
+from edge.errors import CapabilityError, ConfigError, InputError, ModelError
 from edge.runtimes.generation.base import (
     Document,
     Finish,
@@ -27,6 +28,7 @@ from edge.runtimes.generation.base import (
     check_messages,
     numbered,
 )
+from edge.runtimes.generation.server_events import EventReader, ServerEvent, ServerFailed
 from edge.runtimes.generation.stopping import Stopping
 
 _BYTES_PER_TOKEN = 3.5
@@ -131,6 +133,11 @@ class OpenAIGenerator:
         turns = list(messages)
         used = sum(self.count(message.content) for message in turns)
         room = self.context - used - answer_room(self.context, max_tokens)
+        if used >= self.context:
+            raise InputError(
+                f"the conversation has about {used:,} tokens and the context of {self.name} holds {self.context:,}: "
+                f"ask for less, or say with --context (EDGE_CONTEXT) how many the server's model holds"
+            )
         texts: list[str] = []
         for number, document in enumerate(documents, 1):
             text = numbered(document, number)
@@ -150,93 +157,55 @@ class OpenAIGenerator:
         self, request: dict[str, Any], run: _Run, stopping: Stopping, cancel: threading.Event
     ) -> Iterator[Piece]:
         try:
-            for event in self._events(request):
-                if cancel.is_set():
-                    return
-                run.take(event)
-                for text, logprob in event.tokens:
-                    yield from stopping.push_text(text, None, logprob)
-                if stopping.stopped:
-                    run.finish = "stop"
-                    return
+            with EventReader(partial(self._client.stream, "POST", self._endpoint, json=request), self._check) as reader:
+                for event in self._events(reader, cancel):
+                    run.take(event)
+                    for text, logprob in event.tokens:
+                        yield from stopping.push_text(text, None, logprob)
+                    if stopping.stopped:
+                        run.finish = "stop"
+                        return
+            if cancel.is_set():
+                return
+            if run.finished is None and not reader.done:
+                raise ModelError(f"{self._endpoint} {_unfinished(reader)}")
             yield from stopping.finish()
-            run.finish = "length" if run.finish == "length" else "stop"
+            run.finish = run.finished or "stop"
         finally:
             self._stats = run.stats()
 
-    def _events(self, request: dict[str, Any]) -> Iterator[_Event]:
+    @property
+    def _endpoint(self) -> str:
+        return f"{self._url}/chat/completions"
+
+    def _check(self, response: Any) -> None:
+        if response.status_code != 200:
+            raise ModelError(f"{self._endpoint} answers {response.status_code}: {_reason(response.read())}")
+
+    def _events(self, reader: EventReader, cancel: threading.Event) -> Iterator[ServerEvent]:
         """The server's messages.
 
         Raises:
             ModelError: it cannot be reached, refuses, breaks off, or answers something else.
         """
-        url = f"{self._url}/chat/completions"
+        url = self._endpoint
         try:
-            with self._client.stream("POST", url, json=request) as response:
-                if response.status_code != 200:
-                    raise ModelError(f"{url} answers {response.status_code}: {_reason(response.read())}")
-                for line in response.iter_lines():
-                    if line.startswith("data:"):
-                        data = line[len("data:") :].strip()
-                        if data == "[DONE]":
-                            return
-                        event = json.loads(data)
-                        if "error" in event:
-                            raise ModelError(f"{url} failed while it answered: {_reason(data.encode())}")
-                        yield _Event.of(event)
-                raise ModelError(f"{url} broke off before the answer's end")
+            yield from reader.events(cancel)
+        except ServerFailed as error:
+            raise ModelError(f"{url} failed while it answered: {_reason(str(error).encode())}") from error
         except self._httpx.TimeoutException as error:
             raise ModelError(f"{url} gave no sign of life within {self._client.timeout.read:g} seconds") from error
+        except self._httpx.RemoteProtocolError as error:
+            raise ModelError(f"{url} broke off before the answer's end") from error
         except self._httpx.HTTPError as error:
             raise ModelError(f"{url} cannot be reached ({error}); is the server running?") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ModelError(f"{url} does not answer as an OpenAI-compatible server does: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """One message of the server.
-
-    Attributes:
-        tokens: text and log-probability of each; servers that give no log-probabilities give text alone.
-        finish: the reason, in the message that ends the answer.
-        usage: tokens of prompt, of those cached, and of the answer; in the last message, where the server counts.
-    """
-
-    tokens: tuple[tuple[str, float | None], ...]
-    finish: Finish | None
-    usage: tuple[int, int, int] | None
-
-    @classmethod
-    def of(cls, event: dict[str, Any]) -> _Event:
-        usage = event.get("usage")
-        counted = None
-        if usage:
-            details = usage.get("prompt_tokens_details") or {}
-            counts = usage["prompt_tokens"], details.get("cached_tokens") or 0, usage["completion_tokens"]
-            counted = int(counts[0]), int(counts[1]), int(counts[2])
-        if not event["choices"]:
-            return cls((), None, counted)
-        choice = event["choices"][0]
-        text = choice.get("delta", {}).get("content") or ""
-        known = [(str(token["token"]), float(token["logprob"])) for token in _logprobs(choice)]
-        tokens: tuple[tuple[str, float | None], ...] = ((text, None),) if text else ()
-        if text and "".join(token for token, _ in known) == text:
-            tokens = tuple(known)
-        elif text and len(known) == 1:  # a token that is part of a character has another text here
-            tokens = ((text, known[0][1]),)
-        reason = choice.get("finish_reason")
-        return cls(tokens, None if not reason else "length" if reason == "length" else "stop", counted)
-
-
-def _logprobs(choice: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    known: Sequence[dict[str, Any]] = (choice.get("logprobs") or {}).get("content") or ()
-    return known
-
-
 @dataclass(slots=True)
 class _Run:
-    """One answer under way."""
+    """One answer under way; `finished` is what the server said, `finish` what became of it."""
 
     called: float
     prompt: int
@@ -244,16 +213,17 @@ class _Run:
     first: float = 0.0
     cached: int = 0
     new: int = 0
+    finished: Finish | None = None
     finish: Finish = "cancelled"
 
-    def take(self, event: _Event) -> None:
+    def take(self, event: ServerEvent) -> None:
         """Counts an event."""
         if event.tokens:
             self.first = self.first or time.perf_counter()
             self.new += len(event.tokens)
         if event.usage:
             self.prompt, self.cached, self.new = event.usage
-        self.finish = event.finish or self.finish
+        self.finished = event.finish or self.finished
 
     def stats(self) -> GenerationStats:
         ended = time.perf_counter()
@@ -266,6 +236,14 @@ class _Run:
             dropped_documents=self.dropped,
             finish=self.finish,
         )
+
+
+def _unfinished(reader: EventReader) -> str:
+    """What is wrong with an answer that has no end."""
+    if reader.streamed:
+        return "broke off before the answer's end"
+    kind = reader.content_type.partition(";")[0] or "something of no type"
+    return f"does not stream: it answers with {kind}, and an OpenAI-compatible server with text/event-stream"
 
 
 def _reason(body: bytes) -> str:
@@ -296,5 +274,5 @@ def _check(url: str, remote: bool) -> None:
     if not loopback:
         raise ConfigError(
             f"{parts.hostname} is not this machine, and questions and documents would be sent there; "
-            f"allow it explicitly, or use an address such as http://127.0.0.1:8080/v1"
+            f"allow it with EDGE_LLM_REMOTE=1, or use an address such as http://127.0.0.1:8080/v1"
         )

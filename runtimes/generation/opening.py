@@ -20,12 +20,9 @@ def open_generator(
     config: Config,
     *,
     score: Score | None = None,
-    context: int = 0,
     kv_type: KVType = "f16",
     weights: Weights = "auto",
     thinking: bool = False,
-    key: str = "",
-    remote: bool = False,
     trace: Trace | None = None,
 ) -> Generator:
     """Opens a generator in `budget`.
@@ -35,8 +32,8 @@ def open_generator(
             end if it has several; `replay:` and the path of a recording; empty or `extractive` for the best sentences
             of the documents.
         score: judges sentences; needed for `extractive`.
-        context, kv_type, weights, thinking: see `LlamaGenerator`.
-        key, remote: see `OpenAIGenerator`.
+        config: its `context`, `llm_key` and `llm_remote` are those of a generator.
+        kv_type, weights, thinking: see `LlamaGenerator`.
 
     Raises:
         ModelError: the model or recording is missing or cannot be used.
@@ -53,7 +50,9 @@ def open_generator(
         from edge.runtimes.generation.openai_http import DEFAULT_CONTEXT, OpenAIGenerator
 
         url, _, model = text.partition("#")
-        return OpenAIGenerator(url, model=model, key=key, remote=remote, context=context or DEFAULT_CONTEXT)
+        return OpenAIGenerator(
+            url, model=model, key=config.llm_key, remote=config.llm_remote, context=config.context or DEFAULT_CONTEXT
+        )
     if text.startswith("replay:"):
         from edge.runtimes.generation.replay import ReplayGenerator
 
@@ -61,10 +60,10 @@ def open_generator(
     from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
     return LlamaGenerator(
-        spec,
+        Path(spec).expanduser(),
         budget,
         cache=config.scratch_path,
-        context=context,
+        context=config.context,
         kv_type=kv_type,
         weights=weights,
         threads=config.threads,

@@ -69,7 +69,7 @@ class PromptBuilder:
         if fixed >= self._context:
             raise InputError(
                 f"the conversation has {fixed:,} tokens but the context holds {self._context:,}, of which the answer "
-                f"needs some; shorten it, or take a larger context"
+                f"needs some; shorten it, or take a larger context (--context, EDGE_CONTEXT)"
             )
         path = [Segment("system", tuple(start))] if start else []
         room = self._context - fixed - answer_room(self._context, max_tokens)

@@ -100,6 +100,9 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "reranker": ("r", "r"),
         "embedder": ("e", "e"),
         "llm": ("l", "l"),
+        "llm_key": ("k", "k"),
+        "llm_remote": ("true", True),
+        "context": ("512", 512),
         "runtime": ("numpy", "numpy"),
         "mode": ("top-k", "top-k"),
         "threshold": ("0.5", "0.5"),
@@ -116,7 +119,19 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
 
 
 @pytest.mark.parametrize(
-    "key", ["reranker", "embedder", "llm", "runtime", "models_dir", "scratch_dir", "sources", "nonsense"]
+    "key",
+    [
+        "reranker",
+        "embedder",
+        "llm",
+        "llm_key",
+        "llm_remote",
+        "runtime",
+        "models_dir",
+        "scratch_dir",
+        "sources",
+        "nonsense",
+    ],
 )
 def test_a_project_file_cannot_set_what_a_cloned_folder_must_not(files: tuple[Path, Path], key: str) -> None:
     files[0].write_text(f'{key} = "x"', encoding="utf-8")
@@ -169,6 +184,8 @@ def test_a_folder_in_place_of_a_file_is_named(files: tuple[Path, Path]) -> None:
         'threads = "two"',
         "threads = -1",
         "threads = 100000",
+        "context = -1",
+        'llm_remote = "perhaps"',
         "threads = 1.5",
         "threads = true",
         "threads = [2]",

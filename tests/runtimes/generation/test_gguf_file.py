@@ -114,6 +114,9 @@ class Changed(RandomModel):
         yield from ((key, *change) for key, change in self.changes.items() if change is not None)
 
 
+WITHOUT_A_BYTE = [*(f"<0x{byte:02X}>" for byte in range(256) if byte != 10), *(f"t{n}" for n in range(769))]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -125,6 +128,7 @@ class Changed(RandomModel):
         ({"llama.attention.layer_norm_rms_epsilon": (6, float("nan"))}, "epsilon is nan"),
         ({"tokenizer.ggml.model": (8, "no_vocab")}, "no_vocab"),
         ({"tokenizer.ggml.tokens": (9, (8, ["a"] * 1024))}, "1,024 tokens are equal"),
+        ({"tokenizer.ggml.tokens": (9, (8, WITHOUT_A_BYTE))}, "no tokens for 1 of the 256 bytes, such as 0x0A"),
         ({"split.count": (4, 3)}, "3 parts"),
         ({"general.alignment": (4, 33)}, "alignment is 33"),
     ],
@@ -136,6 +140,12 @@ def test_what_would_end_the_process_is_refused(
     model = type("Model", (Changed,), {"changes": changes, "__slots__": ()})()
     with pytest.raises(ModelError, match=message):
         GGUFFile.open(model.write(tmp_path / "m.gguf"))
+
+
+def test_what_cannot_be_remembered_is_computed(gguf: Callable[..., Path], tmp_path: Path) -> None:
+    file = GGUFFile.open(gguf())
+    (tmp_path / "in the way").write_text("a file")
+    assert file_sha256(file, tmp_path / "in the way") == file.sha256()
 
 
 def test_hash_is_remembered_until_the_file_changes(

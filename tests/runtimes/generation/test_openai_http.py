@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from edge.errors import ConfigError, ModelError
+from edge.errors import ConfigError, InputError, ModelError
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.openai_http import OpenAIGenerator
 
@@ -30,6 +31,7 @@ class Server(ThreadingHTTPServer):
         self.lines: Sequence[str | bytes] = ()
         self.asked: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}
+        self.silence: threading.Event | None = None
 
     @property
     def url(self) -> str:
@@ -48,10 +50,15 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.asked.append({"path": self.path, **json.loads(body)})
         self.server.headers = dict(self.headers)
+        if self.server.silence is not None and not self.server.lines:
+            self.server.silence.wait(30)
         self.send_response(self.server.status)
         self.end_headers()
         for line in self.server.lines:
             self.wfile.write((line.encode() if isinstance(line, str) else line) + b"\n\n")
+        if self.server.silence is not None:
+            self.wfile.flush()
+            self.server.silence.wait(30)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -160,17 +167,81 @@ def test_cancelled(server: Server, generator: OpenAIGenerator) -> None:
         (200, ["data: []"], "does not answer as an OpenAI-compatible server"),
         (200, ['data: {"choices": [3]}'], "does not answer as an OpenAI-compatible server"),
         (200, ['data: {"choices": [{"delta": {"content": 5}, "logprobs": {"content": [7]}}]}'], "does not answer as"),
-        (200, ["hello"], "broke off"),
+        (200, ["hello"], "does not stream: it answers with something of no type"),
+        (200, ["data: " + "x" * (2 << 20)], "a message of more than"),
+        (200, [b"data: \xff\xfe"], "does not answer as"),
     ],
 )
 def test_what_servers_do_wrong(
-    server: Server, generator: OpenAIGenerator, status: int, lines: list[str], message: str
+    server: Server, generator: OpenAIGenerator, status: int, lines: list[str | bytes], message: str
 ) -> None:
     server.status, server.lines = status, lines
     with pytest.raises(ModelError, match=message):
         list(generator.stream(QUESTION, Sampling()))
     assert generator.stats is not None
     assert generator.stats.finish == "cancelled"
+
+
+def said(server: Server, generator: OpenAIGenerator, *lines: str | bytes) -> str:
+    server.lines = lines
+    return "".join(piece.text for piece in generator.stream(QUESTION, Sampling()))
+
+
+START = 'data: {"choices": [{"delta": {"content": "fine"}}]}'
+END = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}'
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (START, END),  # nothing after the reason
+        (START, "data: [DONE]"),  # no reason
+        (START, END, 'data: {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}', "data: [DONE]"),
+        (START, END, 'data: {"choices": null, "usage": {"prompt_tokens": 3, "completion_tokens": null}}'),
+        ('data: {"choices": [{"delta": null}]}', START, END),
+        ('data: {"error": null, "choices": [{"delta": {"content": "fine"}}]}', END),
+        ('data: {"choices": [{"delta": {"content": "fine"}, "logprobs": {"content": [{"token": "fine"}]}}]}', END),
+        (START, END.replace("data: ", "data:")),
+    ],
+)
+def test_what_servers_leave_out(server: Server, generator: OpenAIGenerator, lines: tuple[str, ...]) -> None:
+    assert said(server, generator, *lines) == "fine"
+    assert generator.stats is not None
+    assert generator.stats.finish == "stop"
+
+
+def test_characters_that_end_lines_elsewhere_are_text(server: Server, generator: OpenAIGenerator) -> None:
+    text = "one\u2028two\u0085three"
+    event = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=False)
+    assert said(server, generator, f"data: {event}", END) == text
+
+
+def test_half_a_character_can_be_written(server: Server, generator: OpenAIGenerator) -> None:
+    assert said(server, generator, START.replace("fine", r"a\ud83d"), END) == "a\ufffd"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_cancelled_while_the_server_is_silent(server: Server, generator: OpenAIGenerator, begun: bool) -> None:
+    """Before its answer begins, and in the middle."""
+    server.lines = [START] * begun
+    server.silence = threading.Event()
+    cancel = threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    started = time.perf_counter()
+    pieces = list(generator.stream(QUESTION, Sampling(), cancel=cancel))
+    assert time.perf_counter() - started < 5, "the server stays silent for 30 s"
+    assert [piece.text for piece in pieces] == ["fine"] * begun
+    assert generator.stats is not None
+    assert generator.stats.finish == "cancelled"
+    server.silence.set()
+
+
+def test_a_conversation_beyond_the_context_is_refused(server: Server) -> None:
+    generator = OpenAIGenerator(server.url, context=50)
+    with pytest.raises(InputError, match=r"about 115 tokens and the context of .* holds 50"):
+        list(generator.stream([Message("user", "why " * 100)], Sampling()))
+    assert not server.asked
+    generator.close()
 
 
 def test_no_server(server: Server) -> None:

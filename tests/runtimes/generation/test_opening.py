@@ -39,17 +39,17 @@ def test_recording(budget: MemoryBudget, tmp_path: Path) -> None:
 
 def test_server(budget: MemoryBudget) -> None:
     pytest.importorskip("httpx")
-    generator = open_generator("http://127.0.0.1:8080/v1#small", budget, Config(), context=999)
+    generator = open_generator("http://127.0.0.1:8080/v1#small", budget, Config(context=999, llm_key="secret"))
     assert (generator.name, generator.context) == ("small", 999)
     generator.close()
     with pytest.raises(ConfigError, match="not this machine"):
         open_generator("https://example.com/v1", budget, Config())
-    open_generator("https://example.com/v1", budget, Config(), remote=True).close()
+    open_generator("https://example.com/v1", budget, Config(llm_remote=True)).close()
 
 
 def test_model_file(budget: MemoryBudget, gguf: Callable[..., Path], tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
-    generator = open_generator(gguf(), budget, Config(threads=1, scratch_dir=str(tmp_path)), context=512)
+    generator = open_generator(gguf(), budget, Config(threads=1, scratch_dir=str(tmp_path), context=512))
     assert (generator.name, generator.context) == (gguf().name, 512)
     generator.close()
     with pytest.raises(ModelError, match="there is no file"):

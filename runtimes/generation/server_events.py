@@ -1,0 +1,180 @@
+"""What a server that speaks OpenAI's chat completions streams: its messages, and a thread that waits for them."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from edge.runtimes.generation.base import Finish
+
+_LONGEST_LINE = 1 << 20
+"""Bytes of a message; more is no token of an answer."""
+
+_WAITING = 64
+"""Messages read before somebody takes them."""
+
+_LOOK_S = 0.1
+"""Between looks at whether the answer is still wanted."""
+
+
+class ServerFailed(Exception):
+    """The server said so in the middle of its answer; the message is its."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One message of the server.
+
+    Attributes:
+        tokens: text and log-probability of each; servers that give no log-probabilities give text alone.
+        finish: the reason, in the message that ends the answer.
+        usage: tokens of prompt, of those cached, and of the answer; in the last message, where the server counts.
+    """
+
+    tokens: tuple[tuple[str, float | None], ...]
+    finish: Finish | None
+    usage: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, event: dict[str, Any]) -> ServerEvent:
+        """Reads a message; what servers leave out or set to null is not there.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is none.
+        """
+        choices = event.get("choices") or ()
+        usage = _counted(event.get("usage") or {})
+        if not choices:
+            return cls((), None, usage)
+        choice = choices[0]
+        text = _whole_characters((choice.get("delta") or {}).get("content") or "")
+        known = [(_whole_characters(token["token"]), token.get("logprob")) for token in _logprobs(choice)]
+        tokens: tuple[tuple[str, float | None], ...] = ((text, None),) if text else ()
+        if text and "".join(token for token, _ in known) == text:
+            tokens = tuple((token, _number(logprob)) for token, logprob in known)
+        elif text and len(known) == 1:  # a token that is part of a character has another text here
+            tokens = ((text, _number(known[0][1])),)
+        reason = choice.get("finish_reason")
+        return cls(tokens, None if not reason else "length" if reason == "length" else "stop", usage)
+
+
+class EventReader(AbstractContextManager["EventReader"]):
+    """Reads an answer on a thread of its own, so that an answer nobody wants any more ends at once, however long the
+    server is silent."""
+
+    def __init__(self, request: Callable[[], AbstractContextManager[Any]], check: Callable[[Any], None]) -> None:
+        """
+        Args:
+            request: sends the question; gives an `httpx.Response` whose body has not been read.
+            check: called with the response; raises where it is no answer.
+        """
+        self._request = request
+        self._check = check
+        self._found: queue.Queue[ServerEvent | BaseException | None] = queue.Queue(_WAITING)
+        self._ended = threading.Event()
+        self._response: Any = None
+        self.content_type = ""
+        """Of the response; empty before there is one."""
+        self.streamed = False
+        """Whether a message has come."""
+        self.done = False
+        """Whether the server said that this was all."""
+        threading.Thread(target=self._read, name="edge-server", daemon=True).start()
+
+    def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
+        """The messages as they come; ends with the stream, or soon after `cancel` is set.
+
+        Raises:
+            Whatever reading met.
+        """
+        while not cancel.is_set():
+            try:
+                found = self._found.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            if found is None:
+                return
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+
+    def __exit__(self, *error: object) -> None:
+        """Ends the connection; the server notices and stops writing."""
+        self._ended.set()
+        response = self._response
+        if response is not None:
+            with suppress(KeyError, AttributeError, OSError):
+                # A read that waits in another thread is only woken by shutting the socket down.
+                response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        last: BaseException | None = None
+        try:
+            with self._request() as response:
+                self._response = response
+                self.content_type = response.headers.get("content-type", "")
+                self._check(response)
+                for data in _messages(response.iter_bytes()):
+                    if data == "[DONE]":
+                        self.done = True
+                    if self.done or self._ended.is_set():
+                        break
+                    self.streamed = True
+                    event = json.loads(data)
+                    if event.get("error"):
+                        raise ServerFailed(data)
+                    self._hand_over(ServerEvent.of(event))
+        except BaseException as error:
+            last = error
+        self._hand_over(last)
+
+    def _hand_over(self, item: ServerEvent | BaseException | None) -> None:
+        while not self._ended.is_set():
+            with suppress(queue.Full):
+                self._found.put(item, timeout=_LOOK_S)
+                return
+
+
+def _messages(parts: Iterator[bytes]) -> Iterator[str]:
+    """The data of server-sent events. Lines end at line feeds alone: JSON may hold what else ends lines in Unicode.
+
+    Raises:
+        ValueError: a line is endless, or no UTF-8.
+    """
+    held = b""
+    for part in parts:
+        *lines, held = (held + part).split(b"\n")
+        if len(held) > _LONGEST_LINE:
+            raise ValueError(f"a message of more than {_LONGEST_LINE:,} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[len(b"data:") :].strip().decode()
+    if held.startswith(b"data:"):
+        yield held[len(b"data:") :].strip().decode()
+
+
+def _logprobs(choice: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    known: Sequence[dict[str, Any]] = (choice.get("logprobs") or {}).get("content") or ()
+    return known
+
+
+def _number(logprob: Any) -> float | None:
+    return None if logprob is None else float(logprob)
+
+
+def _counted(usage: dict[str, Any]) -> tuple[int, int, int] | None:
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if counts[0] is None or counts[1] is None:
+        return None
+    return int(counts[0]), int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0), int(counts[1])
+
+
+def _whole_characters(text: str) -> str:
+    """A text that can be written: half a character, which JSON may hold, becomes a replacement mark."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
