@@ -45,6 +45,7 @@ class AnswerStats:
         generate_s, embed_s, search_s, rerank_s: time in each kind of step.
         generations, rounds, queries: how many of each.
         prompt_tokens, cached_tokens, new_tokens: of all generations; cached ones had their KV states reused.
+        dropped: passages that the context did not hold, counted for every generation they were left out of.
         best_relevance, floor: the best passage's relevance and what it needs; None without reranking.
         lists_probed, lists_ready, bytes_read: parts of IVF lists searched, those in memory or on their way when the
             search began, bytes that searches had to read.
@@ -70,6 +71,7 @@ class AnswerStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     new_tokens: int = 0
+    dropped: int = 0
     best_relevance: float | None = None
     floor: float | None = None
     lists_probed: int = 0
@@ -92,7 +94,7 @@ _COUNTERS = {
     "generations": "assistant.generations", "generate_s": "assistant.generate_s", "embed_s": "assistant.embed_s",
     "search_s": "assistant.search_s", "rerank_s": "assistant.rerank_s", "rounds": "assistant.rounds",
     "queries": "assistant.queries", "prompt_tokens": "assistant.prompt_tokens",
-    "cached_tokens": "assistant.cached_tokens", "new_tokens": "assistant.new_tokens",
+    "cached_tokens": "assistant.cached_tokens", "new_tokens": "assistant.new_tokens", "dropped": "assistant.dropped",
     "bytes_read": "index.bytes_read", "lists_ready": "index.hits", "lists_ahead": "lists.ahead",
     "stall_s": "disk.stall_s", "hidden_s": "disk.hidden_s",
 }  # fmt: skip

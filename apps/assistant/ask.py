@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from edge.apps.assistant.options import assistant_options, opened, shown
+from edge.apps.assistant.options import assistant_options, interruptible, opened, shown, warned
 from edge.apps.assistant.presentation import cited, figures
 from edge.apps.options import engine_options, report_options
 from edge.errors import InputError
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 def ask(question: str, as_json: bool, stats: bool, trace: Path | None, **chosen: Any) -> int:
     """Answer QUESTION (- reads it from stdin) from the indexed documents, with citations.
 
-    Exit code 0: answered; 1: not in the documents; 2: error.
+    Exit code 0: answered; 1: not in the documents; 2: error; 130: interrupted, with what was written until then.
     """
     with ResidentWatch() as watch:
         if question == "-":
@@ -36,9 +36,12 @@ def ask(question: str, as_json: bool, stats: bool, trace: Path | None, **chosen:
         recorder = Trace(events=trace is not None)
         with opened(recorder, **chosen) as assistant:
             stream = assistant.stream(question)
-            if not as_json:
+            if as_json:
+                with stream, interruptible(stream):
+                    answer = stream.answer
+            else:
                 shown(stream)
-            answer = stream.answer
+                answer = stream.answer
         watch.sample()
         answer = replace(answer, stats=replace(answer.stats, peak_resident=watch.high_water))
     if trace is not None:
@@ -47,6 +50,7 @@ def ask(question: str, as_json: bool, stats: bool, trace: Path | None, **chosen:
         click.echo(json.dumps(answer.to_json(), ensure_ascii=False))
     elif answer.citations:
         click.echo("\n" + "\n".join(cited(answer.citations)))
+    warned(answer)
     if stats:
         click.echo("\n".join(figures(answer.stats)), err=True)
     if answer.stats.interrupted:

@@ -15,7 +15,7 @@ from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.opening import open_llm
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.stream import AnswerStream, Turns
+from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.collection import Collection
 from edge.config import Config
@@ -114,7 +114,9 @@ class Assistant:
         return Conversation(lambda question, turns, keep: self._stream(question, turns, keep, options))
 
     def close(self) -> None:
-        """Closes what was opened here, and keeps what was learned about times."""
+        """Closes what was opened here, and keeps what was learned about times. Ends an answer that was not read to its
+        end: closing the generator under it would wait for it."""
+        self._turns.end()
         self.times.save()
         self._opened.close()
 
@@ -136,10 +138,10 @@ class Assistant:
             pipeline=self.pipeline, times=self.times, reranking=self._reranking,
         )  # fmt: skip
 
-        def write(stream: AnswerStream) -> Iterator[str]:
-            stream.question = asked.strip()
-            stream.question = _standalone(asked.strip(), turns, steps)
-            yield from self._write(stream.question, steps)
+        def write(writing: Writing) -> Texts:
+            writing.question = asked.strip()
+            writing.question = _standalone(asked.strip(), turns, steps)
+            yield from self._write(writing.question, steps)
 
         def done(answer: Answer) -> None:
             keep(Turn(asked, answer.stats.question, answer))

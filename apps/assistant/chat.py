@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,8 +13,9 @@ import click
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.conversation import Conversation
-from edge.apps.assistant.options import assistant_options, opened, shown
+from edge.apps.assistant.options import assistant_options, interruptible, opened, shown, warned
 from edge.apps.assistant.presentation import cited, figures, reasons
+from edge.apps.assistant.stream import AnswerStream
 from edge.apps.options import engine_options
 from edge.errors import EdgeError
 from edge.trace import Trace
@@ -27,41 +29,57 @@ _HELP = """/sources  the passages of the last answer
 @click.command()
 @assistant_options
 @engine_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, a line each.")
 @click.option("--stats", is_flag=True, help="Print figures after each answer, to stderr.")
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a Perfetto trace here.")
-def chat(stats: bool, trace: Path | None, **chosen: Any) -> None:
-    """Talk about the indexed documents: a question per line; /help lists commands."""
+def chat(as_json: bool, stats: bool, trace: Path | None, **chosen: Any) -> None:
+    """Talk about the indexed documents: a question per line; /help lists commands. Ctrl-C ends an answer, Ctrl-D or
+    /quit the conversation."""
     recorder = Trace(events=trace is not None)
     try:
         with opened(recorder, **chosen) as assistant:
-            _talk(assistant, stats)
+            _talk(assistant, as_json, stats)
     finally:
         if trace is not None:
             recorder.write(trace)
 
 
-def _talk(assistant: Assistant, stats: bool) -> None:
+def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
     conversation = assistant.chat()
     for line in _lines():
-        if line.startswith("/"):
-            if line == "/quit":
-                return
-            if line == "/new":
-                conversation = assistant.chat()
-            else:
-                _command(line, conversation)
+        if line == "/quit":
+            return
+        if line == "/new":
+            conversation = assistant.chat()
             continue
         try:
-            shown(conversation.stream(line))
+            if line.startswith("/"):
+                _command(line, conversation, as_json)
+            else:
+                _answer(conversation.stream(line), as_json, stats)
         except EdgeError as error:  # the conversation goes on
             click.echo(f"edge: {error}", err=True)
-            continue
-        answer = conversation.turns[-1].answer
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():  # nobody is there to go on
+                raise
+            click.echo("edge: interrupted", err=True)
+
+
+def _answer(stream: AnswerStream, as_json: bool, stats: bool) -> None:
+    """Prints an answer, with its sources or as JSON."""
+    if as_json:
+        with stream, interruptible(stream):
+            answer = stream.answer
+        click.echo(json.dumps(answer.to_json(), ensure_ascii=False))
+    else:
+        shown(stream)
+        answer = stream.answer
         if answer.citations:
             click.echo("\n" + "\n".join(cited(answer.citations)))
         click.echo("")
-        if stats:
-            click.echo("\n".join(figures(answer.stats)), err=True)
+    warned(answer)
+    if stats:
+        click.echo("\n".join(figures(answer.stats)), err=True)
 
 
 def _lines() -> Iterator[str]:
@@ -80,17 +98,21 @@ def _lines() -> Iterator[str]:
         except EOFError:
             click.echo("", err=True)
             return
+        except KeyboardInterrupt:  # a fresh line, as in a shell
+            click.echo("\nCtrl-D or /quit ends", err=True)
+            continue
         if line:
             yield line
 
 
-def _command(line: str, conversation: Conversation) -> None:
+def _command(line: str, conversation: Conversation, as_json: bool) -> None:
+    """Does what a line that begins with / says; with `as_json`, stdout is left to answers."""
     if line not in ("/sources", "/why"):
-        click.echo(_HELP, err=line != "/help")
+        click.echo(_HELP, err=as_json or line != "/help")
     elif not conversation.turns:
         click.echo("nothing has been asked yet", err=True)
     elif line == "/sources":
         lines = list(cited(conversation.turns[-1].answer.citations, quotes=True))
-        click.echo("\n".join(lines or ["the last answer has no sources"]))
+        click.echo("\n".join(lines or ["the last answer has no sources"]), err=as_json)
     else:
-        click.echo("\n".join(reasons(conversation.turns[-1].answer)))
+        click.echo("\n".join(reasons(conversation.turns[-1].answer)), err=as_json)

@@ -37,29 +37,34 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
     said = ""
     last = ""
     retrievals = 1
-    while passages and steps.generator.count(said) < steps.options.max_tokens:
-        draft = _sentence(question, said, passages, steps, ahead=[question, last] if last else [question])
+    left = steps.options.max_tokens
+    while passages and left > 0:
+        draft = _sentence(question, said, passages, steps, left, ahead=[question, last] if last else [question])
         if not _text(draft).strip():
+            steps.check_replied()
             return
         if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
             retrievals += 1
             found = steps.retrieve(question, [Query.of(query or question)], rank_by=f"{question} {query}".strip())
             passages = steps.gathered(found, passages)
-            draft = _sentence(question, said, passages, steps)
-        last = steps.shown(_text(draft), passages)
+            draft = _sentence(question, said, passages, steps, left)
+        left -= len(draft)
+        last = steps.shown(_text(draft), steps.given)
         if replies.refused(last):
             raise NotInDocuments
+        if not last.strip():  # nothing but marks of passages that there are not: it would be written again and again
+            return
         shown = f" {last.lstrip()}" if said and not said[-1].isspace() and not last[:1].isspace() else last
         said += shown
         yield shown
 
 
 def _sentence(
-    question: str, said: str, passages: Sequence[Hit], steps: Steps, ahead: Sequence[str] = ()
+    question: str, said: str, passages: Sequence[Hit], steps: Steps, left: int, ahead: Sequence[str] = ()
 ) -> list[Piece]:
-    """The next sentence's tokens; none when the answer has ended."""
+    """The next sentence's tokens, at most `left`; none when the answer has ended."""
     begun = steps.citations.prompted(said, passages)
-    prompt = prompts.answer(question, name="sentence", begun=begun, max_tokens=_SENTENCE_TOKENS)
+    prompt = prompts.answer(question, name="sentence", begun=begun, max_tokens=min(_SENTENCE_TOKENS, left))
     pieces: list[Piece] = []
     sampling = steps.sampling(prompt)
     with closing(steps.stream(prompt, passages, ahead=ahead, becoming=_so_far, sampling=sampling)) as stream:
@@ -70,7 +75,7 @@ def _sentence(
                     f"use another pipeline, or a GGUF model"
                 )
             pieces.append(piece)
-            if len(replies.sentences(_text(pieces))) > 1:
+            if len(pieces) > 1 and len(replies.sentences(_text(pieces))) > 1:
                 pieces.pop()  # the token that begins the sentence after
                 break
     return pieces

@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
+from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.presentation import notices
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
@@ -45,6 +47,8 @@ def assistant_options(command: Command) -> Command:
         click.option("--filter", "filters", multiple=True, metavar="KEY:VALUE",
                      help="Which files: path:GLOB, type:KIND, after:DATE, before:DATE, larger:SIZE, smaller:SIZE."),
         collection_option,
+        click.option("--context", type=int,
+                     help="Tokens of prompt and answer together (0: what the model was trained for, at most 4,096)."),
         click.option("--llm", metavar="MODEL",
                      help="FILE.gguf, the http:// address of a server on this machine, or extractive: the best "
                      "sentences of the documents (the default, unless EDGE_LLM or the user's file say otherwise)."),
@@ -57,7 +61,7 @@ def assistant_options(command: Command) -> Command:
 @contextmanager
 def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
     """The assistant that the options of a command line describe."""
-    config = configure(**{name: chosen[name] for name in ("memory", "runtime", "threads", "llm")})
+    config = configure(**{name: chosen[name] for name in ("memory", "runtime", "threads", "llm", "context")})
     options = AskOptions(
         passages=chosen["passages"],
         pool=max(_DEFAULTS.pool, chosen["passages"]),
@@ -81,15 +85,21 @@ def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
 
 def shown(stream: AnswerStream) -> None:
     """Prints an answer as it is written. The first Ctrl-C ends it before its next token, a second one at once; what was
-    written stays."""
-    with stream, _interruptible(stream):
-        for text in stream:
-            click.echo(text, nl=False)
-    click.echo()
+    written stays, on lines of its own."""
+    written = False
+    try:
+        with stream, interruptible(stream):
+            for text in stream:
+                click.echo(text, nl=False)
+                written = True
+    finally:
+        if written:
+            click.echo()
 
 
 @contextmanager
-def _interruptible(stream: AnswerStream) -> Iterator[None]:
+def interruptible(stream: AnswerStream) -> Iterator[None]:
+    """Within it the first Ctrl-C ends the answer before its next token; a second one is a `KeyboardInterrupt`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -103,3 +113,9 @@ def _interruptible(stream: AnswerStream) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def warned(answer: Answer) -> None:
+    """Says on stderr what somebody should know who trusts an answer."""
+    for line in notices(answer.stats):
+        click.echo(f"edge: {line}", err=True)

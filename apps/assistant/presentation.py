@@ -25,6 +25,16 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
             yield f'    "{citation.quote}"{score}'
 
 
+def notices(stats: AnswerStats) -> Iterator[str]:
+    """What somebody should know who trusts an answer, a line each."""
+    if stats.dropped:
+        passages = "1 passage was" if stats.dropped == 1 else f"{stats.dropped} passages were"
+        yield (
+            f"{passages} left out, since the context of {stats.generator} does not hold more beside the answer; "
+            f"ask for fewer (-n), or take a larger context (--context)"
+        )
+
+
 def figures(stats: AnswerStats) -> Iterator[str]:
     """The figures of an answer, a line each."""
     probed = max(1, stats.lists_probed)
@@ -42,7 +52,8 @@ def figures(stats: AnswerStats) -> Iterator[str]:
     yield f"disk     {stats.stall_s * 1e3:.0f} ms waited for, {stats.hidden_s * 1e3:.0f} ms hidden"
     yield (
         f"generate {stats.generations} times, {stats.generate_s:.2f} s: {stats.prompt_tokens:,} prompt tokens, "
-        f"{stats.cached_tokens / max(1, stats.prompt_tokens):.0%} of them cached; {stats.new_tokens:,} new"
+        f"{stats.cached_tokens / max(1, stats.prompt_tokens):.0%} of them cached; {stats.new_tokens:,} new; "
+        f"{stats.dropped} passages left out"
     )
     if stats.placement:
         yield f"model    {stats.placement}"

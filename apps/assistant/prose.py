@@ -38,7 +38,7 @@ def prose(text: str) -> str:
     code: list[str] = []
     last = ""
     for line in [*lines, "."]:
-        if _CODE.match(line) and not _goes_on(last, line):
+        if _CODE.match(line) and not continues(last, line):
             code.append(line)
             last = ""
         elif not line.strip():
@@ -46,7 +46,7 @@ def prose(text: str) -> str:
         else:
             _add_code(units, code)
             code = []
-            if _goes_on(last, line):
+            if continues(last, line):
                 units[-1] += " " + line.strip()
             else:
                 units.append(line.strip())
@@ -57,7 +57,7 @@ def prose(text: str) -> str:
     return "\n\n".join(_LONE_MARK.sub(r"`\1`", unit) for unit in units)
 
 
-def _goes_on(last: str, line: str) -> bool:
+def continues(last: str, line: str) -> bool:
     """Whether a line continues the sentence of the one before."""
     if not last or _ENDED.search(last) or _ITEM.match(line) or line == ".":
         return False

@@ -11,7 +11,7 @@ _WORD = re.compile(r"[^\W_]+")
 _NUMBER = re.compile(r"\d+")
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.):]|[a-z][.)])\s+", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:sub-?question|question|query|q)\s*\d*\s*[:.)]\s*", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’»)\]]*\s+(?=[\"'“„«(\[]?([^\W_]))|(?<=[。！？])[”’」』)]*\s*")
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|e\.g|i\.e|etc|vs|cf|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|approx|resp)\.$")
 
 _YES = {"yes", "y", "true", "correct", "fully", "full", "completely", "sure"}
@@ -82,8 +82,8 @@ def sentences(text: str) -> list[str]:
     found: list[str] = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        piece = text[start : match.start()]
-        if _ABBREVIATION.search(piece):
+        begins = match[1] or ""
+        if begins.islower() or _ABBREVIATION.search(text[start : match.start()]):
             continue
         found.append(text[start : match.end()].strip())
         start = match.end()

@@ -42,6 +42,7 @@ def self_rag(question: str, steps: Steps) -> Iterator[str]:
 def _draft(question: str, passage: Hit, steps: Steps) -> str:
     """An answer from one passage; empty if it holds none."""
     text = steps.write(prompts.answer(question, name="draft"), [passage])
+    steps.check_replied()
     return "" if replies.refused(text) else text
 
 

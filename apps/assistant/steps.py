@@ -14,27 +14,32 @@ import numpy as np
 from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import AskOptions, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.citations import Citations
+from edge.apps.assistant.context import documents_read
 from edge.apps.assistant.foresight import Becoming, Foresight, Query
+from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.refusal import Refusal
+from edge.apps.assistant.thinking import Thinking
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.hits import Hit
 from edge.apps.store.fusion import reciprocal_rank_fusion
+from edge.errors import InputError
 from edge.expectation import Expected
-from edge.runtimes.generation.base import Document, Generator, Piece, Sampling
+from edge.runtimes.generation.base import Document, GenerationStats, Generator, Piece, Sampling
+from edge.runtimes.generation.extractive import Quoted
 
 
 class Steps:
     """The steps of one answer.
 
     Counters (in `trace`): `assistant.generations`, `.generate_s`, `.prompt_tokens`, `.cached_tokens`, `.new_tokens`,
-    `.rounds`, `.queries`, `.embed_s`, `.search_s`, `.rerank_s`.
+    `.dropped` (passages), `.rounds`, `.queries`, `.embed_s`, `.search_s`, `.rerank_s`.
 
     Attributes:
         options: how the question is to be answered.
         citations: passages the answer refers to so far.
         rounds: retrievals so far.
-        given: passages that the last generation was given.
+        given: passages that the last generation was given: those its context holds.
         cancel: set, it ends the answer at the next step or token.
     """
 
@@ -63,6 +68,7 @@ class Steps:
         self.trace = library.trace
         self.pipeline = pipeline
         self._foresight = Foresight(library, self._vectors)
+        self._thinking = Thinking()
         self._times = times
         self._reranking = reranking
 
@@ -98,31 +104,51 @@ class Steps:
 
         Raises:
             Cancelled: the question was withdrawn; pieces written before have been handed over.
+            InputError: none of the passages fits the context.
         """
         self._go_on()
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
         documents = [_document(hit) for hit in passages]
+        self.given = passages[: documents_read(self.generator, prompt.messages, documents, sampling)]
         looking = bool(ahead) and self.options.lookahead
         if looking:
             self._foresight.begin(ahead, self.expect(prompt, passages))
         written: list[str] = []
+        self._thinking = thinking = Thinking()
+        before = self.generator.stats
         started = time.perf_counter()
         first = 0.0
         new = 0
         try:
             with self._timed("generate", prompt.name, "generation"):
-                for piece in self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel):
+                for token in self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel):
                     first = first or time.perf_counter() - started
                     new += 1
-                    yield piece
-                    if looking and becoming is not None:
-                        written.append(piece.text)
-                        self._foresight.follow(becoming, "".join(written))
+                    for piece in [token] if isinstance(token, Quoted) else thinking.feed(token):
+                        yield piece
+                        if looking and becoming is not None:
+                            written.append(piece.text)
+                            self._foresight.follow(becoming, "".join(written))
+                yield from thinking.finish()
         finally:
-            self._record(prompt, new, first, time.perf_counter() - started)
-            dropped = self.generator.stats.dropped_documents if self.generator.stats is not None else 0
-            self.given = passages[: len(passages) - dropped]
+            stats = self.generator.stats
+            self._record(prompt, stats if stats is not before else None, new, first, time.perf_counter() - started)
+            if stats is not None and stats is not before:
+                self.given = passages[: len(passages) - stats.dropped_documents]
+            self.trace.count("assistant.dropped", len(passages) - len(self.given))
         self._go_on()
+
+    def check_replied(self) -> None:
+        """Checks that the last reply was not all thinking, since an empty one means something else then.
+
+        Raises:
+            InputError: it was.
+        """
+        if self._thinking.under_way:
+            raise InputError(
+                f"{self.generator.name} was still thinking when its {self.options.max_tokens:,} tokens were used up, "
+                f"and had not begun to answer: allow more (--max-tokens), or take a model that does not think"
+            )
 
     @property
     def finished(self) -> bool:
@@ -136,7 +162,11 @@ class Steps:
         return self._times.expect(self.generator.name, self.pipeline, prompt.name, tokens)
 
     def shown(self, text: str, passages: Sequence[Hit]) -> str:
-        """A whole reply as it is shown: with the answer's own citation numbers."""
+        """A whole reply as it is shown: with the answer's own citation numbers.
+
+        Args:
+            passages: what it was written from: `given`, unless something else was written since.
+        """
         self.given = passages
         reader = self.citations.reader(passages)
         return reader.feed(text) + reader.finish()
@@ -146,17 +176,19 @@ class Steps:
 
         Raises:
             NotInDocuments: there are no passages, or the generator finds no answer in them.
+            InputError: none of the passages fits the context, or the generator only thought.
         """
         if not passages:
             raise NotInDocuments
-        reader = self.citations.reader(passages)
+        reader: MarkReader | None = None
         refusal = Refusal()
-        written = False
         for piece in self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt)):
-            written = True
-            if text := reader.feed(refusal.feed(piece.text)):
+            reader = reader or self.citations.reader(self.given)  # known when the generation has begun
+            quoted = isinstance(piece, Quoted)
+            if text := reader.feed(piece.text if quoted else refusal.feed(piece.text), quoted=quoted):
                 yield text
-        if refusal.said or not written:
+        self.check_replied()
+        if refusal.said or reader is None:
             raise NotInDocuments
         if text := reader.feed(refusal.finish()):
             yield text
@@ -285,8 +317,7 @@ class Steps:
         self.trace.count("assistant.rounds")
         self.trace.count("assistant.queries", len(queries))
 
-    def _record(self, prompt: Prompt, new: int, first: float, seconds: float) -> None:
-        stats = self.generator.stats
+    def _record(self, prompt: Prompt, stats: GenerationStats | None, new: int, first: float, seconds: float) -> None:
         self.trace.count("assistant.generations")
         self.trace.count("assistant.new_tokens", new)
         if stats is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge.errors import InputError
 from edge.runtimes.generation.base import (
@@ -25,6 +25,11 @@ Score = Callable[[str, Sequence[str]], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
+class Quoted(Piece):
+    """A word of a document, as it stands there: brackets in it are no citation."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Candidate:
     text: str
     document: int
@@ -33,6 +38,7 @@ class _Candidate:
 
 class ExtractiveGenerator:
     """A `Generator` without a model: the best sentences of the given documents, best first, as `sentence [number]`.
+    The sentence's words are `Quoted`, the citation is not.
 
     Deterministic: of equal scores the earlier document and the earlier sentence wins. Words are its tokens. Nothing is
     written where no document has a sentence that scores `floor` or more.
@@ -98,7 +104,7 @@ class ExtractiveGenerator:
                 if cancel.is_set():
                     return
                 written += 1
-                yield Piece(f" {word}" if written > 1 else word)
+                yield replace(word, text=f" {word.text}") if written > 1 else word
             finish = "stop"
         finally:
             ended = time.perf_counter()
@@ -116,7 +122,7 @@ class ExtractiveGenerator:
                 found.setdefault(text.casefold(), _Candidate(text, number, self.count(text)))
         return list(found.values()), read, 0
 
-    def _chosen(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> list[str]:
+    def _chosen(self, question: str, candidates: Sequence[_Candidate], most_words: int) -> list[Piece]:
         if not candidates:
             return []
         scores = self._score(question, [candidate.text for candidate in candidates])
@@ -124,16 +130,13 @@ class ExtractiveGenerator:
             raise ValueError(f"{len(candidates)} sentences were given to score, and {len(scores)} scores came back")
         # `sorted` is stable: of equal scores the earlier sentence comes first.
         order = sorted(range(len(candidates)), key=lambda index: -scores[index])
-        words: list[str] = []
+        words: list[Piece] = []
         for index in order[: self._most]:
             candidate = candidates[index]
             if not scores[index] >= self._floor:
                 break
-            citation = f"[{candidate.document}]"
-            if len(words) + candidate.words + 1 <= most_words:
-                words += [*candidate.text.split(), citation]
-            elif not words:
-                words += [*candidate.text.split()[: max(1, most_words - 1)], citation]
-            else:
+            if len(words) + candidate.words + 1 > most_words and words:
                 break
+            quoted = candidate.text.split()[: max(1, most_words - len(words) - 1)]
+            words += [*map(Quoted, quoted), Piece(f"[{candidate.document}]")]
         return words

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.budget import MemoryBudget
 from edge.expectation import Expected
-from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
+from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered
 from edge.trace import Trace
 
 
@@ -129,14 +130,17 @@ class FakeGenerator:
     """Replies as a function of what it is asked, a word at a time; notes every request."""
 
     name = "fake"
-    context = 4096
 
-    def __init__(self, reply: Reply, *, follows_instructions: bool = True, seconds: float = 0.0) -> None:
+    def __init__(
+        self, reply: Reply, *, follows_instructions: bool = True, seconds: float = 0.0, context: int = 4096
+    ) -> None:
+        self.context = context
         self.follows_instructions = follows_instructions
         self.stats: GenerationStats | None = None
         self.requests: list[tuple[Sequence[Message], Sequence[Document], Sampling]] = []
         self.closed = 0
         self.sure: Callable[[str], float | None] = lambda word: 0.0
+        self.tokens: Callable[[str], list[str]] = re.compile(r"\s*\S+").findall
         self._reply = reply
         self._seconds = seconds
 
@@ -148,12 +152,17 @@ class FakeGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
+        room = self.context - sum(self.count(m.content) for m in messages)
+        room -= answer_room(self.context, sampling.max_tokens)
+        sizes = accumulate(self.count(numbered(d, i)) for i, d in enumerate(documents, 1))
+        dropped = sum(size > room for size in sizes)
+        documents = documents[: len(documents) - dropped]
         self.requests.append((tuple(messages), tuple(documents), sampling))
         text = self._reply(messages, documents)
         if messages[-1].role == "assistant":  # an answer begun is continued
             assert text.startswith(messages[-1].content), (text, messages[-1].content)
             text = text[len(messages[-1].content) :]
-        pieces = re.findall(r"\s*\S+", text)
+        pieces = self.tokens(text)
         finish = "stop"
         new = 0
         try:
@@ -170,7 +179,7 @@ class FakeGenerator:
         finally:
             self.closed += 1
             asked = sum(self.count(m.content) for m in messages) + sum(self.count(d.text) for d in documents)
-            self.stats = GenerationStats(asked, 0, new, 0.0, 0.0, 0, finish)  # type: ignore[arg-type]
+            self.stats = GenerationStats(asked, 0, new, 0.0, 0.0, dropped, finish)  # type: ignore[arg-type]
 
     def count(self, text: str) -> int:
         return len(text.split())

@@ -152,6 +152,21 @@ def test_a_language_model_writes_within_its_limits(edge: Edge) -> None:
     assert json.loads(out)["stats"]["generations"] == 2
 
 
+@pytest.mark.usefixtures("llama")
+def test_a_context_reaches_the_language_model(edge: Edge) -> None:
+    code, out, err = edge("ask", "q", *ANY, "--llm", "tiny.gguf", "--context", "99999")
+    assert (code, out) == (2, "")
+    assert "99,999 tokens is more than" in err
+
+
+def test_answers_of_a_conversation_are_a_line_of_json_each(edge: Edge) -> None:
+    code, out, _ = edge("chat", *ANY, "--json", stdin=f"{QUESTION}\n/sources\nAnd when was it built?\n".encode())
+    assert code == 0
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first["stats"]["question"] == QUESTION
+    assert second["stats"]["question"] == f"{QUESTION} And when was it built?"
+
+
 def test_a_conversation_without_a_terminal(edge: Edge) -> None:
     typed = (
         f"/why\n{QUESTION}\n/sources\n/why\nAnd when was it built?\n/why\n/magic\n"

@@ -13,6 +13,7 @@ import pytest
 from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND
 from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.stream import AnswerStream
 from edge.apps.bench.random_gguf import RandomModel, words
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
@@ -68,6 +69,16 @@ def test_sentences_are_picked_and_cited(collection: Collection) -> None:
     assert answer.stats.generator == "extractive"
     assert answer.stats.rounds == 1
     assert 0 < answer.stats.peak_resident < answer.stats.limit
+
+
+def test_brackets_of_the_documents_are_no_citations(config: Config, tmp_path: Path) -> None:
+    said = "The receiver checks that frame[3] equals the ` sum, as Oktay [1] and others [7] do."
+    with Collection(tmp_path / "papers", config=config) as made:
+        made.add([said], ids=["paper"])
+        with Assistant(made, options=ANY) as assistant:
+            answer = assistant.ask("What does the receiver check?")
+    assert answer.text == f"{said} [1]".replace("Oktay [1]", "Oktay [ 1 ]"), "and cannot be mistaken for one"
+    assert [(c.number, c.path) for c in answer.citations] == [(1, "paper")]
 
 
 def test_a_text_stream_is_the_answer(collection: Collection) -> None:
@@ -236,6 +247,26 @@ def test_a_language_model_answers_the_same_with_and_without_reused_states(long_t
     assert again.stats.cached_tokens > 100, "nor after a restart"
     assert set(texts) == {plain.text}
     assert plain.text
+
+
+@pytest.mark.usefixtures("llama")
+@pytest.mark.parametrize("kv_cache", [True, False])
+def test_closing_ends_an_answer_that_nobody_read_to_its_end(
+    long_texts: Collection, models: Path, kv_cache: bool
+) -> None:
+    streams: list[AnswerStream] = []
+
+    def leave() -> None:
+        options = AskOptions(floor=0.0, max_tokens=40)
+        with Assistant(long_texts, llm=models / "tiny.gguf", options=options, kv_cache=kv_cache) as assistant:
+            streams.append(assistant.stream(words(5, 99)))
+            next(streams[0])
+
+    leaving = threading.Thread(target=leave, daemon=True)
+    leaving.start()
+    leaving.join(60)
+    assert not leaving.is_alive(), "closing waits for nobody"
+    assert streams[0].answer.stats.interrupted
 
 
 @pytest.mark.usefixtures("llama")

@@ -65,6 +65,18 @@ def test_a_text_goes_back_into_a_prompt_with_the_prompts_numbers(hit: Callable[.
     assert citations.prompted(shown, [passages[2]]) == "A [1]. B."
 
 
+def test_what_is_the_documents_own_stays_in_a_prompt(hit: Callable[..., Hit]) -> None:
+    citations = Citations()
+    passages = [
+        hit(i, text) for i, text in enumerate(("It sets frame[1].", "Shown before [2], it seems [12].", "More."))
+    ]
+    written = "It sets frame[1]. [2] Shown before [2], it seems [12]. `x[1]` [3]"
+    shown = read(citations, passages, written)
+    assert shown == "It sets frame[1]. [1] Shown before [ 2 ], it seems [12]. `x[1]` [2]"
+    assert citations.prompted(shown, passages) == written
+    assert citations.prompted(shown, passages[1:]) == written.replace("[3]", "[2]").replace("[1]. [2]", "[1]. [1]")
+
+
 def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> None:
     text = "# Rivers\n\nThe Ombra is long.\nIt floods in spring. Fish like it.\nIts bridge is old."
     citations, passages = Citations(), [hit(1, text, stages=Stages(relevance=0.7))]
@@ -97,6 +109,33 @@ def test_an_answer_without_marks_names_what_it_was_given(hit: Callable[..., Hit]
     assert [(c.number, c.id) for c in Citations().of("No marks.", given)] == [(1, 4), (2, 2)]
 
 
+def test_an_answer_without_text_names_nothing(hit: Callable[..., Hit]) -> None:
+    assert Citations().of("", [hit(4, "Text four.")]) == ()
+
+
+def test_a_list_is_cited_by_the_item_that_says_it(hit: Callable[..., Hit]) -> None:
+    text = "# Household facts\n\n- The router is blue\n- The gas meter number is 8812\n- Bins: Thursday"
+    citations = Citations()
+    answer = read(citations, [hit(1, text)], "The gas meter number is 8812. [1]")
+    assert (citations.of(answer)[0].line, citations.of(answer)[0].quote) == (13, "- The gas meter number is 8812")
+
+
+def test_the_first_statement_with_a_mark_says_where(hit: Callable[..., Hit]) -> None:
+    text = "Potatoes are planted in May, potatoes and trees.\n\nThe key is under the stone."
+    citations = Citations()
+    answer = read(
+        citations, [hit(1, text)], "The key is under the stone. [1] Potatoes are planted in May, and trees. [1]"
+    )
+    assert citations.of(answer)[0].line == 12
+
+
+def test_statements_are_found_by_line_and_by_sentence(hit: Callable[..., Hit]) -> None:
+    passages = [hit(1, "Wood burns.\nСнег тает.\nIce melts slowly."), hit(2, "雪融化。\n木头燃烧。")]
+    citations = Citations()
+    answer = read(citations, passages, "- Ice melts slowly\n- Снег тает [1]\n- 木头燃烧。[2]")
+    assert [citation.line for citation in citations.of(answer)] == [11, 21]
+
+
 def test_citations_have_the_keys_of_search_results(hit: Callable[..., Hit]) -> None:
-    citation = Citations().of("", [hit(1, "Text.")])[0]
+    citation = Citations().of("Text.", [hit(1, "Text.")])[0]
     assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(citation.to_json())

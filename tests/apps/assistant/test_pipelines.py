@@ -47,6 +47,11 @@ def answered(name: str, steps: Steps, question: str = QUESTION) -> str:
     return "".join(PIPELINES[name](question, steps))
 
 
+def begun(messages: Sequence[Message]) -> str:
+    """The part of an answer that stands already."""
+    return messages[-1].content if messages[-1].role == "assistant" else ""
+
+
 Make = Callable[..., Steps]
 
 
@@ -182,6 +187,26 @@ def test_flare_stops_retrieving_after_its_rounds(steps: Make, generator: Any, li
     said.sure = lambda word: math.log(0.1)
     answered("flare", steps(said, "flare", rounds=2, max_tokens=20))
     assert len(library.calls("search")) == 3, "one for the question, two for doubts"
+
+
+def test_flare_ends_when_there_is_nothing_to_show(steps: Make, generator: Any) -> None:
+    said = generator(lambda messages, documents: f"{begun(messages)} [9]" if begun(messages) else "In spring [1]. [9]")
+    assert answered("flare", steps(said, "flare")) == "In spring [1]."
+    assert len(said.requests) == 2
+
+
+def test_flare_counts_the_tokens_it_writes(steps: Make, generator: Any) -> None:
+    said = generator(lambda messages, documents: f"{begun(messages)} So [9][9] it is.".lstrip())
+    text = answered("flare", steps(said, "flare", max_tokens=10))
+    assert text == "So it is. So it is. So"
+    assert [sampling.max_tokens for _, _, sampling in said.requests] == [10, 6, 2]
+
+
+def test_flare_shows_sentences_that_come_in_one_piece(steps: Make, generator: Any) -> None:
+    whole = "It is spring [1]. Snow melts [1]."
+    said = generator(lambda messages, documents: whole)
+    said.tokens = lambda text: [text] if text.strip() else []
+    assert answered("flare", steps(said, "flare")) == whole
 
 
 def test_flare_needs_probabilities(steps: Make, generator: Any) -> None:

@@ -65,6 +65,13 @@ def test_sentences_end_at_full_stops_that_end_sentences() -> None:
     assert "Dr. Berg, e.g. the engineer" in replies.sentences(text)[2]
 
 
+def test_sentences_end_in_every_script() -> None:
+    text = "Картофель сажают в мае. Ключ лежит под камнем, т. е. снаружи. Élan dit «non.» Öl brennt!"
+    assert replies.sentences(text)[:2] == ["Картофель сажают в мае.", "Ключ лежит под камнем, т. е. снаружи."]
+    assert len(replies.sentences(text)) == 4
+    assert replies.sentences("これは一文。次の文！") == ["これは一文。", "次の文！"]
+
+
 def test_refusals_are_recognized_in_any_case() -> None:
     assert replies.refused("Not in the documents.")
     assert not replies.refused("The documents say so.")

@@ -120,6 +120,46 @@ def test_an_answer_needs_passages(steps: Make, generator: Any) -> None:
         list(steps(generator(str)).answer(prompts.answer(QUESTION), []))
 
 
+def room_for(*passages: Any, answer: int = 20) -> int:
+    """Words of context for the question, an answer and these passages."""
+    asked = sum(len(message.content.split()) for message in prompts.answer(QUESTION).messages)
+    return asked + answer + sum(len(f"[1] {hit.title} {hit.text}".split()) for hit in passages)
+
+
+def test_passages_that_do_not_fit_are_not_cited(steps: Make, generator: Any, hit: Any) -> None:
+    passages = [hit(i, f"Text number {i}.") for i in range(3)]
+    said = generator(lambda messages, documents: "First [1]. Third [3]. Second [2].", context=room_for(*passages[:2]))
+    made = steps(said, max_tokens=20)
+    text = "".join(made.answer(prompts.answer(QUESTION), passages))
+    assert text == "First [1]. Third. Second [2]."
+    assert [c.id for c in made.citations.of(text)] == [0, 1]
+    assert made.given == passages[:2]
+    assert made.trace.snapshot()["assistant.dropped"] == 1
+
+
+def test_an_answer_without_marks_names_only_what_was_read(steps: Make, generator: Any, hit: Any) -> None:
+    passages = [hit(i, f"Text number {i}.") for i in range(3)]
+    made = steps(generator(lambda *_: "Nothing marked.", context=room_for(passages[0])), max_tokens=20)
+    text = "".join(made.answer(prompts.answer(QUESTION), passages))
+    assert [c.id for c in made.citations.of(text, made.given)] == [0]
+
+
+def test_nothing_is_answered_from_no_passage(steps: Make, generator: Any, hit: Any) -> None:
+    said = generator(lambda *_: "Anything.", context=room_for() + 2)
+    made = steps(said, max_tokens=20)
+    with pytest.raises(InputError, match=r"none of the 2 passages fits the context of fake.*holds 83 tokens.*about 61"):
+        list(made.answer(prompts.answer(QUESTION), [hit(1, "Text number one."), hit(2, "Text.")]))
+    assert said.requests == []
+
+
+def test_a_model_that_only_thought_has_not_answered(steps: Make, generator: Any, hit: Any) -> None:
+    said = generator(lambda *_: "<think> It may be [2], or not, </think> In spring [1].")
+    assert "".join(steps(said).answer(prompts.answer(QUESTION), [hit(1, "Text.")])).strip() == "In spring [1]."
+    with pytest.raises(InputError, match="still thinking when its 5 tokens"):
+        list(steps(said, max_tokens=5).answer(prompts.answer(QUESTION), [hit(1, "Text.")]))
+    assert steps(said, max_tokens=5).write(prompts.answer(QUESTION), [hit(1, "Text.")]) == "", "a step is none"
+
+
 def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(lambda messages, documents: "In spring [1]."))
     list(made.answer(prompts.answer(QUESTION), made.retrieve(QUESTION)))

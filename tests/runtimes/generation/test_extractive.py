@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Sampling
-from edge.runtimes.generation.extractive import ExtractiveGenerator
-from edge.runtimes.generation.sentences import sentences
+from edge.runtimes.generation.extractive import ExtractiveGenerator, Quoted
+from edge.runtimes.generation.sentences import sentences, spans
 
 DOCUMENTS = [
     Document("a", "The river floods in spring. Boats are red.", title="rivers.txt"),
@@ -57,6 +57,13 @@ def test_nothing_below_the_floor() -> None:
     both = "The river floods in spring. [1] In summer the river is low. [2]"
     assert answer(ExtractiveGenerator(shared_words, floor=2.0)) == both
     assert answer(ExtractiveGenerator(lambda _, texts: [float("nan")] * len(texts))) == ""
+
+
+def test_only_the_citation_is_not_quoted() -> None:
+    document = Document("a", "Oktay [2] says that frame[3] is the river.")
+    pieces = list(ExtractiveGenerator(shared_words).stream(QUESTION, Sampling(), documents=[document]))
+    assert [piece.text for piece in pieces if not isinstance(piece, Quoted)] == [" [1]"]
+    assert "".join(piece.text for piece in pieces) == "Oktay [2] says that frame[3] is the river. [1]"
 
 
 def test_no_documents_no_answer_and_nothing_to_score() -> None:
@@ -113,6 +120,13 @@ def test_wrong_scores_are_no_answer() -> None:
 )
 def test_sentences(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
+
+
+@given(st.text(alphabet='aB. !?\n。")', max_size=60))
+def test_sentences_stand_where_they_are_said_to(text: str) -> None:
+    found = [text[start:end] for start, end in spans(text)]
+    assert [" ".join(part.split()) for part in found] == sentences(text)
+    assert all(part == part.strip() for part in found)
 
 
 @given(st.text(alphabet='aB. !?\n。")', max_size=60))
