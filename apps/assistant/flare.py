@@ -9,6 +9,7 @@ from contextlib import closing
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.base import NotInDocuments
 from edge.apps.assistant.foresight import Query
+from edge.apps.assistant.gathering import gathered
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
@@ -46,7 +47,7 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
         if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
             retrievals += 1
             found = steps.retrieve(question, [Query.of(query or question)], rank_by=f"{question} {query}".strip())
-            passages = steps.gathered(found, passages)
+            passages = gathered(steps.options.passages, found, passages)
             draft = _sentence(question, said, passages, steps, left)
         left -= len(draft)
         last = steps.shown(_text(draft), steps.given)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.foresight import Query
+from edge.apps.assistant.gathering import gathered
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.pipelining import RetrievalPipeline
@@ -48,4 +49,4 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
             if steps.finished:
                 return
             if slack is not None:
-                passages = steps.gathered(passages, pipeline.take())
+                passages = gathered(steps.options.passages, passages, pipeline.take())

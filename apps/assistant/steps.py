@@ -7,7 +7,6 @@ import time
 from collections import abc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 
 import numpy as np
 
@@ -16,13 +15,13 @@ from edge.apps.assistant.base import AskOptions, Cancelled, Library, NotInDocume
 from edge.apps.assistant.citations import Citations
 from edge.apps.assistant.context import documents_read
 from edge.apps.assistant.foresight import Becoming, Foresight, Query
+from edge.apps.assistant.gathering import fused
 from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.refusal import Refusal
 from edge.apps.assistant.thinking import Thinking
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.hits import Hit
-from edge.apps.store.fusion import reciprocal_rank_fusion
 from edge.errors import InputError
 from edge.expectation import Expected
 from edge.runtimes.generation.base import Document, GenerationStats, Generator, Piece, Sampling
@@ -217,7 +216,7 @@ class Steps:
         left = None if seconds is None else seconds - (self._reranking.upper if self.options.rerank else 0.0)
         pools = self._search(queries, self.options.pool, left)
         searched = time.perf_counter()
-        hits = self._rank(rank_by or question, _fused(pools)[: self.options.pool])
+        hits = self._rank(rank_by or question, fused(pools)[: self.options.pool])
         return self._keep(queries, rank_by or question, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
@@ -235,22 +234,6 @@ class Steps:
             hits = self._rank(question, pool)
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
         return found
-
-    def gathered(self, *sets: Sequence[Hit]) -> list[Hit]:
-        """The best of several sets of passages, as many as the generator is given. Those of earlier sets stay where
-        they were and new ones follow, so that a prompt begins as the one before it and its KV states are reused."""
-        seen: dict[int, Hit] = {}
-        for hit in (hit for hits in sets for hit in hits):
-            if hit.id not in seen or _relevance(hit) > _relevance(seen[hit.id]):
-                seen[hit.id] = hit
-        kept = sorted(seen.values(), key=_relevance, reverse=True)[: self.options.passages]
-        return [hit for hit in seen.values() if hit in kept]
-
-    def dealt(self, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
-        """The best of each of several sets of passages, then the second best of each, and so on, as many as the
-        generator is given: parts of a question must not crowd each other out."""
-        turns = (hit for turn in zip_longest(*sets) for hit in turn if hit is not None)
-        return list({hit.id: hit for hit in turns}.values())[: self.options.passages]
 
     def _go_on(self) -> None:
         if self.cancel.is_set():
@@ -344,15 +327,3 @@ class Steps:
 def _document(hit: Hit) -> Document:
     title = " > ".join(line.strip() for line in (hit.context or hit.title).splitlines() if line.strip())
     return Document(str(hit.id), hit.text, title)
-
-
-def _fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """Candidates of several queries in one order."""
-    if len(pools) == 1:
-        return list(pools[0])
-    hits = {hit.id: hit for pool in pools for hit in pool}
-    return [hits[identifier] for identifier, _ in reciprocal_rank_fusion([[hit.id for hit in pool] for pool in pools])]
-
-
-def _relevance(hit: Hit) -> float:
-    return hit.score if hit.stages.relevance is None else hit.stages.relevance

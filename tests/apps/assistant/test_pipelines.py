@@ -164,12 +164,6 @@ def test_iter_retgen_searches_with_its_own_drafts(steps: Make, generator: Any, l
     assert len(library.calls("lookahead")) == 2, "not while the last answer is written"
 
 
-def test_passages_of_a_later_round_follow_those_of_the_first(steps: Make, generator: Any, hit: Any) -> None:
-    made = steps(generator(scripted({})), passages=2)
-    first, second, third = (hit(i, f"Text {i}.", score=score) for i, score in enumerate((0.5, 0.3, 0.9)))
-    assert made.gathered([first, second], [third, first]) == [first, third]
-
-
 def test_flare_retrieves_for_uncertain_sentences_only(steps: Make, generator: Any, library: Any) -> None:
     first = "The Ombra floods in spring [1]."
     doubted, better = "Its bridge was built in 1900 [1].", "The bridge was built in 1821 [2]."
