@@ -6,11 +6,8 @@ A trajectory is returned only where the cache is sure enough; how sure is enough
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import threading
 import uuid as uuids
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,47 +15,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import check_text
+from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.confidence import Confidence, describe, fit
 from edge.apps.memory.moments import Clock, stamp
-from edge.apps.memory.schema import ACTIONS
+from edge.apps.memory.schema import ACTIONS, action_key
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.tally import ActionStats, Tally
+from edge.apps.memory.trajectories import (
+    Action,
+    dump_trajectory,
+    find_action,
+    read_actions,
+    same_actions,
+    stored_under,
+)
 from edge.errors import InputError
 
 _CANDIDATES = 8
 """Similar trajectories among which the reranker chooses."""
 
 _FEWEST_EXAMPLES = 20
-_COUNTERS = ("lookups", "hits")
-_SELECT = "SELECT uuid, task, state, trajectory, successes, failures, created_at, updated_at FROM actions"
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A stored trajectory.
-
-    Attributes:
-        trajectory: what was stored; anything JSON can hold.
-        confidence: probability that it answers the task it was looked up for, lowered by failures; 1 where task and
-            state are the same.
-        similarity: cosine with what was asked.
-        relevance: the reranker's probability; None without reranking.
-    """
-
-    id: str
-    task: str
-    state: str
-    trajectory: Any
-    successes: int
-    failures: int
-    created_at: str
-    updated_at: str
-    confidence: float = 1.0
-    similarity: float = 1.0
-    relevance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +49,6 @@ class ActionExample:
     right: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ActionStats:
-    """How the cache has served: lookups and hits of all processes, and the feedback that hits were given.
-
-    Attributes:
-        wrong: hits that feedback called failures.
-    """
-
-    trajectories: int
-    lookups: int
-    hits: int
-    right: int
-    wrong: int
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of lookups that were hits."""
-        return self.hits / self.lookups if self.lookups else 0.0
-
-    @property
-    def wrong_rate(self) -> float:
-        """Share of the hits with feedback that were wrong."""
-        return self.wrong / (self.right + self.wrong) if self.right + self.wrong else 0.0
-
-
 class ActionCache:
     """Trajectories of one memory. Thread-safe."""
 
@@ -102,8 +56,7 @@ class ActionCache:
         self._store = store
         self._bound = bound
         self._clock = clock
-        self._counting = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._tally = Tally(store)
 
     def add(self, task: str, trajectory: Any, *, state: str = "", **scope: Any) -> str:
         """Stores what was done for `task` in `state` (the screen, the page, the situation), in the scope named by
@@ -113,34 +66,28 @@ class ActionCache:
             The trajectory's id.
 
         Raises:
-            InputError: no task, no scope, or a trajectory that JSON cannot hold.
+            InputError: no task, no scope, a state that is no text, or a trajectory that JSON cannot hold.
         """
         whose = self._scope(scope)
-        key = _key(check_text(task, "the task"), state)
-        try:
-            text = json.dumps(trajectory, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"a trajectory must be what JSON can hold: {error}") from None
+        _check(task, state)
+        text = dump_trajectory(trajectory)
         store = self._store
         index = store.claimed_index()
-        vector = store.embed([key])
+        vector = store.embed([_key(task, state)])
         now = stamp(self._clock())
-        exactly = " AND ".join(f"{name} IS ?" for name in SCOPE_FIELDS)
         with store.write() as db:
-            row = db.execute(
-                f"SELECT uuid FROM actions WHERE {exactly} AND task = ? AND state = ?", (*whose, task, state)
-            ).fetchone()
-            if row is not None:
+            known = stored_under(db, task, state, whose)
+            if known is not None:
                 db.execute(
                     "UPDATE actions SET trajectory = ?, successes = 0, failures = 0, updated_at = ? WHERE uuid = ?",
-                    (text, now, row[0]),
+                    (text, now, known),
                 )
-                return str(row[0])
+                return known
             identifier = str(uuids.uuid4())
             number = db.execute(
-                "INSERT INTO actions (uuid, task, state, trajectory, user_id, agent_id, run_id, successes, failures,"
-                " created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)",
-                (identifier, task, state, text, *whose, now, now),
+                "INSERT INTO actions (uuid, task, state, key, trajectory, user_id, agent_id, run_id, successes,"
+                " failures, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)",
+                (identifier, task, state, action_key(task, state), text, *whose, now, now),
             ).lastrowid
             assert number is not None
             index.add(db, np.array([ACTIONS + number], np.int64), vector)
@@ -153,19 +100,26 @@ class ActionCache:
     ) -> Action | None:
         """The trajectory that answers `task` in `state`, or None if the cache is not sure of any.
 
-        Without calibration only the same task and state is sure.
+        Without calibration only the same task and state is sure; that is found without a model.
 
         Args:
             rerank: let the cross-encoder choose among similar ones.
             confidence: instead of the calibrated threshold.
         """
-        found, calibration = self._judged(task, state, self._scope(scope), rerank)
+        whose = self._scope(scope)
+        _check(task, state)
+        with self._store.read() as db:
+            same = same_actions(db, task, state, whose, 1)
+        if same:
+            found = [replace(action, confidence=action.kept) for action in same.values()]
+            calibration = self.calibration(rerank=rerank) if found[0].confidence < 1 else None
+        else:
+            found, calibration = self._judged(task, state, whose, rerank)
         if confidence is None:
             confidence = 1.0 if calibration is None else calibration.threshold
         # The same task and state is sure, however careful the calibration is.
         hit = found[0] if found and found[0].confidence >= min(confidence, 1.0) else None
-        with self._counting:
-            self._counts.update(lookups=1, hits=int(hit is not None))
+        self._tally.count(hit=hit is not None)
         return hit
 
     def candidates(self, task: str, *, state: str = "", rerank: bool = True, **scope: Any) -> list[Action]:
@@ -179,21 +133,16 @@ class ActionCache:
             InputError: there is no such trajectory here.
         """
         column = "successes" if success else "failures"
-        condition, params = _condition(self._bound)
         with self._store.write() as db:
-            changed = db.execute(
-                f"UPDATE actions SET {column} = {column} + 1 WHERE uuid = ? AND {condition}", (action_id, *params)
-            ).rowcount
-            if not changed:
-                raise InputError(f"there is no trajectory {action_id!r} here")
-            self._count(db)
+            number, _ = self._found(db, action_id)
+            db.execute(f"UPDATE actions SET {column} = {column} + 1 WHERE id = ?", (number,))
+            self._tally.save(db)
 
     def get(self, action_id: str) -> Action | None:
         """One trajectory; None if there is none here."""
-        condition, params = _condition(self._bound)
         with self._store.read() as db:
-            row = db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (action_id, *params)).fetchone()
-        return None if row is None else _action(row)
+            found = find_action(db, action_id, self._bound)
+        return None if found is None else found[1]
 
     def delete(self, action_id: str) -> None:
         """Deletes a trajectory.
@@ -202,13 +151,11 @@ class ActionCache:
             InputError: there is none here.
         """
         index = self._store.index
-        condition, params = _condition(self._bound)
         with self._store.write() as db:
-            row = db.execute(f"SELECT id FROM actions WHERE uuid = ? AND {condition}", (action_id, *params)).fetchone()
-            if row is None or index is None:
-                raise InputError(f"there is no trajectory {action_id!r} here")
-            db.execute("DELETE FROM actions WHERE id = ?", row)
-            index.delete(db, np.array([ACTIONS + row[0]], np.int64))
+            number, _ = self._found(db, action_id)
+            db.execute("DELETE FROM actions WHERE id = ?", (number,))
+            if index is not None:
+                index.delete(db, np.array([ACTIONS + number], np.int64))
             self._store.ledger.advance(db)
 
     def calibrate(
@@ -250,18 +197,19 @@ class ActionCache:
 
     def stats(self) -> ActionStats:
         """Hits, misses and wrong hits."""
-        with self._store.write() as db:
-            self._count(db)
-            counted = dict(db.execute("SELECT name, value FROM settings WHERE name LIKE 'actions:count:%'").fetchall())
-            total, right, wrong = db.execute(
-                "SELECT count(*), coalesce(sum(successes), 0), coalesce(sum(failures), 0) FROM actions"
-            ).fetchone()
-        lookups, hits = (int(counted.get(f"actions:count:{name}", 0)) for name in _COUNTERS)
-        return ActionStats(total, lookups, hits, right, wrong)
+        return self._tally.stats()
+
+    def forget_counts(self) -> None:
+        """Forgets the lookups of this process that are not in `stats` yet."""
+        self._tally.clear()
+
+    def close(self) -> None:
+        """Stores the number of lookups."""
+        self._tally.close()
 
     def _judged(self, task: str, state: str, whose: Scope, rerank: bool) -> tuple[list[Action], Confidence | None]:
         """Similar trajectories with their confidence, and what that was calibrated by."""
-        found = self._similar(check_text(task, "the task"), state, whose, rerank)
+        found = self._similar(task, state, whose, rerank)
         calibration = self.calibration(rerank=rerank) if found else None
         judged = []
         for place, action in enumerate(found):
@@ -269,17 +217,17 @@ class ActionCache:
                 sure = 1.0
             else:
                 sure = calibration.of(_signals(task, state, found, place)) if calibration else 0.0
-            kept = (action.successes + 1) / (action.successes + action.failures + 1)
-            judged.append(replace(action, confidence=sure * kept))
+            judged.append(replace(action, confidence=sure * action.kept))
         return judged, calibration
 
     def _similar(self, task: str, state: str, whose: Scope, rerank: bool) -> list[Action]:
         """The most similar trajectories, the best first: the same task and state, else by the reranker or cosine."""
+        _check(task, state)
         index = self._store.index
         if index is None:
             return []
-        condition, params = _condition(whose)
         key = _key(task, state)
+        condition, params = whose.condition("actions")
         vector = self._store.embed([key], query=True)
         with self._store.read() as db:
             rows = db.execute(f"SELECT id FROM actions WHERE {condition} ORDER BY id", params).fetchall()
@@ -287,16 +235,30 @@ class ActionCache:
                 return []
             allowed = ACTIONS + np.array([row[0] for row in rows], np.int64)
             result = index.search(db, vector, _CANDIDATES, allowed=allowed)
-            near = []
-            for number, similarity in zip(result.ids[0].tolist(), result.scores[0].tolist(), strict=True):
-                if number >= 0:
-                    row = db.execute(f"{_SELECT} WHERE id = ?", (number - ACTIONS,)).fetchone()
-                    near.append(replace(_action(row), similarity=similarity))
+            pairs = zip(result.ids[0].tolist(), result.scores[0].tolist(), strict=True)
+            similarity = {number - ACTIONS: score for number, score in pairs if number >= 0}
+            # A model reads the beginning of a long state, so others may be as near as the very same.
+            same = list(same_actions(db, task, state, whose, _CANDIDATES))
+            unseen = [number for number in same if number not in similarity]
+            if unseen:
+                vectors = index.vectors(db, ACTIONS + np.array(unseen, np.int64))
+                similarity |= zip(unseen, (vectors @ vector[0]).tolist(), strict=True)
+            numbers = same + [number for number in similarity if number not in same]
+            found = zip(read_actions(db, numbers), numbers, strict=True)
+            near = [replace(action, similarity=similarity[number]) for action, number in found]
         if rerank:
             docs = [_key(action.task, action.state) for action in near]
             ranked = self._store.models.rank(key, docs, retrieved=[action.similarity for action in near])
-            near = [replace(near[r.index], relevance=r.relevance) for r in ranked]
-        return sorted(near, key=lambda action: (action.task, action.state) != (task, state))
+            order = [(r.index, replace(near[r.index], relevance=r.relevance)) for r in ranked]
+        else:
+            order = list(enumerate(near))
+        return [action for _, action in sorted(order, key=lambda pair: min(pair[0], len(same)))]
+
+    def _found(self, db: sqlite3.Connection, action_id: str) -> tuple[int, Action]:
+        found = find_action(db, action_id, self._bound)
+        if found is None:
+            raise InputError(f"there is no trajectory {action_id!r} here")
+        return found
 
     def _scope(self, ids: dict[str, Any]) -> Scope:
         if unknown := set(ids) - set(SCOPE_FIELDS):
@@ -305,16 +267,6 @@ class ActionCache:
         if not scope:
             raise InputError("name a scope: user_id, agent_id or run_id, in the call or in Memory(...)")
         return scope
-
-    def _count(self, db: sqlite3.Connection) -> None:
-        """Adds what this process has counted since to what all have."""
-        with self._counting:
-            counts, self._counts = self._counts, Counter()
-        for name in _COUNTERS:
-            db.execute(
-                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-                (f"actions:count:{name}", counts[name]),
-            )
 
 
 def _signals(task: str, state: str, found: Sequence[Action], place: int) -> Floats:
@@ -330,6 +282,11 @@ def _signals(task: str, state: str, found: Sequence[Action], place: int) -> Floa
     )  # fmt: skip
 
 
+def _check(task: str, state: str) -> None:
+    check_text(task, "the task")
+    check_unicode(state, "the state")
+
+
 def _key(task: str, state: str) -> str:
     """What is embedded and ranked."""
     return f"{task}\n{state}" if state else task
@@ -337,13 +294,3 @@ def _key(task: str, state: str) -> str:
 
 def _setting(rerank: bool) -> str:
     return f"actions:confidence:{'reranked' if rerank else 'similar'}"
-
-
-def _condition(scope: Scope) -> tuple[str, list[str]]:
-    named = [(name, value) for name, value in scope.items() if value is not None]
-    return " AND ".join(f"{name} = ?" for name, _ in named) or "1", [value for _, value in named]
-
-
-def _action(row: Sequence[Any]) -> Action:
-    identifier, task, state, trajectory, *rest = row
-    return Action(identifier, task, state, json.loads(trajectory), *rest)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from edge.errors import InputError
@@ -55,12 +57,27 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
-        raise InputError(f"metadata is a mapping with text keys, not {metadata!r}")
+        raise InputError(f"metadata is a mapping with text keys, not {type(metadata).__name__}")
     try:
         json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"metadata must be what JSON can hold: {error}") from None
     return dict(metadata)
+
+
+def check_path(value: str | os.PathLike[str]) -> Path:
+    """A path that files can have.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        path = Path(os.fsdecode(value))
+        if b"\0" not in os.fsencode(path):
+            return path
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise InputError(f"{value!r} is no path")
 
 
 def check_text(value: object, what: str) -> str:
@@ -71,6 +88,17 @@ def check_text(value: object, what: str) -> str:
     """
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{what} must be text that is not empty")
+    return check_unicode(value, what)
+
+
+def check_unicode(value: object, what: str) -> str:
+    """A text that can be stored; it may be empty.
+
+    Raises:
+        InputError: it is no text, or holds half a character, as bytes that are not UTF-8 become on the command line.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{what} must be text, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edge.apps.memory.console import exit_code, json_object, print_count, print_json, shown, stdin_lines
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.moments import written
+from edge.apps.memory.store import default_path, holds_memory
 from edge.apps.options import Command, configure, engine_options
 from edge.errors import InputError
 
@@ -45,13 +47,20 @@ def _scope_options(command: Command) -> Command:
     return command
 
 
-def _open(options: dict[str, Any], *, everyone: bool = False) -> Memory:
-    """The memory that the shared options name, bound to their scope, or to none for `everyone`."""
+def _open(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
+    """The memory that the shared options name, bound to their scope, or to none for `everyone`.
+
+    Args:
+        make: a new one if there is none.
+    """
     config = configure(**{name: options.get(name) for name in ("memory", "runtime", "threads", "embedder", "reranker")})
     given = (options["user_id"], options["agent_id"], options["run_id"])
     if everyone and any(given):
         raise InputError("--everyone means all users, agents and sessions; leave the ids out")
-    return Memory(options["path"], **({} if everyone else whose(*given)), config=config)
+    place = options["path"] or default_path()
+    if not make and not holds_memory(place):
+        raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
+    return Memory(place, **({} if everyone else whose(*given)), config=config)
 
 
 _everyone = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
@@ -79,19 +88,19 @@ def add(
     **options: Any,
 ) -> None:
     """Remember each TEXT; - reads stdin, a text a line."""
-    given = [line for text in texts for line in (_stdin() if text == "-" else [text])]
+    given = [line for text in texts for line in (stdin_lines() if text == "-" else [text])]
     if not given:
         raise InputError("there is nothing to remember: give a text, or - to read stdin")
-    with _open(options) as opened:
+    with _open(options, make=True) as opened:
         result = opened.add(
             given,
-            metadata=_json(metadata, "--metadata"),
+            metadata=json_object(metadata, "--metadata"),
             timestamp=timestamp,
             expiration_date=expires,
             importance=importance,
         )
     if as_json:
-        _print_json(result)
+        print_json(result)
         return
     for added in result["results"]:
         known = "  (known already)" if added["event"] == "NONE" else ""
@@ -135,7 +144,7 @@ def search(
         result = opened.search(
             query,
             top_k,
-            filters=_json(filters, "--filters"),
+            filters=json_object(filters, "--filters"),
             threshold=threshold,
             rerank=not no_rerank,
             explain=explain,
@@ -146,16 +155,16 @@ def search(
             show_expired=show_expired,
         )
     if as_json:
-        _print_json(result)
+        print_json(result)
         return 0 if result["results"] else 1
     for place, hit in enumerate(result["results"], 1):
-        click.echo(f"{place:3d}  {hit['score']:.3f}  {_line(hit)}")
+        click.echo(f"{place:3d}  {hit['score']:.3f}  {shown(hit)}")
         if explain:
             stages = "  ".join(f"{name} {value:.3f}" for name, value in hit["score_details"].items())
             click.echo(f"            relevance {hit['relevance']:.3f}  {stages}")
         for turn in hit.get("neighbours", ()):
-            click.echo(f"     {turn['offset']:+d}     {_line(turn)}")
-    return _found(result)
+            click.echo(f"     {turn['offset']:+d}     {shown(turn)}")
+    return exit_code(bool(result["results"]))
 
 
 @memory.command("list")
@@ -166,13 +175,13 @@ def search(
 def list_(top_k: int, filters: str | None, show_expired: bool, as_json: bool, **options: Any) -> int:
     """List what is remembered, newest first; exit code 1 if nothing is."""
     with _open(options) as opened:
-        result = opened.get_all(top_k=top_k, filters=_json(filters, "--filters"), show_expired=show_expired)
+        result = opened.get_all(top_k=top_k, filters=json_object(filters, "--filters"), show_expired=show_expired)
     if as_json:
-        _print_json(result)
+        print_json(result)
         return 0 if result["results"] else 1
     for found in result["results"]:
-        click.echo(f"{found['id']}  {_line(found)}")
-    return _found(result)
+        click.echo(f"{found['id']}  {shown(found)}")
+    return exit_code(bool(result["results"]))
 
 
 @memory.command()
@@ -183,13 +192,11 @@ def get(memory_id: str, as_json: bool, **options: Any) -> int:
     with _open(options) as opened:
         found = opened.get(memory_id)
     if as_json:
-        _print_json(found)
-    elif found is not None:
-        for name, value in found.items():
-            click.echo(f"{name:16} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
-    else:
-        click.echo("edge: nothing found", err=True)
-    return 0 if found is not None else 1
+        print_json(found)
+        return 0 if found is not None else 1
+    for name, value in (found or {}).items():
+        click.echo(f"{name:16} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    return exit_code(found is not None)
 
 
 @memory.command()
@@ -217,8 +224,8 @@ def update(
 ) -> None:
     """Change a memory: its TEXT, or what the options say."""
     given: dict[str, Any] = {
-        "text": text, "metadata": _json(metadata, "--metadata"), "timestamp": timestamp, "expiration_date": expires,
-        "importance": importance,
+        "text": text, "metadata": json_object(metadata, "--metadata"), "timestamp": timestamp,
+        "expiration_date": expires, "importance": importance,
     }  # fmt: skip
     changes = {name: value for name, value in given.items() if value is not None}
     if expires == "never":
@@ -234,9 +241,9 @@ def update(
             opened.forget(memory_id, forget)
         found = opened.get(memory_id)
     if as_json:
-        _print_json(found)
+        print_json(found)
     elif found is not None:
-        click.echo(f"{found['id']}  {_line(found)}")
+        click.echo(f"{found['id']}  {shown(found)}")
 
 
 @memory.command()
@@ -253,7 +260,7 @@ def delete(memory_ids: tuple[str, ...], everything: bool, as_json: bool, **optio
         for memory_id in memory_ids:
             opened.delete(memory_id)
     if as_json:
-        _print_json({"deleted": "all" if everything else list(memory_ids)})
+        print_json({"deleted": "all" if everything else list(memory_ids)})
 
 
 @memory.command()
@@ -264,12 +271,12 @@ def history(memory_id: str, as_json: bool, **options: Any) -> int:
     with _open(options) as opened:
         changes = opened.history(memory_id)
     if as_json:
-        _print_json({"history": changes})
-    else:
-        for change in changes:
-            text = change["new_memory"] if change["new_memory"] is not None else change["old_memory"]
-            click.echo(f"{change['updated_at'][:19]}  {change['event']:7} {text}")
-    return 0 if changes else 1
+        print_json({"history": changes})
+        return 0 if changes else 1
+    for change in changes:
+        text = change["new_memory"] if change["new_memory"] is not None else change["old_memory"]
+        click.echo(f"{written(change['updated_at'])}  {change['event']:7} {text}")
+    return exit_code(bool(changes))
 
 
 @memory.command()
@@ -280,7 +287,7 @@ def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
     """Write the memories of the ids given, with their history, to a JSON Lines file."""
     with _open(options, everyone=everyone) as opened:
         count = opened.export_jsonl(target)
-    _count(count, f"memories written to {target}", as_json)
+    print_count(count, f"memories written to {target}", as_json)
 
 
 @memory.command("import")
@@ -290,48 +297,6 @@ def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
 @engine_options
 def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None:
     """Take in an exported file; what is there already stays as it is."""
-    with _open(options, everyone=everyone) as opened:
+    with _open(options, everyone=everyone, make=True) as opened:
         count = opened.import_jsonl(source)
-    _count(count, "memories were new", as_json)
-
-
-def _count(count: int, what: str, as_json: bool) -> None:
-    if as_json:
-        _print_json({"count": count})
-    else:
-        click.echo(f"{count:,} {what}", err=True)
-
-
-def _found(result: dict[str, Any]) -> int:
-    if not result["results"]:
-        click.echo("edge: nothing found", err=True)
-    return 0 if result["results"] else 1
-
-
-def _line(document: dict[str, Any]) -> str:
-    when = f"[{document['timestamp'][:16]}] " if "timestamp" in document else ""
-    return f"{when}{document['memory']}"
-
-
-def _stdin() -> list[str]:
-    try:
-        return [line.strip() for line in sys.stdin.buffer.read().decode("utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise InputError(f"stdin is not valid UTF-8 (byte {error.start})") from None
-
-
-def _json(text: str | None, option: str) -> Any:
-    """A JSON object given on the command line; None if it was not given."""
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{option} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{option} takes a JSON object, not {text}")
-    return value
-
-
-def _print_json(document: Any) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))
+    print_count(count, "memories were new", as_json)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-from edge.apps.memory.arguments import check_metadata, check_share, check_text
-from edge.apps.memory.moments import parse_day, parse_moment
+from edge.apps.memory.arguments import check_metadata, check_share, check_text, check_unicode
+from edge.apps.memory.moments import hours_between, parse_day, parse_local
 from edge.errors import InputError
 
 _ROLES_LEFT_OUT = frozenset({"system"})
 """Instructions to a model are no memories (as in mem0)."""
+
+_PAUSE_HOURS = 6
+"""What is said within this time goes on with what was said before, whatever the day: people talk past midnight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Entry:
     Attributes:
         role, actor_id: who said it, where it is a message.
         turn: it is a message, so that what was said before it is its context.
-        timestamp: when it was said or happened, as `moments.parse_moment` stores it.
+        timestamp, local_timestamp: when it was said or happened, as `moments.parse_local` gives it.
         importance: 0 ... 1, if the caller said.
     """
 
@@ -30,14 +33,19 @@ class Entry:
     actor_id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     timestamp: str | None = None
+    local_timestamp: str | None = None
     expiration_date: str | None = None
     importance: float | None = None
     turn: bool = False
 
-    @property
-    def day(self) -> str | None:
-        """The day of its timestamp."""
-        return self.timestamp and self.timestamp[:10]
+    def said(self, moment: object) -> Entry:
+        """The same, said at a moment that a caller passed.
+
+        Raises:
+            InputError: it is none.
+        """
+        timestamp, local = parse_local(moment)
+        return replace(self, timestamp=timestamp, local_timestamp=local)
 
 
 def read_entries(messages: object, shared: Entry) -> list[Entry]:
@@ -68,16 +76,38 @@ def read_entries(messages: object, shared: Entry) -> list[Entry]:
     return entries
 
 
+class Said(Protocol):
+    """What was said some time: an `Entry`, or a `Record`."""
+
+    @property
+    def timestamp(self) -> str | None: ...
+
+    @property
+    def local_timestamp(self) -> str | None: ...
+
+
+def goes_on(earlier: Said, later: Said) -> bool:
+    """Whether two turns of a run are of one conversation: said on the same day, where they were said, or within some
+    hours. Turns without a timestamp are of one with each other."""
+    if earlier.timestamp is None or later.timestamp is None:
+        return earlier.timestamp == later.timestamp
+    days = {(one.local_timestamp or one.timestamp or "")[:10] for one in (earlier, later)}
+    return len(days) == 1 or hours_between(earlier.timestamp, later.timestamp) <= _PAUSE_HOURS
+
+
 def _text(value: str, number: int) -> str:
     return check_text(value, f"message {number}")
 
 
 def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Entry]:
     role, content = message.get("role", "user"), message.get("content")
-    if not isinstance(role, str):
-        raise InputError(f"message {number} has a role that is no text: {role!r}")
+    check_unicode(role, f"the role of message {number}")
+    name = message.get("name")
+    if name is not None:
+        check_unicode(name, f"the name in message {number}")
     if isinstance(content, list | tuple):
-        content = "\n".join(part["text"] for part in content if isinstance(part, Mapping) and "text" in part)
+        texts = [part["text"] for part in content if isinstance(part, Mapping) and "text" in part]
+        content = "\n".join(check_unicode(text, f"a text of message {number}") for text in texts)
     if content is not None and not isinstance(content, str):
         raise InputError(f"message {number} has a content that is no text: {type(content).__name__}")
     if role in _ROLES_LEFT_OUT or not content or not content.strip():
@@ -86,12 +116,12 @@ def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Ent
         shared,
         text=_text(content, number),
         role=role,
-        actor_id=message.get("name"),
+        actor_id=name,
         turn=True,
         metadata={**shared.metadata, **check_metadata(message.get("metadata"))},
     )
     if message.get("timestamp") is not None:
-        entry = replace(entry, timestamp=parse_moment(message["timestamp"]))
+        entry = entry.said(message["timestamp"])
     if message.get("expiration_date") is not None:
         entry = replace(entry, expiration_date=parse_day(message["expiration_date"]))
     if message.get("importance") is not None:

@@ -53,8 +53,9 @@ def extract(
         return Extraction(entries, f"the extraction failed ({type(error).__name__}: {error})")
     if facts is None:
         return Extraction(entries, "the generator did not answer in the form it was asked for")
-    latest = max((entry.timestamp for entry in entries if entry.timestamp), default=shared.timestamp)
-    return Extraction([replace(shared, text=fact, timestamp=latest) for fact in facts])
+    latest = max((entry for entry in entries if entry.timestamp), key=lambda one: one.timestamp or "", default=shared)
+    shared = replace(shared, timestamp=latest.timestamp, local_timestamp=latest.local_timestamp)
+    return Extraction([replace(shared, text=fact) for fact in facts])
 
 
 def parse_facts(answer: str) -> list[str] | None:
@@ -84,4 +85,5 @@ def _checked(facts: Any) -> list[str] | None:
 
 def _line(entry: Entry) -> str:
     who = entry.actor_id or entry.role or "user"
-    return f"[{spoken(entry.timestamp)}] {who}: {entry.text}" if entry.timestamp else f"{who}: {entry.text}"
+    when = entry.local_timestamp or entry.timestamp
+    return f"[{spoken(when)}] {who}: {entry.text}" if when else f"{who}: {entry.text}"

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge.apps.memory.moments import day_bounds, parse_day, parse_moment
+from edge.apps.memory.arguments import check_unicode
+from edge.apps.memory.moments import parse_day, parse_moment, whole_day
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.errors import InputError
 
@@ -29,6 +30,7 @@ _COLUMNS: Mapping[str, str] = {
     "pinned": "pinned", "importance": "importance",
 }  # fmt: skip
 _DEEPEST = 32
+_TOO_DEEP = f"filters are nested deeper than {_DEEPEST}"
 _MOST_CONDITIONS = 500
 """SQLite bounds the depth of an expression by 1,000."""
 
@@ -68,7 +70,14 @@ def compile_filters(filters: Mapping[str, Any]) -> Condition:
         InputError: an unknown operator, an operand it cannot work with, or a scope that is not named but matched.
     """
     counter = iter(range(_MOST_CONDITIONS))
-    return _compile(filters, 0, counter.__next__)
+    try:
+        condition = _compile(filters, 0, counter.__next__)
+    except RecursionError:  # of what they compare with: it cannot even be shown
+        raise InputError(_TOO_DEEP) from None
+    for param in condition.params:
+        if isinstance(param, str):
+            check_unicode(param, f"{param!r} in the filters")
+    return condition
 
 
 def names_scope(filters: Mapping[str, Any]) -> bool:
@@ -89,8 +98,11 @@ def register(db: sqlite3.Connection) -> None:
 
 
 def _names(value: Any) -> bool:
+    """Whether a condition on a scope field holds for named ids only: null, alone or in a list, is everybody else's."""
     if isinstance(value, Mapping):
-        return any(operator in ("eq", "in") and operand is not None for operator, operand in value.items())
+        return any(operator in ("eq", "in") and _names(operand) for operator, operand in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return bool(value) and None not in value
     return value is not None
 
 
@@ -98,7 +110,7 @@ def _compile(filters: Any, depth: int, count: Callable[[], int]) -> Condition:
     if not isinstance(filters, Mapping):
         raise InputError(f"filters are a mapping such as {{'category': 'food'}}, not {filters!r}")
     if depth > _DEEPEST:
-        raise InputError(f"filters are nested deeper than {_DEEPEST}")
+        raise InputError(_TOO_DEEP)
     parts: list[Condition] = []
     for key, value in filters.items():
         try:
@@ -144,6 +156,15 @@ class _Column:
         kind = "'true'" if self.name == "pinned" else f"typeof({column})"
         sql = predicate.replace("{value}", column).replace("{type}", kind)
         return Condition(f"coalesce({sql}, 0)", params)
+
+    def test_day(self, sign: str, operand: Any) -> Condition | None:
+        """The comparison of a moment's day with a day, if that is what `operand` is: until a day means until its end.
+        A timestamp's day is that of where it was said."""
+        day = whole_day(operand) if self.name in _MOMENTS else None
+        if day is None:
+            return None
+        local = "coalesce(memories.local_timestamp, {value})" if self.name == "timestamp" else "{value}"
+        return self.test(f"substr({local}, 1, 10) {sign} ?", (day,))
 
     def present(self) -> Condition:
         return Condition(f"memories.{_COLUMNS[self.name]} IS NOT NULL")
@@ -212,10 +233,8 @@ def _apply(field: _Column | _Metadata, operator: str, operand: Any) -> Condition
 def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
     if operand is None:
         return field.present().negated()
-    if field.name in _MOMENTS and isinstance(field, _Column):
-        bounds = day_bounds(operand)
-        if bounds:
-            return field.test("{value} >= ? AND {value} < ?", bounds)
+    if isinstance(field, _Column) and (on_day := field.test_day("=", operand)):
+        return on_day
     operand = field.operand(operand)
     if isinstance(operand, bool):
         if isinstance(field, _Column):
@@ -230,15 +249,8 @@ def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
 
 def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Condition:
     sign = _COMPARISONS[operator]
-    if field.name in _MOMENTS and isinstance(field, _Column):
-        bounds = day_bounds(operand)
-        if bounds:  # until a day means until its end, after a day means after its end
-            sign, operand = {
-                "gt": (">=", bounds[1]),
-                "gte": (">=", bounds[0]),
-                "lt": ("<", bounds[0]),
-                "lte": ("<", bounds[1]),
-            }[operator]
+    if isinstance(field, _Column) and (by_day := field.test_day(sign, operand)):
+        return by_day
     operand = field.operand(operand)
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise InputError(f"{operator} takes a number or text, not {operand!r}")

@@ -6,12 +6,15 @@ import sqlite3
 import uuid as uuids
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.memory.arguments import check_text
 from edge.apps.memory.entries import Entry
+from edge.apps.memory.moments import stamp
 from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, text_hash, visible
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX
 from edge.apps.memory.scope import Scope
@@ -28,6 +31,11 @@ _HISTORY = (
 )  # fmt: skip
 _INSERT_HISTORY = f"INSERT INTO history ({', '.join(_HISTORY)}) VALUES ({', '.join('?' * len(_HISTORY))})"
 _SHOWN = _HISTORY[:9]
+_TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance")
+"""What an entry says beside its text and metadata."""
+
+MOST_LINKS = 3
+"""Earlier memories that one is linked to, however many there are like it: what is often said has very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Ledger:
         similar: Sequence[Sequence[Similar]],
         follows: Sequence[int | None],
         scope: Scope,
-        now: str,
+        now: datetime,
     ) -> list[Added]:
         """Stores entries under exactly these ids.
 
@@ -91,24 +99,24 @@ class Ledger:
             similar: for each entry, what it is to be linked to if that is stored under the same ids.
             follows: for each entry, the id of the turn before, or `-1 - n` for the n-th of this call.
         """
-        newest = db.execute("SELECT coalesce(max(id), 0) FROM memories").fetchone()[0]
+        known = [self._known(db, entry, scope, now) for entry in entries]
+        twins = {text: self._twins(db, text, scope, now) for text in {entry.text for entry in entries}}
         outcomes: list[Added] = []
-        for entry, before in zip(entries, follows, strict=True):
-            twins = self._same_text(db, entry.text, scope, newest, now[:10])
-            known = next((twin for twin in twins if _holds(twin, entry)), None)
-            if known is not None:
-                outcomes.append(Added(known, "NONE"))
+        for entry, same, before in zip(entries, known, follows, strict=True):
+            if same is not None:
+                outcomes.append(Added(same, "NONE"))
                 continue
             if before is not None and before < 0:
                 before = outcomes[-1 - before].record.id
             elif before is not None and not db.execute("SELECT 1 FROM memories WHERE id = ?", (before,)).fetchone():
                 before = None  # deleted since
-            record = _new_record(entry, scope, before, now)
-            outcomes.append(Added(self._insert_row(db, record), "ADD", tuple((twin, 1.0) for twin in twins)))
+            record = _new_record(entry, scope, before, stamp(now))
+            same_text = tuple((twin, 1.0) for twin in twins[entry.text])
+            outcomes.append(Added(self._insert_row(db, record), "ADD", same_text))
         added = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.event == "ADD"]
         records = [outcome.record for _, outcome in added]
         self._index(db, index, records, vectors[[number for number, _ in added]])
-        self.note(db, ((None, record, "ADD") for record in records), now)
+        self.note(db, ((None, record, "ADD") for record in records), stamp(now))
         for number, outcome in added:
             outcomes[number] = self._link(db, outcome, similar[number], outcomes)
         self.advance(db)
@@ -175,7 +183,7 @@ class Ledger:
         self.advance(db)
 
     def clear(self, db: sqlite3.Connection, index: VectorIndex | None) -> None:
-        """Deletes all rows of all tables but the settings, history included."""
+        """Deletes all rows of all tables, history included, and of the settings what was learnt of actions."""
         for table, offset in (("memories", 0), ("actions", ACTIONS)):
             rows = db.execute(f"SELECT id + ? FROM {table}", (offset,)).fetchall()
             if index is not None:
@@ -183,6 +191,7 @@ class Ledger:
         db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
         for table in ("links", "history", "memories", "actions"):
             db.execute(f"DELETE FROM {table}")
+        db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
         self.advance(db)
 
     def advance(self, db: sqlite3.Connection) -> None:
@@ -221,15 +230,19 @@ class Ledger:
             )
         ]
 
-    def _same_text(self, db: sqlite3.Connection, text: str, scope: Scope, newest: int, today: str) -> list[Record]:
-        exactly, ids = scope.exactly()
-        shown, day = visible(today)
-        rows = db.execute(
-            f"{SELECT} INDEXED BY memories_hash WHERE memories.hash = ? AND memories.id <= ? AND {exactly} AND {shown} "
-            "ORDER BY memories.id",
-            (text_hash(text), newest, *ids, *day),
-        )
-        return [record for row in rows if (record := Record.of(row)).text == text]
+    def _known(self, db: sqlite3.Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
+        """The oldest shown memory of exactly these ids that says all that an entry says."""
+        same, params = _same_text(entry.text, scope, now)
+        told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
+        values = [getattr(entry, name) for name in _TOLD]
+        rows = db.execute(f"{SELECT} {same} AND {told} ORDER BY memories.id", (*params, *values))
+        return next((record for row in rows if (record := Record.of(row)).metadata == dict(entry.metadata)), None)
+
+    def _twins(self, db: sqlite3.Connection, text: str, scope: Scope, now: datetime) -> list[Record]:
+        """The latest shown memories of exactly these ids with this text, as many as are linked."""
+        same, params = _same_text(text, scope, now)
+        latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
+        return [Record.of(row) for row in db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS))]
 
     def _insert_row(self, db: sqlite3.Connection, record: Record) -> Record:
         cursor = db.execute(_INSERT, record.row[1:])
@@ -253,20 +266,24 @@ class Ledger:
             row = db.execute(f"{SELECT} WHERE memories.id = ? AND {exactly}", (identifier, *ids)).fetchone()
             if row is not None and identifier != record.id:
                 found.setdefault(identifier, (Record.of(row), candidate.similarity))
+        linked = sorted(found.values(), key=lambda pair: -pair[1])[:MOST_LINKS]
         db.executemany(
-            "INSERT INTO links VALUES (?, ?, ?)",
-            [(record.id, identifier, similarity) for identifier, (_, similarity) in found.items()],
+            "INSERT INTO links VALUES (?, ?, ?)", [(record.id, other.id, similarity) for other, similarity in linked]
         )
-        return Added(record, outcome.event, tuple(sorted(found.values(), key=lambda pair: -pair[1])))
+        return Added(record, outcome.event, tuple(linked))
 
 
 def read_history(db: sqlite3.Connection, uuid: str, scope: Scope) -> list[dict[str, Any]]:
-    """A memory's history in mem0's form, oldest first; empty outside `scope`."""
+    """A memory's history in mem0's form, oldest first; empty outside `scope`.
+
+    Raises:
+        InputError: no text can be an id.
+    """
     named = [(name, value) for name, value in scope.items() if value is not None]
     condition = "".join(f" AND {name} = ?" for name, _ in named)
     rows = db.execute(
         f"SELECT id, {', '.join(_SHOWN)} FROM history WHERE memory_id = ?{condition} ORDER BY id",
-        (uuid, *(value for _, value in named)),
+        (check_text(uuid, "an id"), *(value for _, value in named)),
     )
     names = ("id", *_SHOWN)
     return [
@@ -292,12 +309,14 @@ def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Re
         id=0, uuid=str(uuids.uuid4()), text=entry.text, hash=text_hash(entry.text), user_id=scope.user_id,
         agent_id=scope.agent_id, run_id=scope.run_id, actor_id=entry.actor_id, role=entry.role,
         metadata=entry.metadata, importance=entry.importance, timestamp=entry.timestamp,
-        expiration_date=entry.expiration_date, forgotten_at=None, pinned=False, follows=follows,
-        created_at=now, updated_at=now,
+        local_timestamp=entry.local_timestamp, expiration_date=entry.expiration_date, forgotten_at=None,
+        pinned=False, follows=follows, created_at=now, updated_at=now,
     )  # fmt: skip
 
 
-def _holds(record: Record, entry: Entry) -> bool:
-    """Whether all that an entry says is what a record with the same text says."""
-    names = ("role", "actor_id", "timestamp", "expiration_date", "importance")
-    return dict(record.metadata) == dict(entry.metadata) and all(getattr(record, n) == getattr(entry, n) for n in names)
+def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, ...]]:
+    """SQL that holds for shown memories of exactly these ids with this text, with its parameters."""
+    exactly, ids = scope.exactly()
+    shown, day = visible(now)
+    sql = f"INDEXED BY memories_hash WHERE memories.hash = ? AND {exactly} AND memories.text = ? AND {shown}"
+    return sql, (text_hash(text), *ids, text, *day)

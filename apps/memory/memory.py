@@ -6,16 +6,14 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from edge.apps.memory.actions import ActionCache
 from edge.apps.memory.answers import added_json, found_json
-from edge.apps.memory.arguments import UNSET, check_count, check_metadata, check_share, check_text
+from edge.apps.memory.arguments import UNSET, check_count, check_metadata, check_path, check_share, check_text
 from edge.apps.memory.entries import Entry, read_entries
 from edge.apps.memory.extraction import extract
 from edge.apps.memory.ledger import read_history
-from edge.apps.memory.moments import parse_day, parse_moment
+from edge.apps.memory.moments import parse_day, parse_local
 from edge.apps.memory.opening import NO_SCOPE, OpenMemory
 from edge.apps.memory.records import find_record
 from edge.apps.memory.searching import Weights
@@ -60,7 +58,7 @@ class Memory(OpenMemory):
             messages: text; or `{"role": ..., "content": ...}` as chat models take it. System messages are left out.
             metadata: what JSON can hold; searchable by filters.
             timestamp: when it was said or happened (the session's date): a datetime, seconds since 1970, or ISO 8601.
-                A message may carry its own.
+                Its day is that of the time zone it is given in, UTC if in none. A message may carry its own.
             expiration_date: the last day on which it is shown.
             importance: 0 ... 1, for `search(importance=...)`.
             infer: let the generator extract facts and store those; what it fails at is stored as it is, and
@@ -82,10 +80,11 @@ class Memory(OpenMemory):
         shared = Entry(
             "",
             metadata=check_metadata(metadata),
-            timestamp=None if timestamp is None else parse_moment(timestamp),
             expiration_date=None if expiration_date is None else parse_day(expiration_date),
             importance=check_share(importance, "importance"),
         )
+        if timestamp is not None:
+            shared = shared.said(timestamp)
         entries = read_entries(messages, shared)
         failure = None
         if infer and entries:
@@ -124,7 +123,8 @@ class Memory(OpenMemory):
         if expiration_date is not UNSET:
             changes["expiration_date"] = None if expiration_date is None else parse_day(expiration_date)
         if timestamp is not UNSET:
-            changes["timestamp"] = None if timestamp is None else parse_moment(timestamp)
+            said = (None, None) if timestamp is None else parse_local(timestamp)
+            changes["timestamp"], changes["local_timestamp"] = said
         if importance is not UNSET:
             changes["importance"] = check_share(importance, "importance")
         if not changes:
@@ -167,6 +167,7 @@ class Memory(OpenMemory):
         if self.bound:
             raise InputError(f"this memory was opened for {self.bound}; delete_all() deletes that, reset() everything")
         self._writer.reset()
+        self._actions.forget_counts()
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
         """Pins a memory: it neither expires nor ages. `pinned=False` takes the pin away.
@@ -290,11 +291,6 @@ class Memory(OpenMemory):
 
     # More
 
-    @property
-    def actions(self) -> ActionCache:
-        """What was done before, to be done again without asking a model."""
-        return self._actions
-
     def select(
         self,
         text: str | Sequence[Mapping[str, Any]],
@@ -321,7 +317,7 @@ class Memory(OpenMemory):
         Raises:
             StorageError: the file cannot be written.
         """
-        return export_jsonl(self.store, self.bound, Path(target))
+        return export_jsonl(self.store, self.bound, check_path(target))
 
     def import_jsonl(self, source: str | os.PathLike[str]) -> int:
         """Takes in an exported file, or lines of mem0's `get_all`; ids that are there already are left as they are.
@@ -330,4 +326,4 @@ class Memory(OpenMemory):
         Raises:
             InputError: a line is none, or belongs to another scope than the bound one; the lines before are kept.
         """
-        return import_jsonl(self.store, self.bound, Path(source), self._clock)
+        return import_jsonl(self.store, self.bound, check_path(source), self._clock)

@@ -1,19 +1,22 @@
 """Moments and days: what callers may pass, how they are stored, and how they read as text.
 
-Moments are stored in UTC with microseconds, all of the same width, so that comparing strings compares times.
+Moments are stored in UTC with microseconds, all of the same width, so that comparing strings compares times. What a
+moment is called (its day, its hour) is a question of the time zone it was given in, so that is kept beside it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timezone
 
 from edge.errors import InputError
 
 Clock = Callable[[], datetime]
-"""Returns the present moment with its time zone; injectable, so that tests and replays decide what time it is."""
+"""Returns the present moment with its time zone, in which it also says what day it is; injectable, so that tests and
+replays decide what time it is."""
 
+_UTC = "+00:00"
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -23,6 +26,11 @@ _MONTHS = (
 def utc_now() -> datetime:
     """The present moment in UTC."""
     return datetime.now(timezone.utc)
+
+
+def local_now() -> datetime:
+    """The present moment in the time zone of this machine."""
+    return datetime.now().astimezone()
 
 
 def stamp(moment: datetime) -> str:
@@ -38,15 +46,19 @@ def parse_moment(value: object, name: str = "timestamp") -> str:
     Raises:
         InputError: none of these; the message names the field.
     """
+    return parse_local(value, name)[0]
+
+
+def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None]:
+    """A stored moment, and the same in the time zone it was given in, None where that is UTC or not said.
+
+    Raises:
+        InputError: as `parse_moment`.
+    """
     try:
-        if isinstance(value, datetime):
-            return stamp(value)
-        if isinstance(value, date):
-            return stamp(datetime.combine(value, time()))
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return stamp(datetime.fromtimestamp(value, timezone.utc))
-        if isinstance(value, str):
-            return stamp(datetime.fromisoformat(_iso(value)))
+        moment = _moment(value)
+        if moment is not None:
+            return stamp(moment), moment.isoformat(timespec="microseconds") if moment.utcoffset() else None
     except (ValueError, OverflowError, OSError):
         pass
     raise InputError(
@@ -72,29 +84,33 @@ def parse_day(value: object, name: str = "expiration_date") -> str:
     raise InputError(f"{name} {value!r} is no day: pass a date or text like 2026-12-31")
 
 
-def day_bounds(value: object) -> tuple[str, str] | None:
-    """First moment of a whole day and of the next, if `value` is a day without a time; else None. A filter that
-    compares with a day means all of it."""
-    if isinstance(value, datetime):
-        return None
-    if isinstance(value, str):
-        try:
-            value = date.fromisoformat(value.strip())
-        except ValueError:
-            return None
-    if not isinstance(value, date):
+def whole_day(value: object) -> str | None:
+    """The day as `YYYY-MM-DD`, if `value` is a day without a time; else None. A filter that compares with a day means
+    all of it."""
+    if isinstance(value, datetime) or not isinstance(value, date | str):
         return None
     try:
-        return parse_moment(value), parse_moment(value + timedelta(days=1))
-    except OverflowError:
+        return parse_day(value)
+    except InputError:
         return None
 
 
 def spoken(moment: str) -> str:
-    """A stored moment as a person writes it, `8 May 2023, 13:56`: the words a question about time would use."""
+    """A stored or local moment as a person writes it, `8 May 2023, 13:56`: in the words of questions about time."""
     when = datetime.fromisoformat(moment)
     day = f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
     return day if when.time() == time() else f"{day}, {when:%H:%M}"
+
+
+def written(moment: str) -> str:
+    """A stored or local moment to the minute, with its time zone: `2023-05-08T13:56Z`, `2023-05-08T13:56-07:00`."""
+    text = datetime.fromisoformat(moment).isoformat(timespec="minutes")
+    return f"{text[: -len(_UTC)]}Z" if text.endswith(_UTC) else text
+
+
+def hours_between(one: str, other: str) -> float:
+    """Hours from the earlier of two stored moments to the later."""
+    return abs((datetime.fromisoformat(one) - datetime.fromisoformat(other)).total_seconds()) / 3_600
 
 
 def age_days(moment: str, now: datetime) -> float:
@@ -102,6 +118,16 @@ def age_days(moment: str, now: datetime) -> float:
     return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds() / 86_400)
 
 
+def _moment(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, date):
+        return datetime.combine(value, time())
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return datetime.fromtimestamp(value, timezone.utc)
+    return datetime.fromisoformat(_iso(value)) if isinstance(value, str) else None
+
+
 def _iso(text: str) -> str:
     text = text.strip()
-    return f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text
+    return f"{text[:-1]}{_UTC}" if text[-1:] in ("Z", "z") else text

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from edge.apps.memory.actions import ActionCache
+from edge.apps.memory.arguments import check_path
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
-from edge.apps.memory.moments import Clock, utc_now
+from edge.apps.memory.moments import Clock, local_now
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.searching import Searcher
 from edge.apps.memory.store import MemoryStore, default_path
@@ -43,7 +44,7 @@ class OpenMemory:
         embedder: str | Path | TextEmbedder | None = None,
         reranker: str | Path | TextReranker | None = None,
         generator: Generator | None = None,
-        clock: Clock = utc_now,
+        clock: Clock = local_now,
         config: Config | None = None,
         budget: MemoryBudget | None = None,
         trace: Trace | None = None,
@@ -56,15 +57,16 @@ class OpenMemory:
             embedder, reranker: names or paths, or open models that stay the caller's to close. The embedder is the
                 memory's own if not given; it cannot change once there are memories.
             generator: extracts facts for `add(..., infer=True)`; stays the caller's to close.
-            clock: returns the present moment.
+            clock: returns the present moment; the day it says it is decides what has expired.
             budget: a ledger shared with other parts of the program, instead of `memory`.
 
         Raises:
+            InputError: an id or the path can be none.
             StorageError: it cannot be opened, or a newer version wrote it.
             BudgetExceeded: the limit is too small; the error names the smallest that works.
         """
         self.bound = Scope.of({"user_id": user_id, "agent_id": agent_id, "run_id": run_id})
-        self.path = Path(path).expanduser().absolute() if path is not None else default_path()
+        self.path = check_path(path).expanduser().absolute() if path is not None else default_path()
         config = config or Config.load()
         self.trace = trace or Trace()
         self.budget = budget or MemoryBudget(config.memory if memory is None else parse_size(memory))
@@ -77,6 +79,11 @@ class OpenMemory:
         self._writer = Writer(self.store, clock)
         self._actions = ActionCache(self.store, self.bound, clock)
 
+    @property
+    def actions(self) -> ActionCache:
+        """What was done before, to be done again without asking a model."""
+        return self._actions
+
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
         """Puts the vector index in order now, which otherwise happens in the background; None if nothing was ever
         stored."""
@@ -84,6 +91,7 @@ class OpenMemory:
 
     def close(self) -> None:
         """Closes models and files. Closing twice is harmless."""
+        self._actions.close()
         self._searcher.close()
         self.store.close()
 

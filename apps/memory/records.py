@@ -7,8 +7,10 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any
 
+from edge.apps.memory.arguments import check_text
 from edge.apps.memory.moments import spoken
 from edge.apps.memory.scope import Scope
 
@@ -23,6 +25,7 @@ class Record:
     Attributes:
         id: what the indexes know it by; `uuid` is what callers know it by.
         timestamp: when what it tells was said or happened, if anybody said.
+        local_timestamp: the same in the time zone it was given in; None where that is UTC or was not said.
         expiration_date: the last day on which it is shown.
         forgotten_at: since when it is hidden.
         follows: the `id` of the turn before it, where it is one of a conversation.
@@ -40,6 +43,7 @@ class Record:
     metadata: Mapping[str, Any] = field(hash=False)
     importance: float | None
     timestamp: str | None
+    local_timestamp: str | None
     expiration_date: str | None
     forgotten_at: str | None
     pinned: bool
@@ -71,7 +75,8 @@ class Record:
     @property
     def indexed_text(self) -> str:
         """What the text index holds: the date as a person writes it, and the text."""
-        return f"{spoken(self.timestamp)}: {self.text}" if self.timestamp else self.text
+        when = self.local_timestamp or self.timestamp
+        return f"{spoken(when)}: {self.text}" if when else self.text
 
     def to_json(self) -> dict[str, Any]:
         """The memory as mem0 returns it, with what only this library knows beside it; fields without a value are left
@@ -91,8 +96,8 @@ COLUMNS = tuple(item.name for item in fields(Record))
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in COLUMNS) + " FROM memories"
 _METADATA, _PINNED = COLUMNS.index("metadata"), COLUMNS.index("pinned")
 _OPTIONAL = (
-    "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "expiration_date", "forgotten_at", "pinned",
-    "importance",
+    "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "local_timestamp", "expiration_date",
+    "forgotten_at", "pinned", "importance",
 )  # fmt: skip
 
 
@@ -106,12 +111,13 @@ def text_hash(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def visible(today: str) -> tuple[str, list[str]]:
-    """SQL that holds for memories that are neither forgotten nor, unless pinned, expired; with its parameters."""
+def visible(now: datetime) -> tuple[str, list[str]]:
+    """SQL that holds for memories that are neither forgotten nor, unless pinned, expired on the day that `now` says it
+    is where it was read off; with its parameters."""
     return (
         "memories.forgotten_at IS NULL AND "
         "(memories.pinned OR memories.expiration_date IS NULL OR memories.expiration_date >= ?)",
-        [today],
+        [now.date().isoformat()],
     )
 
 
@@ -125,7 +131,12 @@ def read_records(db: sqlite3.Connection, ids: Iterable[int]) -> dict[int, Record
 
 
 def find_record(db: sqlite3.Connection, uuid: str, scope: Scope) -> Record | None:
-    """The memory with this id, if it belongs to `scope`."""
+    """The memory with this id, if it belongs to `scope`.
+
+    Raises:
+        InputError: no text can be an id.
+    """
+    check_text(uuid, "an id")
     condition, params = scope.condition()
     row = db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)).fetchone()
     return None if row is None else Record.of(row)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import sqlite3
+
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
 from edge.ivf.index import VectorIndex
@@ -66,6 +69,33 @@ INSERT INTO settings VALUES ('generation', '0');
 {LexicalIndex.create(TEXT_INDEX)}"""
 
 
+_LOCAL_MOMENTS = """
+ALTER TABLE memories ADD COLUMN local_timestamp TEXT;  -- timestamp in the time zone it was given in, if not UTC
+"""
+
+_REPEATED_TEXTS = """
+DROP INDEX memories_hash;
+CREATE INDEX memories_hash ON memories(hash, user_id, agent_id, run_id, timestamp);  -- the latest of a text first
+"""
+
+
+_VECTORS = 1
+"""Steps of the vector index before the first later one of this file."""
+
+
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part go to the end, in the order they were made."""
-    return [_MEMORIES, *VectorIndex.migrations()]
+    vectors = VectorIndex.migrations()
+    return [_MEMORIES, *vectors[:_VECTORS], _LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, *vectors[_VECTORS:]]
+
+
+def action_key(task: str, state: str) -> str:
+    """A hash by which the same task and state are found; what has the same hash must still be compared."""
+    return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()
+
+
+def _key_actions(db: sqlite3.Connection) -> None:
+    db.create_function("edge_action_key", 2, action_key, deterministic=True)
+    db.execute("ALTER TABLE actions ADD COLUMN key TEXT NOT NULL DEFAULT ''")
+    db.execute("UPDATE actions SET key = edge_action_key(task, state)")
+    db.execute("CREATE INDEX actions_key ON actions(key)")

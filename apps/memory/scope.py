@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from edge.apps.memory.arguments import check_unicode
 from edge.errors import InputError
 
 SCOPE_FIELDS = ("user_id", "agent_id", "run_id")
@@ -28,7 +29,7 @@ class Scope:
         """Reads the three ids from a mapping, ignoring its other keys. Ids are turned into text and stripped.
 
         Raises:
-            InputError: an id is empty or neither text nor a whole number.
+            InputError: an id is empty, not valid Unicode, or neither text nor a whole number.
         """
         return cls(**{name: _identifier(name, ids.get(name)) for name in SCOPE_FIELDS})
 
@@ -57,14 +58,14 @@ class Scope:
     def __iter__(self) -> Iterator[str | None]:
         return (value for _, value in self.items())
 
-    def condition(self) -> tuple[str, list[str]]:
+    def condition(self, table: str = "memories") -> tuple[str, list[str]]:
         """SQL that holds for rows of this scope, with its parameters."""
         named = [(name, value) for name, value in self.items() if value is not None]
-        return " AND ".join(f"memories.{name} = ?" for name, _ in named) or "1", [value for _, value in named]
+        return " AND ".join(f"{table}.{name} = ?" for name, _ in named) or "1", [value for _, value in named]
 
-    def exactly(self) -> tuple[str, list[str | None]]:
+    def exactly(self, table: str = "memories") -> tuple[str, list[str | None]]:
         """SQL that holds for rows stored under exactly these ids, missing ones included."""
-        return " AND ".join(f"memories.{name} IS ?" for name in SCOPE_FIELDS), list(self)
+        return " AND ".join(f"{table}.{name} IS ?" for name in SCOPE_FIELDS), list(self)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value!r}" for name, value in self.items() if value is not None) or "no scope"
@@ -77,4 +78,4 @@ def _identifier(name: str, value: object) -> str | None:
         value = str(value)
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{name} must be text that is not empty, not {value!r}")
-    return value.strip()
+    return check_unicode(value.strip(), name)

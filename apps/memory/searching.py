@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import check_share
 from edge.apps.memory.filters import Condition
-from edge.apps.memory.moments import Clock, age_days, stamp
+from edge.apps.memory.moments import Clock, age_days
 from edge.apps.memory.records import SELECT, Record, read_records, visible
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
@@ -51,13 +51,16 @@ class Weights:
     half_life: float = 30.0
 
     def __post_init__(self) -> None:
-        recency, importance = check_share(self.recency, "recency"), check_share(self.importance, "importance")
-        if (recency or 0.0) + (importance or 0.0) > 1:
+        for name in ("recency", "importance"):
+            if check_share(getattr(self, name), name) is None:
+                raise InputError(f"{name} is a number from 0 to 1, not None")
+        if self.recency + self.importance > 1:
             raise InputError(
                 f"recency and importance weigh {self.recency + self.importance:g} together; 1 is all there is"
             )
-        if not 0 < self.half_life < math.inf:
-            raise InputError(f"half_life is a positive number of days, not {self.half_life!r}")
+        days = self.half_life
+        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days < math.inf:
+            raise InputError(f"half_life is a positive number of days, not {days!r}")
 
     def __bool__(self) -> bool:
         return self.recency > 0 or self.importance > 0
@@ -192,7 +195,7 @@ class Searcher:
         sql, params = scope.condition()
         parts = [Condition(sql, tuple(params)), condition]
         if not show_expired:
-            shown, today = visible(stamp(now)[:10])
+            shown, today = visible(now)
             parts.append(Condition(shown, tuple(today)))
         return Condition.all_of(parts)
 

@@ -35,6 +35,11 @@ def default_path() -> Path:
     return platformdirs.user_data_path("edge-rag", appauthor=False) / "memory"
 
 
+def holds_memory(path: Path) -> bool:
+    """Whether there is a memory in a directory."""
+    return (path / DATABASE).is_file()
+
+
 class MemoryStore:
     """Database, indexes and models of one directory. Thread-safe."""
 
@@ -112,12 +117,13 @@ class MemoryStore:
     def close(self) -> None:
         """Closes everything. Closing twice is harmless."""
         self.upkeep.close()
+        # First, so that what other threads read has ended, and nobody opens again what is closed here.
+        self.database.close()
         with self._opening:
             index, self._index = self._index, None
         if index is not None:
             index.close()
         self.models.close()
-        self.database.close()
 
     def _identity(self) -> EmbedderIdentity | None:
         with self.database.read() as db:

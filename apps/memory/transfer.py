@@ -13,7 +13,7 @@ from typing import Any
 
 from edge.apps.memory.arguments import check_metadata, check_share, check_text
 from edge.apps.memory.ledger import HistoryLine, read_history, restore_history
-from edge.apps.memory.moments import Clock, parse_day, parse_moment, stamp
+from edge.apps.memory.moments import Clock, parse_day, parse_local, parse_moment, stamp
 from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
@@ -75,7 +75,7 @@ def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -
     count = 0
     waiting: list[_Line] = []
     try:
-        with open(source, encoding="utf-8") as file:
+        with open(source, "rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     try:
@@ -86,16 +86,16 @@ def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -
                 if len(waiting) >= _TOGETHER:
                     count += _store(store, waiting, clock)
                     waiting = []
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source} is not valid UTF-8 (byte {error.start})") from None
     except OSError as error:
         raise StorageError(f"{source} cannot be read: {error.strerror}") from error
     return count + _store(store, waiting, clock)
 
 
-def _read(line: str, scope: Scope, now: str) -> _Line:
+def _read(line: bytes, scope: Scope, now: str) -> _Line:
     try:
-        document = json.loads(line)
+        document = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"not valid UTF-8 (byte {error.start} of the line)") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON ({error})") from None
     if not isinstance(document, dict):
@@ -105,13 +105,14 @@ def _read(line: str, scope: Scope, now: str) -> _Line:
     if not whose:
         raise InputError("it has no user_id, agent_id or run_id")
     created = parse_moment(document["created_at"], "created_at") if document.get("created_at") else now
+    timestamp, local = _said(document)
     identifier = document.get("id") or str(uuids.uuid4())
     record = Record(
         id=0, uuid=check_text(identifier, '"id"'), text=text, hash=text_hash(text), user_id=whose.user_id,
         agent_id=whose.agent_id, run_id=whose.run_id, actor_id=_text_or_none(document, "actor_id"),
         role=_text_or_none(document, "role"), metadata=check_metadata(document.get("metadata")),
         importance=check_share(document.get("importance"), "importance"),
-        timestamp=_optional(document, "timestamp", parse_moment),
+        timestamp=timestamp, local_timestamp=local,
         expiration_date=_optional(document, "expiration_date", parse_day),
         forgotten_at=_optional(document, "forgotten_at", parse_moment), pinned=document.get("pinned") is True,
         follows=None, created_at=created, updated_at=_optional(document, "updated_at", parse_moment) or created,
@@ -123,13 +124,26 @@ def _read(line: str, scope: Scope, now: str) -> _Line:
     return _Line(record, changes, _text_or_none(document, "follows"), list(_links(document.get("links", []))))
 
 
+def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The timestamp, and the same in its own time zone, which `export_jsonl` names beside it."""
+    if document.get("timestamp") is None:
+        return None, None
+    timestamp, local = parse_local(document["timestamp"])
+    if document.get("local_timestamp") is None:
+        return timestamp, local
+    moment, local = parse_local(document["local_timestamp"], "local_timestamp")
+    if moment != timestamp:
+        raise InputError('"local_timestamp" is another moment than "timestamp"')
+    return timestamp, local
+
+
 def _links(links: object) -> Iterator[tuple[str, float]]:
     for link in links if isinstance(links, list) else [None]:
         similarity = link.get("similarity") if isinstance(link, dict) else None
         identifier = link.get("id") if isinstance(link, dict) else None
         if isinstance(similarity, bool) or not isinstance(similarity, int | float) or not isinstance(identifier, str):
             raise InputError('"links" is a list of objects with id and similarity')
-        yield identifier, float(similarity)
+        yield check_text(identifier, '"id" of a link'), float(similarity)
 
 
 def _change(change: dict[str, Any], created: str) -> HistoryLine:

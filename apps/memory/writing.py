@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.entries import Entry
+from edge.apps.memory.entries import Entry, goes_on
 from edge.apps.memory.ledger import Added
 from edge.apps.memory.moments import Clock, stamp
 from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
@@ -56,9 +56,9 @@ class Writer:
             previous[0], follows[0] = len(entries), before.id
         vectors = in_context(vectors, previous)
         with store.read() as db:
-            similar = find_similar(db, index, vectors, scope)
+            similar = find_similar(db, index, vectors, scope, store.budget)
         with store.write() as db:
-            added = store.ledger.insert(db, index, entries, vectors, similar, follows, scope, stamp(self._clock()))
+            added = store.ledger.insert(db, index, entries, vectors, similar, follows, scope, self._clock())
         store.upkeep.wrote(len(added))
         return added
 
@@ -80,7 +80,7 @@ class Writer:
             changes = {**changes, "hash": text_hash(changes["text"])}
             with store.read() as db:
                 old = self._found(find_record(db, uuid, scope), uuid)
-                similar = find_similar(db, index, vector, old.scope)[0]
+                similar = find_similar(db, index, vector, old.scope, store.budget)[0]
         with store.write() as db:
             old = self._found(find_record(db, uuid, scope), uuid)
             merged = {**old.metadata, **changes.get("metadata", {})}
@@ -155,7 +155,7 @@ class Writer:
 
     @staticmethod
     def _turn_before(db: sqlite3.Connection, entry: Entry, scope: Scope) -> Record | None:
-        """What was said last in a run, if `entry` goes on with it on the same day."""
+        """What was said last in a run, if `entry` goes on with it."""
         if scope.run_id is None or not entry.turn:
             return None
         sql, params = scope.exactly()
@@ -165,7 +165,7 @@ class Writer:
             params,
         ).fetchone()
         record = None if row is None else Record.of(row)
-        return record if record is not None and (record.timestamp and record.timestamp[:10]) == entry.day else None
+        return record if record is not None and goes_on(record, entry) else None
 
     def _index(self, uuid: str) -> VectorIndex:
         """The vector index; without one there is no memory `uuid` either."""
@@ -200,4 +200,4 @@ def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
 
 
 def _same_conversation(earlier: Entry, later: Entry) -> bool:
-    return earlier.turn and later.turn and earlier.day == later.day
+    return earlier.turn and later.turn and goes_on(earlier, later)

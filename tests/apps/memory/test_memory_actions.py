@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naive.words import WordEmbedder
+from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.actions import ActionExample
 from edge.apps.memory.confidence import SIGNALS, Confidence, describe, details, fit
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError
+from edge.runtimes.reranker import Ranked
 
 Make = Callable[..., Memory]
 
@@ -134,6 +135,98 @@ def test_actions_are_deleted_and_reset(make: Make) -> None:
     memory.reset()
     assert memory.actions.stats().trajectories == 0
     assert memory.actions.lookup("open settings", user_id="ann") is None
+
+
+class Blurred(WordEmbedder):
+    """Sees the first words of a text only."""
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> Any:
+        return super().embed([" ".join(text.split()[:9]) for text in texts], query=query)
+
+
+PAGE = "toolbar menu button link header navigation " * 3
+
+
+@pytest.mark.parametrize("rerank", [True, False])
+def test_the_same_state_is_found_among_others_that_begin_alike(make: Make, rerank: bool) -> None:
+    memory = make(user_id="ann", embedder=Blurred())
+    states = [f"{PAGE} dialog {number}" for number in range(20)]
+    ids = {state: memory.actions.add("press the button", [state[-2:]], state=state) for state in states}
+    for state, identifier in ids.items():
+        hit = memory.actions.lookup("press the button", state=state, rerank=rerank)
+        assert hit is not None
+        assert (hit.id, hit.confidence) == (identifier, 1.0)
+        found = memory.actions.candidates("press the button", state=state, rerank=rerank)
+        assert (found[0].id, len(found)) == (identifier, len({one.id for one in found}))
+        assert found[0].similarity == pytest.approx(1)
+        assert memory.actions.add("press the button", ["again"], state=state) == identifier
+    assert memory.actions.stats().hits == 20
+
+
+def test_the_same_task_and_state_is_found_without_a_model(make: Make) -> None:
+    embedder = WordEmbedder()
+    memory = make(user_id="ann", embedder=embedder)
+    memory.actions.add("open settings", [1])
+    memory.actions.add("open", [2], state="settings")
+    asked = embedder.calls
+    hit = memory.actions.lookup("open settings")
+    assert hit is not None
+    assert (hit.trajectory, embedder.calls) == ([1], asked)
+
+
+def test_of_the_same_in_several_sessions_what_worked_best_is_chosen(make: Make, clock: Any) -> None:
+    memory = make(user_id="ann")
+    ids = []
+    for run in ("r", "s", "t"):
+        clock.forward(hours=1)
+        ids.append(memory.actions.add("open settings", [run], run_id=run))
+    memory.actions.feedback(ids[2], False)
+    hit = memory.actions.lookup("open settings")
+    assert hit is not None
+    assert hit.trajectory == ["s"]
+    assert [one.id for one in memory.actions.candidates("open settings")] == [ids[1], ids[0], ids[2]]
+    assert memory.actions.lookup("open settings", run_id="t") is None
+    hit = memory.actions.lookup("open settings", run_id="r")
+    assert hit is not None
+    assert hit.id == ids[0]
+
+
+class Contrary(WordReranker):
+    """Finds least relevant what says the same."""
+
+    def rank(self, *given: Any, **options: Any) -> list[Ranked]:
+        return super().rank(*given, **options)[::-1]
+
+
+def test_the_same_comes_first_whatever_the_reranker_thinks(make: Make) -> None:
+    memory = make(user_id="ann", reranker=Contrary())
+    for task in ("open the door", "open the window", "open settings"):
+        memory.actions.add(task, [task])
+    first, *others = memory.actions.candidates("open the window")
+    assert (first.task, len(others)) == ("open the window", 2)
+
+
+def test_lookups_are_counted_when_a_memory_is_closed(make: Make) -> None:
+    with make(user_id="ann") as one:
+        one.actions.add("open settings", [])
+        one.actions.lookup("open settings")
+    one.close()
+    other = make(user_id="ann")
+    assert (other.actions.stats().lookups, other.actions.stats().hits) == (1, 1)
+
+
+def test_a_reset_forgets_what_was_counted_and_learnt(make: Make) -> None:
+    memory, other = (make(embedder=WordEmbedder(512)) for _ in range(2))
+    ids = {}
+    for task in (f"{verb} {thing}" for verb in VERBS for thing in THINGS):
+        ids[task] = memory.actions.add(task, [], state="home screen", user_id="ann")
+    memory.actions.calibrate(examples(ids), user_id="ann")
+    memory.actions.lookup("open settings", user_id="ann")
+    other.actions.lookup("open settings", user_id="ann")
+    other.actions.stats()
+    memory.reset()
+    assert memory.actions.stats().lookups == 0
+    assert memory.actions.calibration() is None
 
 
 @pytest.mark.parametrize("call", [{"task": ""}, {"trajectory": {1, 2}}, {"user_id": None}, {"users": "ann"}])

@@ -72,7 +72,7 @@ def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
     found = edge("search", "tea", "-n", "1", "--no-rerank", "--json")
     assert (document(found)["results"][0]["memory"], found.return_value) == ("I like tea", 0)
     shown = edge("search", "tea", "--no-rerank", "--explain", "--neighbours", "1").stdout
-    assert "[2023-05-08T00:00] I like tea" in shown
+    assert "[2023-05-08T00:00Z] I like tea" in shown
     assert "relevance" in shown
     assert document(edge("search", "tea", "--json", "--filters", '{"a": 2}'))["results"] == []
     assert edge("search", "tea", "--filters", '{"a": 2}').return_value == 1
@@ -150,6 +150,61 @@ def test_export_and_import(edge: Edge, tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused(edge: Edge, arguments: tuple[str, ...]) -> None:
     with pytest.raises(InputError):
         edge(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add", "--user-id", "\udcff", "x"), ("get", "\udcff"), ("history", "\udcff"), ("delete", "\udcff"),
+        ("update", "\udcff", "x"), ("list", "--run-id", "\udcff"), ("list", "--filters", '{"a": "\\ud800"}'),
+        ("list", "--filters", '{"a":' * 1_500 + "1" + "}" * 1_500), ("search", "x", "--filters", '{"\\ud800": 1}'),
+        ("search", "\udcff"), ("list", "--filters", '{"AND":[' * 1_500 + "]}" * 1_500),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_refused_in_one_sentence(edge: Edge, arguments: tuple[str, ...]) -> None:
+    edge("add", "mine")
+    with pytest.raises(InputError, match=r"^[^\n]+$"):
+        edge(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",), ("get", "x"), ("search", "x"), ("history", "x"), ("export", "x.jsonl"), ("update", "x", "y"),
+        ("delete", "x"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("there", [True, False])
+def test_where_there_is_no_memory_none_is_made(
+    edge: Edge, tmp_path: Path, arguments: tuple[str, ...], there: bool
+) -> None:
+    if there:
+        (tmp_path / "m").mkdir()
+    with pytest.raises(InputError, match="there is no memory in"):
+        edge(*arguments)
+    assert [path.name for path in tmp_path.rglob("*")] == ["m"] * there
+
+
+def test_a_memory_without_a_path_is_not_made_by_looking_either(
+    edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.memory.command.default_path", lambda: tmp_path / "nowhere")
+    with pytest.raises(InputError, match="nowhere"):
+        click.testing.CliRunner().invoke(group, ["list"], standalone_mode=False, catch_exceptions=False)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_is_not_found_is_said_so(edge: Edge) -> None:
+    edge("add", "mine")
+    for arguments in (("history", "unknown"), ("get", "unknown"), ("list", "--run-id", "r")):
+        result = edge(*arguments)
+        assert (result.return_value, result.stdout, result.stderr) == (1, "", "edge: nothing found\n")
+
+
+def test_moments_are_shown_with_their_time_zone(edge: Edge) -> None:
+    added = document(edge("add", "we met", "--timestamp", "2026-05-08T23:30-07:00", "--json"))
+    assert "[2026-05-08T23:30-07:00] we met" in edge("list").stdout
+    assert "Z  ADD " in edge("history", added["results"][0]["id"]).stdout
 
 
 def test_a_text_known_already_is_said_so(edge: Edge) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
-from edge.apps.memory import resemblance
+from edge.apps.memory import ledger, resemblance
+from edge.apps.memory.ledger import MOST_LINKS
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.scope import Scope
 
 
 def add(memory: Memory, text: Any, **options: Any) -> dict[str, Any]:
@@ -104,3 +109,78 @@ def test_links_are_found_in_large_scopes_among_larger_others(memory: Memory, mon
     first = add(memory, words)
     memory.add([f"{words} really"] * 4, user_id="bob")
     assert [one["id"] for one in add(memory, f"{words} really")["similar"]] == [first["id"]]
+
+
+def linked(memory: Memory) -> dict[int, int]:
+    """How many earlier memories each is linked to."""
+    with memory.store.read() as db:
+        return dict(db.execute("SELECT memory, count(*) FROM links GROUP BY memory").fetchall())
+
+
+def test_a_text_said_again_and_again_is_linked_to_the_last_few(memory: Memory) -> None:
+    said = [add(memory, "ok", timestamp=datetime(2026, 1, 1) + timedelta(hours=n)) for n in range(12)]
+    assert {one["event"] for one in said} == {"ADD"}
+    assert [one["id"] for one in said[-1]["similar"]] == [one["id"] for one in said[-2:-5:-1]]
+    assert max(linked(memory).values()) == MOST_LINKS
+    again = add(memory, "ok", timestamp=datetime(2026, 1, 1))
+    assert (again["event"], again["id"]) == ("NONE", said[0]["id"]), "also what is not among the last few is known"
+
+
+def test_texts_with_the_same_hash_are_told_apart(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "text_hash", lambda text: "the same")
+    add(memory, "I like tea")
+    other = add(memory, "bread needs time")
+    assert (other["event"], "similar" in other) == ("ADD", False)
+
+
+def test_the_same_texts_of_one_call_are_linked_to_a_few(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resemblance, "_BLOCK", 7)
+    monkeypatch.setattr(resemblance, "_COLUMNS", 5)
+    results = memory.add(["ok", *["well then"] * 40], user_id="ann")["results"]
+    assert ["similar" in one for one in results] == [False, False, *[True] * 39]
+    assert [len(one["similar"]) for one in results[2:]] == [1, 2, *[MOST_LINKS] * 37]
+    for number, one in enumerate(results):
+        earlier = {other["id"] for other in results[:number] if other["memory"] == one["memory"]}
+        assert {other["id"] for other in one.get("similar", ())} <= earlier
+
+
+def test_near_ones_of_one_call_are_those_of_a_plain_comparison(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resemblance, "_BLOCK", 7)
+    monkeypatch.setattr(resemblance, "_COLUMNS", 5)
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(4, 64))[generator.integers(4, size=50)] + generator.normal(size=(50, 64)) / 5
+    vectors = np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+    memory.add("x", user_id="ann")
+    index = memory.store.index
+    assert index is not None
+    with memory.store.read() as db:
+        found = resemblance.find_similar(db, index, vectors, Scope("bob"), memory.budget)
+    for row, similar in enumerate(found):
+        cosines = vectors[:row] @ vectors[row]
+        nearest = [place for place in np.argsort(-cosines) if cosines[place] >= resemblance.NEAR][:MOST_LINKS]
+        assert [-1 - one.id for one in similar] == nearest
+    assert sum(map(len, found)) > 60
+
+
+def test_what_is_compared_with_itself_stays_small_and_is_leased(memory: Memory) -> None:
+    memory.add("x", user_id="ann")
+    index = memory.store.index
+    assert index is not None
+    vectors = np.zeros((3_000, 64), np.float32)
+    vectors[:, 0] = 1
+    held: dict[str, int] = {}
+    reserve = memory.budget.reserve
+
+    def noted(owner: str, nbytes: int) -> Any:
+        held[owner] = nbytes
+        return reserve(owner, nbytes)
+
+    memory.budget.reserve = noted  # type: ignore[method-assign]
+    tracemalloc.start()
+    with memory.store.read() as db:
+        found = resemblance.find_similar(db, index, vectors, Scope("bob"), memory.budget)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(similar) for similar in found[:5]] == [0, 1, 2, 3, 3]
+    assert held["memory duplicates"] == 4 * 256 * 2_048
+    assert peak < held["memory duplicates"] + 3_000 * MOST_LINKS * 200

@@ -172,6 +172,9 @@ def test_filters_nested_too_deep_are_refused() -> None:
         ({"user_id": None}, False), ({"user_id": {"eq": None}}, False), ({"AND": [{"x": 1}, {"agent_id": "a"}]}, True),
         ({"OR": [{"user_id": "a"}, {"x": 1}]}, False), ({"OR": [{"user_id": "a"}, {"agent_id": "b"}]}, True),
         ({"OR": []}, False), ({"NOT": [{"user_id": "a"}]}, False), ({"user_id": {"contains": "a"}}, False),
+        ({"user_id": ["a", "b"]}, True), ({"user_id": [None]}, False), ({"user_id": ["a", None]}, False),
+        ({"user_id": []}, False), ({"user_id": {"in": []}}, False), ({"user_id": {"in": ["a", None]}}, False),
+        ({"OR": [{"user_id": "a"}, {"agent_id": [None]}]}, False), ({"user_id": [None], "agent_id": "b"}, True),
     ],
 )  # fmt: skip
 def test_which_filters_name_a_scope(filters: dict[str, Any], expected: bool) -> None:

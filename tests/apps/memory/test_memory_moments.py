@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.memory.moments import age_days, day_bounds, parse_day, parse_moment, spoken, stamp
+from edge.apps.memory.moments import (
+    age_days,
+    local_now,
+    parse_day,
+    parse_local,
+    parse_moment,
+    spoken,
+    stamp,
+    utc_now,
+    whole_day,
+    written,
+)
 from edge.errors import InputError
 
 moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.timezones() | st.none())
@@ -50,14 +61,33 @@ def test_days() -> None:
     for value in ("tomorrow", "2023-05-08T13:56", 5, None):
         with pytest.raises(InputError, match="no day"):
             parse_day(value)
-    assert day_bounds("2023-12-31") == ("2023-12-31T00:00:00.000000+00:00", "2024-01-01T00:00:00.000000+00:00")
-    assert day_bounds("2023-12-31T10:00") is day_bounds(datetime(2023, 1, 1)) is day_bounds(5) is None
-    assert day_bounds("9999-12-31") is None
+    assert whole_day(" 2023-12-31 ") == whole_day(date(2023, 12, 31)) == "2023-12-31"
+    assert whole_day("2023-12-31T10:00") is whole_day(datetime(2023, 1, 1)) is whole_day(5) is None
 
 
 def test_dates_as_people_write_them() -> None:
     assert spoken(parse_moment("2023-05-08T13:56")) == "8 May 2023, 13:56"
     assert spoken(parse_moment("2023-12-24")) == "24 December 2023"
+
+
+@given(moments)
+def test_the_time_zone_of_a_moment_is_kept(moment: datetime) -> None:
+    stored, local = parse_local(moment)
+    assert stored == stamp(moment)
+    assert (local is None) == (not moment.utcoffset())
+    if local is not None:
+        assert parse_local(local) == (stored, local)
+        assert datetime.fromisoformat(local).replace(tzinfo=None) == moment.replace(tzinfo=None)
+
+
+def test_moments_are_written_with_their_time_zone() -> None:
+    assert written(parse_moment("2023-05-08T13:56:59")) == "2023-05-08T13:56Z"
+    assert written("2023-05-08T13:56:00.000000-07:00") == "2023-05-08T13:56-07:00"
+
+
+def test_the_present_moment_is_that_of_this_machine() -> None:
+    assert local_now().utcoffset() == datetime.now().astimezone().utcoffset()
+    assert abs(local_now() - utc_now()) < timedelta(minutes=1)
 
 
 def test_age() -> None:

@@ -12,6 +12,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +179,31 @@ def test_threads_share_one_memory(memory: Memory) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(work, range(64))) == 0
     assert sum(len(memory.get_all(user_id=f"u{n}", top_k=50)["results"]) for n in range(4)) == 64
+
+
+def test_closing_while_threads_search(make: Make) -> None:
+    """Each of them ends with its results or with one sentence; nothing is left open."""
+    memory = make()
+    memory.add([f"note {n}" for n in range(30)], user_id="ann")
+    ended: list[str] = []
+    begun = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        begun.wait()
+        try:
+            while True:
+                memory.search(f"note {number}", user_id="ann", rerank=False)
+                memory.add(f"more {number} {len(ended)}", user_id="ann")
+        except StorageError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    time.sleep(0.2)
+    memory.close()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(ended) == 3
+    assert all("has been closed" in reason for reason in ended)

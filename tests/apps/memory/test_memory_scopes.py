@@ -133,6 +133,12 @@ def test_a_call_without_a_scope_is_refused(memory: Memory) -> None:
             memory.search("text", filters=filters)
         with pytest.raises(InputError, match="name a scope"):
             memory.get_all(filters=filters)
+    memory.add("another's", agent_id="bot")
+    memory.add("a session's", run_id="r")
+    for listed in ([None], ["ann", None], [], {"in": ["ann", None]}, {"in": []}):
+        for filters in ({"user_id": listed}, {"OR": [{"agent_id": "bot"}, {"user_id": listed}]}):
+            with pytest.raises(InputError, match="name a scope"):
+                memory.get_all(filters=filters)
     with pytest.raises(InputError, match="'\\*' would return"):
         memory.search("text", filters={"user_id": "*"})
     assert memory.search("text", user_id="*")["results"] == [], "an id is a name, not a pattern"

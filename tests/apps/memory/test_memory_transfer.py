@@ -87,6 +87,8 @@ def test_a_bound_memory_exports_and_imports_only_its_own(make: Make, clock: Any,
         "{", "[]", '{"memory": 5, "user_id": "a"}', '{"memory": " ", "user_id": "a"}', '{"memory": "x"}',
         '{"memory": "x", "user_id": "a", "created_at": "never"}', '{"memory": "x", "user_id": "a", "metadata": [1]}',
         '{"memory": "x", "user_id": "a", "history": {}}', '{"memory": "x", "user_id": "a", "history": [{}]}',
+        '{"memory": "x", "user_id": "\\ud800"}',
+        '{"memory": "x", "user_id": "a", "links": [{"id": "\\ud800", "similarity": 1}]}',
         '{"memory": "x", "user_id": "a", "links": [{"id": "y"}]}', '{"memory": "x", "user_id": "a", "id": 5}',
         '{"memory": "x", "user_id": "a", "importance": 7}',
     ],
@@ -112,6 +114,17 @@ def test_files_that_cannot_be_used(memory: Memory, tmp_path: Path) -> None:
         memory.import_jsonl(tmp_path / "nowhere.jsonl")
     with pytest.raises(StorageError, match="cannot be written"):
         memory.export_jsonl(tmp_path / "no folder" / "x.jsonl")
-    (tmp_path / "latin.jsonl").write_bytes(b'{"memory": "\xfc", "user_id": "a"}')
-    with pytest.raises(InputError, match="not valid UTF-8"):
+    for path in ("a\0b", "\ud800", 5):
+        with pytest.raises(InputError, match="no path"):
+            memory.import_jsonl(path)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="no path"):
+            memory.export_jsonl(path)  # type: ignore[arg-type]
+
+
+def test_the_lines_before_one_that_is_not_utf8_are_kept(memory: Memory, tmp_path: Path) -> None:
+    good = b"".join(b'{"memory": "line %d", "user_id": "a"}\r\n' % number for number in range(300))
+    bad = b'{"memory": "\xff", "user_id": "a"}\n'
+    (tmp_path / "latin.jsonl").write_bytes(good + bad + good)
+    with pytest.raises(InputError, match=r"latin\.jsonl, line 301: not valid UTF-8 \(byte 12 of the line\)"):
         memory.import_jsonl(tmp_path / "latin.jsonl")
+    assert len(memory.get_all(user_id="a", top_k=1_000)["results"]) == 300

@@ -49,7 +49,8 @@ def test_what_is_added_can_be_got_with_everything_said_about_it(memory: Memory) 
         "id": added["id"], "memory": "Ann plays chess", "hash": "270c9ae2695ba2c67ec6c39ae40eb2b1",
         "metadata": {"topic": "games", "tags": ["a", 1]}, "created_at": "2026-06-01T12:00:00.000000+00:00",
         "updated_at": "2026-06-01T12:00:00.000000+00:00", "user_id": "ann", "agent_id": "7", "actor_id": "bot",
-        "role": "assistant", "timestamp": "2023-05-08T11:56:00.000000+00:00", "expiration_date": "2030-01-02",
+        "role": "assistant", "timestamp": "2023-05-08T11:56:00.000000+00:00",
+        "local_timestamp": "2023-05-08T13:56:00.000000+02:00", "expiration_date": "2030-01-02",
         "importance": 0.9,
     }  # fmt: skip
 

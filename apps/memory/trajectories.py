@@ -1,0 +1,102 @@
+"""`Action`: a trajectory as it is stored, and the ways its rows are found."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge.apps.memory.arguments import check_text, check_unicode
+from edge.apps.memory.schema import action_key
+from edge.apps.memory.scope import Scope
+from edge.errors import InputError
+
+_SELECT = "SELECT id, uuid, task, state, trajectory, successes, failures, created_at, updated_at FROM actions"
+_SAME = "key = ? AND task = ? AND state = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A stored trajectory.
+
+    Attributes:
+        trajectory: what was stored; anything JSON can hold.
+        confidence: probability that it answers the task it was looked up for, lowered by failures; 1 where task and
+            state are the same.
+        similarity: cosine with what was asked.
+        relevance: the reranker's probability; None without reranking, and where `lookup` found the same task and state.
+    """
+
+    id: str
+    task: str
+    state: str
+    trajectory: Any
+    successes: int
+    failures: int
+    created_at: str
+    updated_at: str
+    confidence: float = 1.0
+    similarity: float = 1.0
+    relevance: float | None = None
+
+    @property
+    def kept(self) -> float:
+        """What failures have left of its confidence, as a share."""
+        return (self.successes + 1) / (self.successes + self.failures + 1)
+
+
+def dump_trajectory(trajectory: Any) -> str:
+    """A trajectory as stored.
+
+    Raises:
+        InputError: JSON cannot hold it.
+    """
+    try:
+        text = json.dumps(trajectory, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"a trajectory must be what JSON can hold: {error}") from None
+    return check_unicode(text, "the trajectory")
+
+
+def find_action(db: sqlite3.Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:
+    """The trajectory with this id, if it belongs to `scope`, with its row's number.
+
+    Raises:
+        InputError: no text can be an id.
+    """
+    condition, params = scope.condition("actions")
+    row = db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (check_text(uuid, "an id"), *params)).fetchone()
+    return None if row is None else (row[0], _action(row))
+
+
+def read_actions(db: sqlite3.Connection, numbers: Iterable[int]) -> list[Action]:
+    """The trajectories of these rows, in their order."""
+    return [_action(db.execute(f"{_SELECT} WHERE id = ?", (number,)).fetchone()) for number in numbers]
+
+
+def same_actions(db: sqlite3.Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
+    """Trajectories of `scope` for exactly this task and state, by row number: what worked best comes first, then the
+    newest. There are several where the scope leaves an id open."""
+    condition, params = scope.condition("actions")
+    order = "ORDER BY (successes + 1.0) / (successes + failures + 1) DESC, updated_at DESC, id DESC LIMIT ?"
+    sql = f"{_SELECT} WHERE {_SAME} AND {condition} {order}"
+    return {row[0]: _action(row) for row in db.execute(sql, (*_same(task, state), *params, most))}
+
+
+def stored_under(db: sqlite3.Connection, task: str, state: str, scope: Scope) -> str | None:
+    """The id of the trajectory for this task and state under exactly the ids of `scope`."""
+    condition, params = scope.exactly("actions")
+    sql = f"SELECT uuid FROM actions WHERE {_SAME} AND {condition}"
+    row = db.execute(sql, (*_same(task, state), *params)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _same(task: str, state: str) -> tuple[str, str, str]:
+    return action_key(task, state), task, state
+
+
+def _action(row: Sequence[Any]) -> Action:
+    _, identifier, task, state, trajectory, *rest = row
+    return Action(identifier, task, state, json.loads(trajectory), *rest)
