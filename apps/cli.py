@@ -44,8 +44,9 @@ def edge() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
+    output = sys.stdout
+    if isinstance(output, io.TextIOWrapper):
+        output.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
         result: Any = edge.main(args=arguments, prog_name="edge", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -62,8 +63,9 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("edge: interrupted", err=True)
         code = 130
     except SystemExit as stop:
-        # Click's way of saying that the reader of our output has gone (`edge ... | head`): not an error.
-        gone = isinstance(sys.stdout, click.utils.PacifyFlushWrapper)
+        # Where the reader of our output has gone (`edge ... | head`), Click puts another stream in its place and exits:
+        # that is no error.
+        gone = sys.stdout is not output
         code = 0 if gone else stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
         _discard_output()

@@ -262,7 +262,7 @@ class Database:
         if self.read_only:
             raise StorageError(
                 f"{self.path} has schema {version} and this version of edge-rag needs {len(migrations)}: "
-                f"open it once for writing to bring it up to date"
+                f"open it once for writing, as `edge index` does, to bring it up to date"
             )
         for number, migration in enumerate(migrations, 1):
             with self.write() as db:
