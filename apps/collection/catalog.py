@@ -5,18 +5,18 @@ Every method that writes is called inside a write transaction of the collection'
 
 from __future__ import annotations
 
-import os
+import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.schema import FULL_TEXT
+from edge.apps.collection.scopes import nearest
 from edge.apps.documents.base import Chunk
 from edge.apps.store.database import Database
 from edge.apps.store.lexical import LexicalIndex
@@ -33,8 +33,13 @@ class Vectors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """What is known of a file; `hash` is None for one whose content was never taken in completely, `due` 1 for one that
-    has work waiting."""
+    """What is known of a file.
+
+    Attributes:
+        hash: of its content; None if that was never taken in completely.
+        due: 1 if work is waiting.
+        racy: 1 if it was changed so shortly before it was read that its time says nothing about a later change.
+    """
 
     id: int
     path: str
@@ -47,6 +52,11 @@ class FileRow:
     status: str
     reason: str
     due: int
+    racy: int
+
+    def is_as(self, size: int, mtime_ns: int) -> bool:
+        """Whether what was read is certainly what has this size and time."""
+        return (self.size, self.mtime_ns) == (size, mtime_ns) and not self.racy
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class StoredChunk:
     hash: bytes
 
 
-_COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, due"
+_COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, due, racy"
 
 
 class Catalog:
@@ -75,22 +85,27 @@ class Catalog:
         row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
         return None if row is None else FileRow(*row)
 
-    def due(self, database: Database, roots: Sequence[str]) -> Iterator[FileRow]:
-        """Files below any of `roots` with work waiting, in the order they were found. Each group is a look of its own:
-        what is done with the files may take hours."""
+    def due(self, database: Database, scopes: Collection[str]) -> Iterator[FileRow]:
+        """Files at or below any of `scopes` with work waiting, in the order they were found. Each group is a look of
+        its own: what is done with the files may take hours."""
+        chosen = frozenset(scopes)
         last = 0
-        condition, params = below(roots)
         while True:
             with database.read() as db:
                 rows = db.execute(
-                    f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? AND {condition} ORDER BY id LIMIT {_GROUP}",
-                    (last, *params),
+                    f"SELECT {_COLUMNS} FROM files WHERE due AND id > ? ORDER BY id LIMIT {_GROUP}", (last,)
                 ).fetchall()
-            for row in rows:
-                yield FileRow(*row)
+            for file in itertools.starmap(FileRow, rows):
+                if nearest(file.path, chosen) is not None:
+                    yield file
             if len(rows) < _GROUP:
                 return
             last = rows[-1][0]
+
+    def count_due(self, db: sqlite3.Connection, scopes: Collection[str]) -> int:
+        """Files at or below any of `scopes` that have work waiting."""
+        chosen = frozenset(scopes)
+        return sum(nearest(path, chosen) is not None for (path,) in db.execute("SELECT path FROM files WHERE due"))
 
     def insert(
         self, db: sqlite3.Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
@@ -112,15 +127,16 @@ class Catalog:
         reason: str = "",
         size: int = 0,
         mtime_ns: int = 0,
+        racy: bool = False,
         hash: bytes | None = None,
         kind: str = "",
         title: str = "",
     ) -> None:
         """Records what became of a file; no work is waiting for it any more."""
         db.execute(
-            "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, hash = ?, kind = ?, title = ?, due = 0 "
-            "WHERE id = ?",
-            (status, reason, size, mtime_ns, hash, kind, title, file),
+            "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, racy = ?, hash = ?, kind = ?, title = ?, "
+            "due = 0 WHERE id = ?",
+            (status, reason, size, mtime_ns, racy, hash, kind, title, file),
         )
 
     def chunks(self, db: sqlite3.Connection, file: int) -> list[StoredChunk]:
@@ -199,28 +215,7 @@ def chunk_hash(chunk: Chunk) -> bytes:
     return blake2b(f"{chunk.context}\0{chunk.text}".encode(), digest_size=16).digest()
 
 
-def below(roots: Sequence[str]) -> tuple[str, list[str]]:
-    """The SQL condition that `files.path` is one of `roots` or lies below one, with its parameters."""
-    clauses: list[str] = []
-    params: list[str] = []
-    for root in roots:
-        stem = root if root.endswith(os.sep) else root + os.sep
-        # All paths that begin with the folder's name and a separator, as a range of the index on paths.
-        clauses.append("path = ? OR path >= ? AND path < ?")
-        params += [root, stem, stem[:-1] + chr(ord(os.sep) + 1)]
-    return f"({' OR '.join(clauses) or '0'})", params
-
-
 def groups(values: Sequence[object]) -> Iterator[list[object]]:
     """`values` in lists short enough for one statement."""
     for start in range(0, len(values), _GROUP):
         yield list(values[start : start + _GROUP])
-
-
-def storable(path: Path) -> bool:
-    """Whether a path can be written down: a name that is no valid Unicode cannot."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True

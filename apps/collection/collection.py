@@ -14,16 +14,18 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.catalog import Catalog
-from edge.apps.collection.filters import Filters
+from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.indexing import Progress
 from edge.apps.collection.models import Models
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
 from edge.apps.collection.roots import absolute, read_roots, resolved
 from edge.apps.collection.schema import migrations
-from edge.apps.collection.searching import POOL, Searcher
-from edge.apps.collection.writing import Writer, text_name
+from edge.apps.collection.searching import MOST, POOL, Searcher
+from edge.apps.collection.storable import checked
+from edge.apps.collection.writing import Writer
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
@@ -37,10 +39,7 @@ from edge.trace import Trace
 DATABASE = "edge.db"
 SEGMENTS = "segments"
 
-Item = str | os.PathLike[str]
 Floats = npt.NDArray[np.float32]
-Conditions = Filters | str | Iterable[str] | None
-"""Which files to look at: filters, or one text or several as `Filters.parse` takes them."""
 
 
 class Collection:
@@ -155,7 +154,7 @@ class Collection:
             StorageError: another process keeps writing, or the disk refuses.
             BudgetExceeded: the limit is too small.
         """
-        return self._writer.index([resolved(root) for root in _listed(roots)], retry=retry, progress=progress)
+        return self._writer.index([resolved(root) for root in listed(roots)], retry=retry, progress=progress)
 
     def update(self, paths: Iterable[Item], *, progress: Progress | None = None) -> IndexReport:
         """Brings single files and folders up to date, whether they appeared, changed or went; what lies below no root
@@ -177,39 +176,25 @@ class Collection:
             The `path` under which each item is found.
 
         Raises:
-            InputError: a path does not exist, or a text is empty; others as for `index`.
+            InputError: a path does not exist, or a text is empty or not valid Unicode; others as for `index`.
         """
-        given = _listed(items)
-        if ids is not None and len(ids) != len(given):
-            raise InputError(f"{len(given)} items came with {len(ids)} ids")
-        titles = [title] * len(given) if isinstance(title, str) else list(title)
-        if len(titles) != len(given):
-            raise InputError(f"{len(given)} items came with {len(titles)} titles")
-        texts: dict[str, tuple[str, str]] = {}
-        files: list[str] = []
-        names: list[str] = []
-        for i, item in enumerate(given):
-            if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
-                names.append(ids[i] if ids is not None else text_name(item))
-                texts[names[-1]] = (item, titles[i])
-            else:
-                names.append(resolved(item))
-                files.append(names[-1])
+        additions = Additions.of(items, ids, title)
         with self._writer.lock():
-            if texts:
-                self._writer.add_texts(texts)
-            if files:
-                self._writer.index(files, retry=False, progress=None)
-        return names
+            if additions.texts:
+                self._writer.add_texts(additions.texts)
+            if additions.files:
+                self._writer.index(additions.files, retry=False, progress=None)
+        return additions.names
 
     def delete(self, items: Item | Sequence[Item]) -> int:
         """Takes files, folders with all below them, and texts (by the name they were added under) out of the
-        collection. Nothing on disk is touched; a root that is deleted is not indexed or watched any more.
+        collection. Nothing on disk is touched; a root that is deleted is not indexed or watched any more, but what
+        lies below a root that stays is taken in again by the next `index`, unless an ignore file names it.
 
         Returns:
             How many files and texts were taken out.
         """
-        paths = {path for item in _listed(items) for path in (os.fspath(item), absolute(item), resolved(item))}
+        paths = {path for item in listed(items) for path in (os.fspath(item), absolute(item), resolved(item))}
         return self._writer.delete(sorted(paths))
 
     def compact(self, *, progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -238,12 +223,14 @@ class Collection:
             min_score: hits below are left out.
 
         Raises:
-            InputError: the query is empty, `top_k` is not positive, or a filter makes no sense.
+            InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, or a filter
+                makes no sense.
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
-        if top_k < 1:
-            raise InputError(f"the number of results must be at least 1, not {top_k}")
+        for what, count in (("results", top_k), ("candidates to rerank", pool)):
+            if not 1 <= count <= MOST:
+                raise InputError(f"the number of {what} must be at least 1 and at most {MOST:,}, not {count}")
         # Twice as many, because neighbours become one hit.
         hits = self.candidates(query, k=max(pool, top_k) if rerank else 2 * top_k, where=where)
         if rerank:
@@ -253,7 +240,8 @@ class Collection:
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
     ) -> list[Hit]:
-        """The best `k` passages before reranking, without snippets; neighbours stay apart.
+        """The best `k` passages before reranking, without snippets; neighbours stay apart, and of passages that read
+        alike there is one.
 
         Args:
             vector: of the query [dim]; made here if not given.
@@ -261,13 +249,13 @@ class Collection:
         Raises:
             As for `search`.
         """
-        if not query.strip():
+        if not checked(query, "the query").strip():
             raise InputError("the query is empty")
         index = self.vectors
         if vector is None and index is not None:
             vector = self.embed_queries([query])[0]
         with self._timed("search"):
-            return self._searcher.candidates(query, vector, index, k, where=_filters(where))
+            return self._searcher.candidates(query, vector, index, k, where=Filters.of(where))
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int | None = None) -> list[Hit]:
         """The best `top_k` of `hits`, given in retrieval order, by the reranker's judgement blended with their scores
@@ -289,7 +277,7 @@ class Collection:
     def embed_queries(self, queries: Sequence[str]) -> Floats:
         """Vectors of queries [n, dim]. Raises as `search` does."""
         with self._timed("embed"):
-            return self._models.embed(queries, query=True)
+            return self._models.embed([checked(query, "the query") for query in queries], query=True)
 
     def lookahead(
         self, queries: Floats, *, seconds: float | None = None, nbytes: int | None = None
@@ -318,7 +306,7 @@ class Collection:
     def files(self, where: Conditions = None) -> list[IndexedFile]:
         """The indexed files that pass the conditions, in the order of their paths."""
         with self.database.read() as db:
-            return read_files(db, _filters(where))
+            return read_files(db, Filters.of(where))
 
     def close(self) -> None:
         """Closes everything that was opened here. Closing twice is harmless."""
@@ -346,13 +334,3 @@ class Collection:
         with self.trace.span(stage, "search"):
             yield
         self.trace.count(f"search.{stage}_s", time.perf_counter() - started)
-
-
-def _listed(items: Item | Sequence[Item]) -> list[Item]:
-    return [items] if isinstance(items, str | os.PathLike) else list(items)
-
-
-def _filters(where: Conditions) -> Filters:
-    if isinstance(where, Filters):
-        return where
-    return Filters.parse([where] if isinstance(where, str) else where or ())

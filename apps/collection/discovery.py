@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from edge.apps.collection.catalog import Catalog, FileRow, Vectors, below, storable
-from edge.apps.collection.roots import root_of
+from edge.apps.collection.catalog import Catalog, FileRow, Vectors
+from edge.apps.collection.scopes import below, nearest
+from edge.apps.collection.storable import storable
 from edge.apps.documents.base import Found, Reason, SkippedFile, printable
 from edge.apps.store.database import Database
 
@@ -46,6 +47,8 @@ class Discovery:
     Attributes:
         counts: files that need nothing more in this run: unchanged, skipped, failed (before, and not tried again),
             removed.
+        kept: files and folders that cannot be read now, and of which the collection has something, which stays: what
+            cannot be read is not gone.
     """
 
     def __init__(self, database: Database, catalog: Catalog, vectors: Vectors | None, *, retry: bool = False) -> None:
@@ -60,11 +63,14 @@ class Discovery:
         self._retry = retry
         self._asked: Found | None = None
         self._seen = bytearray()
+        self._unreadable: set[str] = set()
         self.counts: Counter[str] = Counter()
+        self.kept: set[str] = set()
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
         """Marks new and changed files as due, and records what is skipped; `roots` are those of the collection."""
-        marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, roots)) is not None)
+        every_root = frozenset(roots)
+        marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, every_root)) is not None)
         while batch := list(itertools.islice(marks, _BATCH)):
             with self._database.write() as db:
                 for mark in batch:
@@ -72,14 +78,22 @@ class Discovery:
 
     def remove_unseen(self, scopes: Sequence[str]) -> None:
         """Deletes files at or below `scopes` that this pass did not see: they are gone, or not to be indexed any more.
-        Files that belong to a root further down are that root's business."""
+        Files that belong to a root further down are that root's business; those in what cannot be read stay."""
         for scope in scopes:
-            condition, params = below([scope])
+            condition, params = below(scope)
             with self._database.read() as db:
                 rows = db.execute(
-                    f"SELECT id FROM files WHERE {condition} AND length(root) <= ?", (*params, len(scope))
-                ).fetchall()
-            self.remove([file for (file,) in rows if not self._was_seen(file)])
+                    f"SELECT id, path FROM files WHERE {condition} AND length(root) <= ?", (*params, len(scope))
+                )
+                unseen = [(file, path) for file, path in rows if not self._was_seen(file)]
+            gone = []
+            for file, path in unseen:
+                hidden = nearest(path, self._unreadable)
+                if hidden is None:
+                    gone.append(file)
+                else:
+                    self.kept.add(hidden)
+            self.remove(gone)
 
     def remove(self, files: Sequence[int]) -> None:
         """Deletes files, a few in each transaction."""
@@ -94,34 +108,39 @@ class Discovery:
         """Whether a file stands in the collection as it is on disk."""
         self._asked = found
         row = self._known(printable(found.path))
-        return row is not None and (row.size, row.mtime_ns) == (found.nbytes, found.mtime_ns) and not row.due
+        return row is not None and row.is_as(found.nbytes, found.mtime_ns) and not row.due
 
     def _known(self, path: str) -> FileRow | None:
         """A look of its own at one file: the pass may take minutes, and may not keep the log from being emptied."""
         with self._database.read() as db:
             return self._catalog.find(db, path)
 
-    def _judge(self, entry: Entry, roots: Sequence[str]) -> _Mark | None:
+    def _judge(self, entry: Entry, roots: Set[str]) -> _Mark | None:
         """What has to be written for an entry; None, and the entry counted, if nothing. A collection's own folder is no
         news to anybody."""
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
         path = printable(entry.path)
         row = self._known(path)
-        root = root_of(path, roots) or path
+        root = nearest(path, roots) or path
         if row is not None:
             if self._was_seen(row.id):
                 return None
             self._see(row.id)
+        if isinstance(entry, SkippedFile) and entry.reason is Reason.UNREADABLE:
+            self._unreadable.add(path)
+            if row is not None and row.status == "indexed":
+                self.kept.add(path)
+                return None
         reason = entry.detail if isinstance(entry, SkippedFile) else None
-        if not storable(entry.path):
+        if not storable(str(entry.path)):
             reason = "its name is not valid Unicode"
         asked = self._asked if self._asked is not None and self._asked.path == entry.path else None
         stat = (asked.nbytes, asked.mtime_ns) if asked is not None else (0, 0)
         if row is not None and row.root == root:
             if reason is not None:
                 settled = row.status == "skipped" and row.reason == reason and not row.due
-            elif (row.size, row.mtime_ns) == stat:
+            elif row.is_as(*stat):
                 settled = not row.due and not (self._retry and row.status == "failed")
             else:
                 settled = False

@@ -7,13 +7,37 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
+from edge.apps.collection.storable import checked
+from edge.apps.documents.ignoring import Pattern, pattern_parts
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
 
 _FUNCTION = "path_matches"
+_DRIVE = re.compile("[A-Za-z]:/")
+
+
+@dataclass(frozen=True, slots=True)
+class PathPattern:
+    """A glob for whole paths, matched name by name: no glob takes long, as a regular expression of it may.
+
+    Attributes:
+        absolute: it begins at the top of the file system.
+        pattern: of the names.
+    """
+
+    absolute: bool
+    pattern: Pattern
+
+    def matches(self, path: str) -> bool:
+        """Whether a path matches, written with either kind of slash."""
+        names = path.replace("\\", "/").split("/")
+        if not names[0]:
+            del names[0]
+        elif self.absolute:
+            return False
+        return self.pattern.matches(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +58,18 @@ class Filters:
     before: datetime | None = None
     larger: int | None = None
     smaller: int | None = None
-    _regexes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _patterns: tuple[PathPattern, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_regexes", tuple(map(glob_regex, self.paths)))
+        """
+        Raises:
+            InputError: a glob is malformed, a text is not valid Unicode, or a date is before 1678 or after 2261.
+        """
+        for text in (*self.paths, *self.kinds):
+            checked(text, f"the filter {text!a}")
+        object.__setattr__(self, "_patterns", tuple(map(path_pattern, self.paths)))
+        for moment in (self.after, self.before):
+            _nanoseconds(moment)
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Filters:
@@ -56,6 +88,13 @@ class Filters:
             filters = read(filters, value.strip())
         return filters
 
+    @classmethod
+    def of(cls, conditions: Conditions) -> Filters:
+        """Filters as they are, or read from a text or several. Raises as `parse` does."""
+        if isinstance(conditions, Filters):
+            return conditions
+        return cls.parse([conditions] if isinstance(conditions, str) else conditions or ())
+
     def __bool__(self) -> bool:
         return self != Filters()
 
@@ -67,10 +106,10 @@ class Filters:
         """
         clauses: list[str] = []
         params: list[Any] = []
-        if self._regexes:
-            db.create_function(_FUNCTION, 2, _matches, deterministic=True)
-            clauses.append("(" + " OR ".join([f"{_FUNCTION}(?, files.path)"] * len(self._regexes)) + ")")
-            params += self._regexes
+        if self._patterns:
+            patterns = self._patterns
+            db.create_function(_FUNCTION, 1, lambda path: any(p.matches(path) for p in patterns), deterministic=True)
+            clauses.append(f"{_FUNCTION}(files.path)")
         if self.kinds:
             one = "lower(files.kind) = ? OR substr(lower(files.path), -length(?)) = ?"
             clauses.append("(" + " OR ".join([one] * len(self.kinds)) + ")")
@@ -89,52 +128,35 @@ class Filters:
         return " AND ".join(clauses) or "1", params
 
 
-def glob_regex(pattern: str) -> str:
-    """The regular expression of a glob, for whole paths with `/` between their parts.
+Conditions = Filters | str | Iterable[str] | None
+"""Which files to look at: filters, or one text or several as `Filters.parse` takes them."""
+
+
+def path_pattern(glob: str) -> PathPattern:
+    """What a path must match.
 
     Raises:
-        InputError: a bracket is not closed or names an impossible range.
+        InputError: a bracket is not closed, or something else can match nothing.
     """
-    text = pattern.replace("\\", "/").removesuffix("/")
-    absolute = text.startswith("/") or re.match(r"[A-Za-z]:/", text) is not None
-    # What begins anywhere begins after a slash: before the first one of an absolute path there is no name to match.
-    out = "" if absolute else "(?:.*/|(?=[^/]))"
-    position = 0
-    while position < len(text):
-        if text.startswith("**/", position):
-            out += "(?:[^/]*/)*"
-            position += 3
-        elif text.startswith("**", position):
-            out += ".*"
-            position += 2
-        elif text[position] == "[":
-            end = text.find("]", position + 2)
-            if end < 0:
-                raise InputError(f"the filter path:{pattern} has a [ without a ]")
-            inside = text[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            out += f"[^{inside[1:]}]" if inside[0] in "!^" else f"[{inside}]"
-            position = end + 1
-        else:
-            out += {"*": "[^/]*", "?": "[^/]"}.get(text[position]) or re.escape(text[position])
-            position += 1
-    try:
-        re.compile(out)
-    except re.error as error:
-        raise InputError(f"the filter path:{pattern} is no glob: {error}") from None
-    return out + "(?:/.*)?"
-
-
-@lru_cache(maxsize=64)
-def _compiled(regex: str) -> re.Pattern[str]:
-    return re.compile(regex, re.DOTALL)
-
-
-def _matches(regex: str, path: str) -> bool:
-    return _compiled(regex).fullmatch(path.replace("\\", "/")) is not None
+    text = glob.replace("\\", "/").removesuffix("/")
+    absolute = text.startswith("/")
+    parts = pattern_parts(text.removeprefix("/").split("/"))
+    if parts is None:
+        problem = "a [ without a ], or an unknown class in it" if "[" in text else "a name that is empty"
+        raise InputError(f"the filter path:{glob} is no glob: it has {problem}")
+    anywhere = () if absolute or _DRIVE.match(text) else (None,)
+    # One that names a folder holds for all below it.
+    return PathPattern(absolute, Pattern(keeps=False, folders=False, parts=(*anywhere, *parts, None)))
 
 
 def _nanoseconds(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1e9)
+    """Since 1970."""
+    if moment is None:
+        return None
+    # What 64 bits hold, without the first and the last year, so that no time zone matters.
+    if not 1678 <= moment.year <= 2261:
+        raise InputError(f"files are dated from 1678 to 2261, not {moment.date()}; leave a date out that has no end")
+    return round(moment.timestamp() * 1e9)
 
 
 def _date(text: str) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -75,33 +76,41 @@ class Hit:
         """What is ranked: the context, and the text below it."""
         return f"{self.context}\n{self.text}" if self.context else self.text
 
+    @property
+    def wording(self) -> str:
+        """The text without its layout: equal for passages that read alike."""
+        return " ".join(self.text.split())
+
 
 def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
     """The best `limit` of `hits`, best first: a text that occurs several times appears once, and a hit that continues a
     better one on the same page becomes part of it."""
     merged: list[Hit] = []
     seen: set[str] = set()
+    # Where a merged hit goes on: the places before and after it. Those it had before it grew do no harm.
+    edges: defaultdict[tuple[int, int | None, int], set[int]] = defaultdict(set)
     for hit in hits:
-        words = " ".join(hit.text.split())
-        if words in seen:
+        if hit.wording in seen:
             continue
-        neighbour = next((i for i, other in enumerate(merged) if _continues(other, hit)), None)
-        if neighbour is not None:
-            merged[neighbour] = _joined(merged[neighbour], hit)
+        seen.add(hit.wording)
+        touched = set().union(*(edges.get((hit.file, hit.page, place), ()) for place in hit.ordinals))
+        at = min((i for i in touched if _continues(merged[i], hit)), default=None)
+        if at is not None:
+            merged[at] = _joined(merged[at], hit)
         elif len(merged) < limit:
+            at = len(merged)
             merged.append(hit)
-        seen.add(words)
+        if at is not None:
+            first, last = merged[at].ordinals
+            for place in (first - 1, last + 1):
+                edges[hit.file, hit.page, place].add(at)
     return merged
 
 
 def _continues(one: Hit, other: Hit) -> bool:
+    """Whether two hits on one page are neighbours, and not too long together."""
     (first, last), (start, end) = one.ordinals, other.ordinals
-    return (
-        one.file == other.file
-        and one.page == other.page
-        and (end + 1 == first or last + 1 == start)
-        and max(last, end) - min(first, start) < _LONGEST
-    )
+    return (end + 1 == first or last + 1 == start) and max(last, end) - min(first, start) < _LONGEST
 
 
 def _joined(best: Hit, other: Hit) -> Hit:

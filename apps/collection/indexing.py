@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from edge.apps.collection.catalog import Catalog, below
+from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.discovery import Discovery, Scanned
 from edge.apps.collection.intake import Floats, Index, Intake
 from edge.apps.collection.preparation import Preparation, Prepared, TextExtractor
@@ -38,6 +38,7 @@ class Run:
         self._trace = trace
         self._started = time.perf_counter()
         self._counts: Counter[str] = Counter()
+        self._unreadable: set[str] = set()
         self._chunks = self._reused = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -48,24 +49,23 @@ class Run:
             discovery.compare(scanned, roots)
         self._seconds["scan_s"] += time.perf_counter() - started
 
-    def due(self, roots: Sequence[str]) -> int:
-        """Files below `roots` that have work waiting."""
-        condition, params = below(roots)
+    def due(self, scopes: Sequence[str]) -> int:
+        """Files below `scopes` that have work waiting."""
         with self._database.read() as db:
-            return int(db.execute(f"SELECT count(*) FROM files WHERE due AND {condition}", params).fetchone()[0])
+            return self._catalog.count_due(db, scopes)
 
     def take_in_due(
         self,
-        roots: Sequence[str],
+        scopes: Sequence[str],
         index: Index,
         embed: Callable[[Sequence[str]], Floats],
         extractor: TextExtractor,
         progress: Progress | None,
     ) -> None:
-        """Takes in the files that are due below `roots`."""
-        total = self.due(roots)
+        """Takes in the files that are due below `scopes`."""
+        total = self.due(scopes)
         report = None if progress is None else lambda done: progress(done, total)
-        with Preparation(self._database, self._catalog, extractor, self._budget, list(roots)) as preparation:
+        with Preparation(self._database, self._catalog, extractor, self._budget, list(scopes)) as preparation:
             try:
                 self.take_in(preparation, index, embed, report)
             finally:
@@ -87,6 +87,7 @@ class Run:
         finally:
             intake.close()
             self._counts += intake.counts
+            self._unreadable |= set(intake.unreadable)
             self._chunks += intake.chunks
             self._reused += intake.reused
             self._seconds["embed_s"] += intake.embed_s
@@ -102,6 +103,7 @@ class Run:
     def count(self, discovery: Discovery) -> None:
         """Adds what a discovery has settled."""
         self._counts += discovery.counts
+        self._unreadable |= discovery.kept
 
     def maintain(self, index: MaintainedIndex | None) -> None:
         """Brings the vector index into shape after changes."""
@@ -123,6 +125,7 @@ class Run:
             chunks=self._chunks,
             reused=self._reused,
             missing=missing,
+            unreadable=tuple(sorted(self._unreadable)),
             seconds=time.perf_counter() - self._started,
             scan_s=seconds["scan_s"],
             embed_s=seconds["embed_s"],

@@ -54,7 +54,8 @@ class Intake:
     """Takes files in, batch by batch.
 
     Attributes:
-        counts: files by what became of them: indexed, unchanged, skipped, failed, removed.
+        counts: files by what became of them: indexed, unchanged, skipped, failed, removed, unreadable.
+        unreadable: paths of files that cannot be read now; what was taken in of them before stays.
         chunks: chunks that were added; `reused` of them took the vector of an equal chunk.
         embed_s, commit_s: seconds spent in the embedder, and in transactions.
     """
@@ -82,6 +83,7 @@ class Intake:
         self._files: deque[_File] = deque()
         self._waiting = 0
         self.counts: Counter[str] = Counter()
+        self.unreadable: list[str] = []
         self.chunks = self.reused = 0
         self.embed_s = self.commit_s = 0.0
 
@@ -155,7 +157,10 @@ class Intake:
             if not file.added:
                 self._files.popleft()
                 file.prepared.lease.release()
-                self.counts[_outcome(file.prepared)] += 1
+                outcome = _outcome(file.prepared)
+                self.counts[outcome] += 1
+                if outcome == "unreadable":
+                    self.unreadable.append(file.prepared.file.path)
         if self._progress is not None:
             self._progress(self.done)
 
@@ -184,15 +189,19 @@ class Intake:
         row = prepared.file.id
         if prepared.status == "gone":
             catalog.remove(db, row, self._index)
+        elif prepared.status == "unreadable":
+            # Its size and time stay those of what was taken in, so it is tried again.
+            db.execute("UPDATE files SET due = 0 WHERE id = ?", (row,))
         elif prepared.extracted is None and prepared.status == prepared.file.status:
             db.execute(
-                "UPDATE files SET size = ?, mtime_ns = ?, due = 0 WHERE id = ?", (prepared.size, prepared.mtime_ns, row)
+                "UPDATE files SET size = ?, mtime_ns = ?, racy = ?, due = 0 WHERE id = ?",
+                (prepared.size, prepared.mtime_ns, prepared.racy, row),
             )
         elif prepared.extracted is None:
             catalog.empty(db, row, self._index)
             catalog.settle(
                 db, row, status=prepared.status, reason=prepared.reason, size=prepared.size,
-                mtime_ns=prepared.mtime_ns, hash=prepared.hash,
+                mtime_ns=prepared.mtime_ns, racy=prepared.racy, hash=prepared.hash,
             )  # fmt: skip
         else:
             if not file.begun:
@@ -205,7 +214,8 @@ class Intake:
             if not file.added:
                 catalog.settle(
                     db, row, status="indexed", reason=prepared.reason, size=prepared.size, mtime_ns=prepared.mtime_ns,
-                    hash=prepared.hash, kind=prepared.extracted.kind, title=prepared.extracted.title,
+                    racy=prepared.racy, hash=prepared.hash, kind=prepared.extracted.kind,
+                    title=prepared.extracted.title,
                 )  # fmt: skip
             return ids
         return np.empty(0, np.int64)

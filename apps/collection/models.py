@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -152,8 +153,12 @@ class Models:
 
     def _identity_of(self, embedder: Embedder) -> EmbedderIdentity:
         model, chosen = embedder.model, self._embedder.chosen
-        source = chosen or self._config.embedder if not isinstance(chosen, Embedder) else str(model.path)
-        return EmbedderIdentity(model.name, str(source or model.name), model.fingerprint, embedder.dim)
+        named = "" if isinstance(chosen, Embedder) else chosen or self._config.embedder
+        path = model.path.resolve()
+        # A folder may have been named from the working directory, which is another one next time.
+        by_path = isinstance(chosen, Embedder) or (named and Path(named).expanduser().resolve() == path)
+        source = path if by_path else named or model.name
+        return EmbedderIdentity(model.name, str(source), model.fingerprint, embedder.dim)
 
 
 def _has_passages(db: sqlite3.Connection) -> bool:

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Protocol
 
 from edge.apps.collection.catalog import Catalog, FileRow
-from edge.apps.documents.base import Extracted, Skipped
+from edge.apps.collection.roots import absence
+from edge.apps.documents.base import Extracted, Reason, Skipped
 from edge.apps.store.database import Database
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
@@ -31,13 +32,18 @@ _CHUNK_BYTES = 400
 
 _RACY_NS = 2 * 10**9
 """A file that was changed so shortly before it was read may change again without a new time: the coarsest file system
-counts in steps of two seconds. It is looked at once more next time."""
+counts in steps of two seconds. It is looked at once more next time, whatever its time says then."""
+
+
+_PATIENCE_S = 0.1
+"""What a file may still take when nobody wants it any more."""
 
 
 class TextExtractor(Protocol):
     """What turns a file into chunks (`edge.apps.documents.extraction.Extractor`)."""
 
     def extract(self, path: Path) -> Extracted: ...
+    def interrupt(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,11 @@ class Prepared:
     Attributes:
         file: its row when it was looked up.
         size, mtime_ns: of the content that was read.
+        racy: it was changed so shortly before that it may change again without a new time.
         hash: of the content; None where it could not be read.
         extracted: its chunks; None where the content has not changed, or there is nothing to index.
-        status: what becomes of it: `indexed`, `skipped`, `failed`, or `gone`.
+        status: what becomes of it: `indexed`, `skipped`, `failed`, `gone`, or `unreadable` for one that was taken in
+            before and cannot be read now.
         reason: one sentence for files that are not indexed, or not all of which could be read.
         lease: of the chunks' texts, to be released by whoever takes them in.
     """
@@ -57,6 +65,7 @@ class Prepared:
     file: FileRow
     size: int
     mtime_ns: int
+    racy: bool
     hash: bytes | None
     extracted: Extracted | None
     status: str
@@ -113,11 +122,15 @@ class Preparation:
             raise self._error
 
     def close(self) -> None:
-        """Stops reading ahead, and gives back what nobody took."""
+        """Stops reading ahead, be it in the middle of a file, and gives back what nobody took."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
-        self._thread.join()
+        self._thread.join(_PATIENCE_S)
+        while self._thread.is_alive():
+            # Again and again: a file that needs more memory is read once more.
+            self._extractor.interrupt()
+            self._thread.join(_PATIENCE_S)
         for prepared in self._ready:
             prepared.lease.release()
         self._ready.clear()
@@ -153,15 +166,16 @@ class Preparation:
     def _prepare(self, file: FileRow) -> Prepared:
         path = Path(file.path)
         size = mtime_ns = 0
+        racy = False
         digest: bytes | None = None
         extracted: Extracted | None = None
         status, reason = "indexed", ""
+        unreadable = False
         lease = self._budget.reserve("texts to embed", 0)
         try:
             found = path.stat()
-            size = found.st_size
-            racy = self._clock() * 1e9 - found.st_mtime_ns < _RACY_NS
-            mtime_ns = 0 if racy else found.st_mtime_ns
+            size, mtime_ns = found.st_size, found.st_mtime_ns
+            racy = self._clock() * 1e9 - mtime_ns < _RACY_NS
             digest = content_hash(path)
             if digest == file.hash and file.status in ("indexed", "skipped"):
                 status, reason = file.status, file.reason
@@ -170,15 +184,25 @@ class Preparation:
                 reason = extracted.warning
                 self._hold(lease, extracted)
         except FileNotFoundError:
-            status = "gone"
+            status, unreadable = "gone", not self._root_is_there(file)
         except OSError as error:
             status, reason = "failed", f"cannot be read: {error.strerror or error}"
+            unreadable = True
         except Skipped as error:
             status, reason = "skipped", str(error)
+            unreadable = error.reason is Reason.UNREADABLE
         except InputError as error:
             extracted = None
             status, reason = ("failed", str(error)) if path.exists() else ("gone", "")
-        return Prepared(file, size, mtime_ns, digest, extracted, status, reason, lease)
+            unreadable = status == "gone" and not self._root_is_there(file)
+        if unreadable and file.status == "indexed":
+            status = "unreadable"
+        return Prepared(file, size, mtime_ns, racy, digest, extracted, status, reason, lease)
+
+    @staticmethod
+    def _root_is_there(file: FileRow) -> bool:
+        """Whether it is the file that is gone, and not the disk it is on."""
+        return absence(file.root, lambda root: True) is None
 
     def _hold(self, lease: Lease, extracted: Extracted) -> None:
         """Takes what the texts occupy, if need be when the embedder has taken in what waits before them."""

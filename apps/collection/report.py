@@ -25,7 +25,10 @@ class IndexReport:
         skipped, failed: files that hold nothing to index, and files that could not be read; `Collection.status` has
             the reasons.
         chunks: chunks that were added; `reused` of them took the vector of an equal chunk.
-        missing: roots that are not there now; what the collection has of them stays.
+        missing: roots that are not there now, cannot be listed, or are empty though files of them are known; what the
+            collection has of them stays.
+        unreadable: files and folders below present roots that cannot be read now, and of which the collection has
+            something, which stays.
         seconds: of the whole run.
         scan_s: comparing the folders with the collection.
         embed_s: in the embedder.
@@ -42,6 +45,7 @@ class IndexReport:
     chunks: int = 0
     reused: int = 0
     missing: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
     seconds: float = 0.0
     scan_s: float = 0.0
     embed_s: float = 0.0

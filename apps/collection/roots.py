@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable
 
-from edge.apps.collection.catalog import below
+from edge.apps.collection.scopes import below, nearest
+from edge.apps.collection.storable import checked
 from edge.errors import InputError
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """A path from the file system's root, `~` expanded, symlinks as they are named."""
-    return os.path.abspath(os.path.expanduser(os.fspath(path)))
+    """A path from the file system's root, `~` expanded, symlinks as they are named.
+
+    Raises:
+        InputError: its name is not valid Unicode.
+    """
+    return os.path.abspath(os.path.expanduser(_checked(os.fspath(path))))
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
-    """A path as the collection writes it: absolute, and without symlinks."""
-    return os.path.realpath(os.path.expanduser(os.fspath(path)))
+    """A path as the collection writes it: absolute, and without symlinks.
+
+    Raises:
+        InputError: its name is not valid Unicode.
+    """
+    return _checked(os.path.realpath(os.path.expanduser(_checked(os.fspath(path)))))
 
 
 def read_roots(db: sqlite3.Connection) -> list[str]:
@@ -41,40 +51,37 @@ def register_roots(db: sqlite3.Connection, given: Iterable[str]) -> None:
         db.execute("INSERT OR IGNORE INTO roots VALUES (?)", (root,))
 
 
-def forget_roots(db: sqlite3.Connection, paths: list[str]) -> None:
+def forget_roots(db: sqlite3.Connection, paths: Iterable[str]) -> None:
     """Removes roots that are among `paths` or lie below one."""
-    condition, params = below(paths)
-    db.execute(f"DELETE FROM roots WHERE {condition}", params)
+    for path in paths:
+        condition, params = below(path)
+        db.execute(f"DELETE FROM roots WHERE {condition}", params)
 
 
 def with_nested(given: Iterable[str], roots: Iterable[str]) -> list[str]:
     """`given` and the roots below them, outermost first."""
-    chosen = set(given)
-    return sorted(chosen.union(root for root in roots if any(contains(outer, root) for outer in chosen)))
+    chosen = frozenset(given)
+    return sorted(chosen.union(root for root in roots if nearest(root, chosen) is not None))
 
 
-def root_of(path: str, roots: Iterable[str]) -> str | None:
-    """The nearest of `roots` that holds a path; None if none does."""
-    holding = [root for root in roots if contains(root, path)]
-    return max(holding, key=len, default=None)
+def absence(root: str, holds: Callable[[str], bool]) -> str | None:
+    """Why a root says nothing about its files now, as a disk that is not connected does not; None if it does.
+
+    Args:
+        holds: whether the collection has files below a root. Then a folder with nothing in it is taken for the empty
+            place of a disk.
+    """
+    try:
+        if not stat.S_ISDIR(os.stat(root).st_mode):
+            return None
+        with os.scandir(root) as entries:
+            empty = next(entries, None) is None
+    except FileNotFoundError:
+        return "is not there"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "is empty now" if empty and holds(root) else None
 
 
-def contains(outer: str, path: str) -> bool:
-    """Whether a path is `outer` or lies below it."""
-    return path == outer or path.startswith(outer if outer.endswith(os.sep) else outer + os.sep)
-
-
-def outermost(paths: Iterable[str]) -> list[str]:
-    """`paths` without those that lie below another one."""
-    chosen: set[str] = set()
-    for path in sorted(set(paths), key=lambda path: path.count(os.sep)):
-        if chosen.isdisjoint(ancestors(path)):
-            chosen.add(path)
-    return sorted(chosen)
-
-
-def ancestors(path: str) -> Iterator[str]:
-    """A path's folders, from the nearest up to the file system's root."""
-    while (folder := os.path.dirname(path)) != path:
-        yield folder
-        path = folder
+def _checked(path: str) -> str:
+    return checked(path, f"the path {path!a}")

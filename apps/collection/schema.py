@@ -57,9 +57,17 @@ CREATE INDEX chunks_by_hash ON chunks(hash);
 """
 
 
+_RACY = "ALTER TABLE files ADD COLUMN racy INTEGER NOT NULL DEFAULT 0"
+"""Before, a time of 0 said of a file that it had to be looked at again, and was found by no filter. It still has to."""
+
+_VECTORS = 1
+"""Steps of the vector index before the first later one of this file."""
+
+
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part go to the end, in the order they were made."""
-    return [_FILES, *VectorIndex.migrations()]
+    vectors = VectorIndex.migrations()
+    return [_FILES, *vectors[:_VECTORS], _RACY, *vectors[_VECTORS:]]
 
 
 def get_setting(db: sqlite3.Connection, name: str) -> str | None:

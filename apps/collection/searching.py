@@ -17,11 +17,21 @@ from edge.apps.collection.snippets import snippet
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded
 from edge.ivf.base import Found
 from edge.trace import Trace
 
 DEPTH = 100
-"""Results that each of the two rankings contributes."""
+"""Results that each of the two rankings contributes, where not too many of them read alike."""
+
+_DEEPER = 4
+"""So many times as many results are looked at next, where too few of them differ."""
+
+_DEEPEST = 6_400
+"""More than this are not looked at for that reason: a text is then found by another query."""
+
+MOST = 10_000
+"""Results that can be asked for."""
 
 POOL = 60
 """Fused candidates that are reranked."""
@@ -55,7 +65,8 @@ class Searcher:
     def candidates(
         self, query: str, vector: Floats | None, index: Index | None, k: int, *, where: Filters, depth: int = DEPTH
     ) -> list[Hit]:
-        """The best `k` passages of BM25 and vectors together, by their scores, best first.
+        """The best `k` passages of BM25 and vectors together, by their scores, best first. Of passages that read alike,
+        as a licence in every folder does, the best one stands for all.
 
         Args:
             vector: of the query [dim]; None asks BM25 alone.
@@ -64,14 +75,24 @@ class Searcher:
         depth = max(depth, k)
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
-            with self._trace.span("full text", "search"):
-                condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
-                lexical = self._catalog.lexical.search(db, query, depth, where=condition, params=params)
-            near: list[tuple[int, float]] = []
-            if vector is not None and index is not None:
-                with self._trace.span("vectors", "search"):
-                    near = self._nearest(db, vector, index, depth, clause, params)
-            return self._fuse(db, lexical, near, k)
+            hits: list[Hit] = []
+            while True:
+                with self._trace.span("full text", "search"):
+                    condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
+                    lexical = self._catalog.lexical.search(db, query, depth, where=condition, params=params)
+                near: list[tuple[int, float]] = []
+                if vector is not None and index is not None:
+                    try:
+                        with self._trace.span("vectors", "search"):
+                            near = self._nearest(db, vector, index, depth, clause, params)
+                    except BudgetExceeded:
+                        if not hits:
+                            raise
+                        return hits  # the memory limit does not hold more
+                hits = self._fuse(db, lexical, near, k)
+                if len(hits) == k or depth >= _DEEPEST or max(len(lexical), len(near)) < depth:
+                    return hits
+                depth = min(_DEEPER * depth, _DEEPEST)
 
     def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
         """Hits with the snippets that a query asks for."""
@@ -101,17 +122,25 @@ class Searcher:
     def _fuse(
         self, db: sqlite3.Connection, lexical: Sequence[tuple[int, float]], near: Sequence[tuple[int, float]], k: int
     ) -> list[Hit]:
-        """The `k` best of both rankings together."""
+        """The `k` best of both rankings together that do not read alike."""
         words = {identifier: (rank, score) for rank, (identifier, score) in enumerate(lexical, 1)}
         vectors = {identifier: (rank, score) for rank, (identifier, score) in enumerate(near, 1)}
-        fused = convex_combination(dict(lexical), dict(near), WORDS)[:k]
-        rows = read_hits(db, [identifier for identifier, _ in fused])
-        hits = []
-        for rank, (identifier, score) in enumerate(fused, 1):
-            lexical_rank, lexical_score = words.get(identifier, (None, None))
-            vector_rank, vector_score = vectors.get(identifier, (None, None))
-            stages = Stages(lexical_rank, lexical_score, vector_rank, vector_score, rank, score)
-            hits.append(replace(rows[identifier], score=score, stages=stages))
+        fused = convex_combination(dict(lexical), dict(near), WORDS)
+        hits: list[Hit] = []
+        seen: set[str] = set()
+        while fused and len(hits) < k:
+            # As many as would do if none of them read alike.
+            group, fused = fused[: k - len(hits)], fused[k - len(hits) :]
+            rows = read_hits(db, [identifier for identifier, _ in group])
+            for identifier, score in group:
+                hit = rows[identifier]
+                if hit.wording in seen:
+                    continue
+                seen.add(hit.wording)
+                lexical_rank, lexical_score = words.get(identifier, (None, None))
+                vector_rank, vector_score = vectors.get(identifier, (None, None))
+                stages = Stages(lexical_rank, lexical_score, vector_rank, vector_score, len(hits) + 1, score)
+                hits.append(replace(hit, score=score, stages=stages))
         return hits
 
 

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.indexing import Progress
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import absolute, contains
+from edge.apps.collection.scopes import contains
+from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.errors import InputError, StorageError
 
 _QUIET_MS = 500
 _LONGEST_MS = 5_000
 _IDLE = 19
 """Polling waits so many times as long as a comparison took."""
+
+_PATIENCE = 3
+"""Attempts to take the same changes in, before everything is compared instead."""
+
+_LONGEST_PAUSE = 60.0
+"""Seconds between two attempts; the first wait for a tick, each further one for twice as long."""
 
 _TICK_MS = 500
 """How often the watcher looks up when nothing happens: for a request to stop, and at files that are roots."""
@@ -69,6 +77,8 @@ class Watcher:
         self._longest_ms = longest_ms
         self._poll_seconds = poll_seconds
         self._waiting: set[str] = set()
+        self._refusals = 0
+        self._pause = self._not_before = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """Compares everything once, then handles changes until `stop` is set.
@@ -104,7 +114,7 @@ class Watcher:
                     files[file] = now
                     changed.add(file)
             self._waiting |= changed
-            if self._waiting:
+            if (self._waiting or self._refusals) and time.monotonic() >= self._not_before:
                 self._handle()
 
     def _compare_repeatedly(self, stop: threading.Event) -> None:
@@ -123,14 +133,23 @@ class Watcher:
                 return
 
     def _handle(self) -> None:
-        """Takes the waiting changes in; they go on waiting where another writer is at work."""
+        """Takes the waiting changes in; they go on waiting where another writer is at work. What cannot be taken in
+        several times in a row is forgotten, and everything compared instead."""
         try:
-            report = self._collection.update(sorted(self._waiting), progress=self._progress)
+            if self._refusals < _PATIENCE:
+                report = self._collection.update(sorted(self._waiting), progress=self._progress)
+            else:
+                self._waiting.clear()
+                report = self._collection.index(progress=self._progress)
         except StorageError as error:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._refusals else _TICK_MS / 1000
+            self._refusals += 1
+            self._not_before = time.monotonic() + self._pause
             self._notice(f"{error}; trying again")
             return
+        self._refusals = 0
         self._waiting.clear()
-        if report.changed or report.failed:
+        if report.changed or report.failed or report.unreadable:
             self._report(report)
 
     def _notified(self, folders: list[str], stop: threading.Event) -> Iterator[set[str]]:
@@ -148,15 +167,15 @@ class Watcher:
                 rust_timeout=_TICK_MS, yield_on_timeout=True, force_polling=False, ignore_permission_denied=True,
             ):  # fmt: skip
                 # That a folder's list of entries has changed says nothing: what came and went has changes of its own.
-                paths = {absolute(path) for kind, path in changes if kind != Change.modified or not os.path.isdir(path)}
-                yield {_affected(path) for path in paths if not contains(own, path)}
+                news = (path for kind, path in changes if kind != Change.modified or not os.path.isdir(path))
+                yield {_affected(path) for path in map(os.path.abspath, news) if not contains(own, path)}
         except (OSError, RuntimeError) as error:  # what the notifier raises, as too many folders to watch
             raise _NoNotifications(error) from error
 
 
 def _affected(path: str) -> str:
     """What has to be looked at when a path has changed: rules about what to ignore concern their whole folder."""
-    return str(Path(path).parent) if Path(path).name in (".gitignore", ".ignore") else path
+    return str(Path(path).parent) if Path(path).name in IGNORE_FILES else path
 
 
 def _state(path: str) -> tuple[int, int] | None:

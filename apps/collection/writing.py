@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path
 
-from edge.apps.collection.catalog import Catalog, below
+from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Progress, Run
 from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.models import Models
-from edge.apps.collection.narrowing import Narrowed
+from edge.apps.collection.narrowing import on_the_way
 from edge.apps.collection.preparation import Prepared
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import (
-    forget_roots,
-    outermost,
-    read_roots,
-    register_roots,
-    root_of,
-    with_nested,
-)
+from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
+from edge.apps.collection.scopes import below, nearest, outermost
 from edge.apps.documents.base import Extracted, Found
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
@@ -78,35 +71,42 @@ class Writer:
             if not roots:
                 raise InputError("the collection has no folder to index yet; name one")
             chosen = with_nested(given, roots) if given else roots
-            # A root that is not there now (a disk that is not connected) keeps what it has.
-            present = [root for root in chosen if os.path.exists(root)]
-            missing = tuple(root for root in chosen if root not in present)
+            present, missing = self._present(chosen, frozenset(chosen))
 
             def scanned(known: Callable[[Found], bool]) -> Iterable[Entry]:
                 return scan(present, exclude=[self._path], unchanged=known)
 
-            return self._run(scanned, roots, present, retry=retry, progress=progress, missing=missing)
+            def settled() -> list[str]:
+                return self._present(present, frozenset(present))[0]
+
+            return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def update(self, paths: Iterable[str], *, progress: Progress | None) -> IndexReport:
         """Brings single files and folders below the roots up to date."""
         with self.lock():
             with self._database.read() as db:
                 roots = read_roots(db)
+            every_root = frozenset(roots)
             changed: dict[str, list[str]] = {}
             for path in outermost(paths):
-                if (root := root_of(path, roots)) is not None and os.path.exists(root):
+                if (root := nearest(path, every_root)) is not None:
                     changed.setdefault(root, []).append(path)
+            # That the last of its files went is said by the file's own path.
+            whole = frozenset(root for root in changed if root in changed[root])
+            present, missing = self._present(changed, whole)
 
             def scanned(known: Callable[[Found], bool]) -> Iterator[Entry]:
-                for root, below_it in changed.items():
-                    narrowed = Narrowed(root, below_it)
-                    entries = scan([root], exclude=[self._path, *narrowed.siblings()], unchanged=known)
-                    yield from (entry for entry in entries if narrowed.concerns(str(entry.path)))
+                for root in present:
+                    way = on_the_way(root, changed[root])
+                    yield from scan([root], exclude=[self._path], unchanged=known, only=way)
 
-            scopes = [path for below_it in changed.values() for path in below_it]
-            return self._run(scanned, roots, scopes, retry=False, progress=progress)
+            def settled() -> list[str]:
+                return [path for root in self._present(present, whole)[0] for path in changed[root]]
 
-    def add_texts(self, texts: dict[str, tuple[str, str]]) -> IndexReport:
+            scopes = [path for root in present for path in changed[root]]
+            return self._run(scanned, roots, scopes, settled, retry=False, progress=progress, missing=missing)
+
+    def add_texts(self, texts: Mapping[str, tuple[str, str]]) -> IndexReport:
         """Adds texts, each with its title, by name."""
         with self.lock():
             run = Run(self._database, self._catalog, self._budget, self._trace)
@@ -118,14 +118,16 @@ class Writer:
 
     def delete(self, paths: Sequence[str]) -> int:
         """Takes files and folders out of the collection, as roots too; returns how many files went."""
-        condition, params = below(paths)
         with self.lock():
             run = Run(self._database, self._catalog, self._budget, self._trace)
+            files: set[int] = set()
             with self._database.write() as db:
-                forget_roots(db, list(paths))
-                files = [row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params)]
+                forget_roots(db, paths)
+                for path in paths:
+                    condition, params = below(path)
+                    files.update(row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params))
             discovery = Discovery(self._database, self._catalog, self._vectors())
-            discovery.remove(files)
+            discovery.remove(sorted(files))
             run.count(discovery)
             run.maintain(self._vectors())
             return run.report().removed
@@ -146,17 +148,40 @@ class Writer:
             self._extractor.close()
             self._extractor = None
 
+    def _present(self, roots: Iterable[str], whole: Set[str]) -> tuple[list[str], tuple[str, ...]]:
+        """Which of some roots are there, and which are not: these keep what the collection has of them. Of those in
+        `whole`, which are looked at as a whole, one that is empty all of a sudden is not there."""
+        present: list[str] = []
+        missing: list[str] = []
+        for root in roots:
+            gone = absence(root, lambda root: root in whole and self._holds(root))
+            (present if gone is None else missing).append(root)
+        return present, tuple(missing)
+
+    def _holds(self, root: str) -> bool:
+        """Whether there are indexed files at or below a root."""
+        condition, params = below(root)
+        with self._database.read() as db:
+            query = f"SELECT 1 FROM files WHERE {condition} AND status = 'indexed' LIMIT 1"
+            return db.execute(query, params).fetchone() is not None
+
     def _run(
         self,
         scanned: Scanned,
         roots: Sequence[str],
         scopes: Sequence[str],
+        settled: Callable[[], Sequence[str]],
         *,
         retry: bool,
         progress: Progress | None,
         missing: tuple[str, ...] = (),
     ) -> IndexReport:
-        """Compares, takes in, removes below `scopes`, tidies up."""
+        """Compares, takes in what is due below `scopes`, removes what is gone, and tidies up.
+
+        Args:
+            settled: asked after the comparison, the scopes whose roots are still there: a disk that went while it was
+                compared has lost no file.
+        """
         run = Run(self._database, self._catalog, self._budget, self._trace)
         discovery = Discovery(self._database, self._catalog, self._vectors(), retry=retry)
         run.discover(discovery, scanned, roots)
@@ -166,7 +191,7 @@ class Writer:
                 self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)
             run.take_in_due(scopes, index, self._models.embed, self._extractor, progress)
-        run.remove(discovery, scopes)
+        run.remove(discovery, settled())
         run.count(discovery)
         run.maintain(self._vectors())
         return run.report(missing)
@@ -211,9 +236,5 @@ class Writer:
         assert row is not None
         lease = self._budget.reserve("texts to embed", 2 * len(data))
         extracted = Extracted("text", title, chunks, None)
-        return Prepared(row, len(data), 0, blake2b(data, digest_size=16).digest(), extracted, "indexed", "", lease)
-
-
-def text_name(text: str) -> str:
-    """A name for a text that has none, made from its content."""
-    return "text-" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        digest = blake2b(data, digest_size=16).digest()
+        return Prepared(row, len(data), 0, False, digest, extracted, "indexed", "", lease)

@@ -94,6 +94,12 @@ class Extractor:
             self._trace.count("documents.chunks", len(extracted.chunks))
             return extracted
 
+    def interrupt(self) -> None:
+        """Ends what another thread is reading now, as if the file had crashed the worker."""
+        worker = self._worker
+        if worker is not None:
+            worker.interrupt()
+
     def close(self) -> None:
         """Ends the worker and gives all memory back. A later `extract` starts another."""
         with self._lock:

@@ -134,16 +134,22 @@ def parse(line: str) -> Pattern | None:
         return None if part is None else Pattern(keeps, folders, (None, part))
     if not names[0]:
         del names[0]
+    parts = pattern_parts(names)
+    return None if parts is None else Pattern(keeps, folders, parts)
+
+
+def pattern_parts(globs: Sequence[str]) -> tuple[re.Pattern[str] | None, ...] | None:
+    """What the components of a path must match, from the globs of a pattern's components; None if one is malformed."""
     parts: list[re.Pattern[str] | None] = []
-    for name in names:
-        any_number = len(name) > 1 and not name.strip("*")
-        part = None if any_number else _component(name)
+    for glob in globs:
+        any_number = len(glob) > 1 and not glob.strip("*")
+        part = None if any_number else _component(glob)
         if part is None and not any_number:
             return None
         parts.append(part)
     if parts[-1] is None:  # `folder/**` is everything in it, not the folder itself
         parts.append(_ANY)
-    return Pattern(keeps, folders, tuple(parts))
+    return tuple(parts)
 
 
 def _component(glob: str) -> re.Pattern[str] | None:

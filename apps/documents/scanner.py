@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ def scan(
     max_bytes: int = MAX_FILE_BYTES,
     plugins: Mapping[str, str] | None = None,
     unchanged: Callable[[Found], bool] | None = None,
+    only: Mapping[str, Set[str]] | None = None,
 ) -> Iterator[Found | SkippedFile]:
     """Files below the roots, depth first, by the bytes of their names.
 
@@ -52,13 +53,14 @@ def scan(
         max_bytes: larger files are left out.
         plugins: as for `Extractor`.
         unchanged: called for each file before it is opened; one it says is known as it is is taken without a look.
+        only: folders, by their absolute paths without symlinks, of which nothing is looked at but these names.
 
     Raises:
         InputError: a root does not exist, or cannot be looked at.
     """
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
-    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged).walk()
+    return _Scanner(resolved, excluded, max_bytes, plugins, unchanged, only or {}).walk()
 
 
 class _Scanner:
@@ -71,6 +73,7 @@ class _Scanner:
         max_bytes: int,
         plugins: Mapping[str, str] | None,
         unchanged: Callable[[Found], bool] | None,
+        only: Mapping[str, Set[str]],
     ) -> None:
         self._roots = roots
         self._named = {os.path.normcase(root) for root in roots}
@@ -78,6 +81,7 @@ class _Scanner:
         self._max_bytes = max_bytes
         self._plugins = plugins
         self._unchanged = unchanged
+        self._only = only
 
     def walk(self) -> Iterator[Found | SkippedFile]:
         for root in self._roots:
@@ -118,9 +122,11 @@ class _Scanner:
 
     def _entries(self, folder: Path) -> tuple[Iterator[os.DirEntry[str]], SkippedFile | None]:
         """What is in a folder, sorted, and why it cannot be told if so."""
+        only = self._only.get(str(folder))
         try:
             with os.scandir(folder) as entries:
-                return iter(sorted(entries, key=lambda entry: os.fsencode(entry.name))), None
+                taken = (entry for entry in entries if only is None or entry.name in only)
+                return iter(sorted(taken, key=lambda entry: os.fsencode(entry.name))), None
         except OSError as error:
             return iter(()), SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
 

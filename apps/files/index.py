@@ -13,7 +13,8 @@ import click
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.place import PROJECT, locate
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import contains
+from edge.apps.collection.roots import absence
+from edge.apps.collection.scopes import contains
 from edge.apps.options import collection_option, configure, engine_options, report_options
 from edge.config import Config, format_size
 from edge.errors import InputError
@@ -21,7 +22,7 @@ from edge.resident import ResidentWatch
 from edge.trace import Trace
 
 _REASONS = 10
-"""Failed files that are named after a run; `edge status` has them all."""
+"""Paths that are named in one go; `edge status` has all folders, and all files that failed."""
 
 _paths = click.argument("paths", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
 _embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
@@ -112,7 +113,9 @@ def _watch(collection: Collection, output: _Output, poll: bool) -> None:
     """Watches until the user interrupts, which is how watching ends."""
     from edge.apps.collection.watching import Watcher
 
-    click.echo(f"watching {', '.join(collection.roots)}; stop with Ctrl-C", err=True)
+    roots = collection.roots
+    more = f" and {len(roots) - _REASONS:,} more" if len(roots) > _REASONS else ""
+    click.echo(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C", err=True)
     try:
         Watcher(collection, report=output, notice=_notice, poll=poll).run(threading.Event())
     except KeyboardInterrupt:
@@ -156,7 +159,12 @@ class _Output:
         limit = self._collection.budget.limit
         figures: dict[str, Any] = report.to_json() | {"peak_resident": self._resident.high_water, "limit": limit}
         for root in report.missing:
-            _notice(f"{root} is not there; what was indexed of it stays searchable")
+            reason = absence(root, lambda root: True) or "was not there"
+            _notice(f"{root} {reason}; what was indexed of it stays searchable, until `edge remove` takes it out")
+        for path in report.unreadable[:_REASONS]:
+            _notice(f"{path} cannot be read; what was indexed of it stays searchable")
+        if len(report.unreadable) > _REASONS:
+            _notice(f"... nor can {len(report.unreadable) - _REASONS} more")
         if self._json:
             click.echo(json.dumps(figures))
         else:

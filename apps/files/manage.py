@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.place import locate
+from edge.apps.collection.roots import resolved
+from edge.apps.collection.scopes import nearest
 from edge.apps.options import collection_option, configure
 from edge.config import format_size
 from edge.errors import StorageError
@@ -23,10 +26,20 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> int:
     """Take files, or folders with all below them, out of the index; exit code 1 if none of them was in it.
 
-    Nothing on disk is touched. A removed folder is not watched or indexed any more.
+    Nothing on disk is touched. A removed folder is not watched or indexed any more. What lies below a folder that stays
+    indexed comes back with the next `edge index`, unless a .gitignore or .edgeignore names it.
     """
     with _opened(collection) as opened:
         removed = opened.delete(list(paths))
+        roots = frozenset(opened.roots)
+    coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]
+    if removed and coming_back:
+        others = f" and {len(coming_back) - 1:,} others" if len(coming_back) > 1 else ""
+        click.echo(
+            f"edge: {coming_back[0]}{others} will come back with the next `edge index`, because a folder above is "
+            f"indexed; name it in that folder's .edgeignore to keep it out",
+            err=True,
+        )
     click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} files")
     return 0 if removed else 1
 

@@ -15,7 +15,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.place import locate
-from edge.apps.collection.roots import contains
+from edge.apps.collection.scopes import contains
 from edge.apps.options import collection_option, configure, engine_options, report_options
 from edge.config import format_size
 from edge.resident import ResidentWatch

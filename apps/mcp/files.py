@@ -49,31 +49,36 @@ def files_server(collection: Collection) -> MCPServer[Any]:
             results.append(result if hit.page is None else result | {"page": hit.page})
         return {"results": results}
 
-    def get(path: str, line_start: int = 1, line_end: int | None = None) -> dict[str, Any]:
-        """Read the indexed passages of a file.
+    def get(path: str, line_start: int = 1, line_end: int | None = None, passage: int = 0) -> dict[str, Any]:
+        """Read the indexed passages of a file. Long answers end early, with continues_at_passage: give that as passage
+        to go on.
 
         Args:
             path: as a result of search has it.
             line_start: first line wanted.
-            line_end: last line wanted; to the end if not given. Long answers end early and say where to go on.
+            line_end: last line wanted; to the end if not given.
+            passage: first passage wanted, as continues_at_passage of the answer before says.
         """
         with told(), collection.database.read() as db:
             file = catalog.find(db, path)
             if file is None:
                 raise InputError(f"{path} is not in the collection; search says what is")
-            chunks = catalog.chunks(db, file.id)
-            wanted = [c for c in chunks if c.line_end >= line_start and (line_end is None or c.line_start <= line_end)]
-            texts = {number: hit.text for number, hit in read_hits(db, [chunk.id for chunk in wanted]).items()}
-        passages: list[dict[str, Any]] = []
-        length = 0
-        following: int | None = None
-        for chunk in wanted:
-            length += len(texts[chunk.id])
-            if passages and length > _LONGEST:
-                following = chunk.line_start
-                break
-            passages.append({"line_start": chunk.line_start, "line_end": chunk.line_end, "text": texts[chunk.id]})
-        return {"path": path, "passages": passages, "continues_at_line": following}
+            passages: list[dict[str, Any]] = []
+            length = 0
+            following: int | None = None
+            for chunk in catalog.chunks(db, file.id):
+                if chunk.ordinal < passage or chunk.line_end < line_start:
+                    continue
+                if line_end is not None and chunk.line_start > line_end:
+                    continue
+                text = read_hits(db, [chunk.id])[chunk.id].text
+                length += len(text)
+                if passages and length > _LONGEST:
+                    # A line may be longer than an answer, so a line does not say where to go on.
+                    following = chunk.ordinal
+                    break
+                passages.append({"line_start": chunk.line_start, "line_end": chunk.line_end, "text": text})
+        return {"path": path, "passages": passages, "continues_at_passage": following}
 
     def status() -> dict[str, Any]:
         """What the collection holds: folders, numbers of files by kind, what failed and why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def test_a_file_that_was_touched_or_moved_keeps_its_vectors(
     assert (moved.indexed, moved.removed, moved.chunks, moved.reused) == (1, 1, 1, 1)
     assert moved.embed_s < 0.001
     consistent(collection)
+
+
+def test_a_file_that_has_just_been_saved_has_its_time_and_is_read_again(collection: Collection, folder: Any) -> None:
+    note = folder.path / "note.txt"
+    note.write_text("The river floods.")
+    moment = note.stat().st_mtime_ns
+    collection.index(folder.path)
+    assert [file.mtime_ns for file in collection.files()] == [moment]
+    today = f"after:{datetime.fromtimestamp(moment / 1e9):%Y-%m-%d}"
+    assert [file.path for file in collection.files(today)] == [str(note)]
+    note.write_text("The river drains.")
+    os.utime(note, ns=(moment, moment))  # the file system's clock is coarse
+    assert collection.index(folder.path).indexed == 1
+    os.utime(note, ns=(moment - 10**10, moment - 10**10))
+    assert [collection.index(folder.path).unchanged for _ in range(2)] == [1, 1]
 
 
 def test_files_that_went_or_are_ignored_now_are_removed(collection: Collection, small: Any, consistent: Check) -> None:
@@ -204,6 +220,7 @@ def test_roots_may_lie_in_each_other(collection: Collection, small: Any, consist
     for _ in range(2):
         report = collection.index(small.path)
         assert (report.unchanged, report.removed) == (3, 0)
+    small.write("kitchen/salt.md", "Salt dissolves.")
     os.remove(small.path / "kitchen" / "bread.md")
     assert collection.index(small.path).removed == 1
     single = small.write("kitchen/cake.md", "Cake needs sugar.")
@@ -270,6 +287,9 @@ def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: A
 def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> None:
     with pytest.raises(InputError, match="query is empty"):
         collection.search("  ")
-    with pytest.raises(InputError, match="at least 1"):
-        collection.search("river", 0)
+    for count in (0, 10_001, 10**20):
+        with pytest.raises(InputError, match="at least 1 and at most 10,000, not"):
+            collection.search("river", count)
+        with pytest.raises(InputError, match="candidates to rerank"):
+            collection.search("river", 1, pool=count)
     assert collection.search("river") == []

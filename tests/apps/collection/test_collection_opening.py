@@ -169,3 +169,21 @@ def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
     expected = [hit.id for hit in make(read_only=True).search("river")]
     assert [hit.id for hit in tight.search("river")] == expected
     assert [hit.id for hit in tight.search("river")] == expected
+
+
+def test_an_embedder_named_by_a_path_is_found_from_elsewhere(
+    make: Make, small: Any, tiny_config: Config, model_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = dataclasses.replace(tiny_config, embedder="", models_dir=str(tmp_path / "empty"))
+    monkeypatch.chdir(model_folder.parent)
+    make(config=own, embedder=f"{model_folder.name}/tiny-embedder").index(small.path)
+    monkeypatch.chdir(tmp_path)
+    reader = make(config=own, read_only=True)
+    assert reader.search("river", rerank=False)
+    embedder = reader.status().embedder
+    assert embedder is not None
+    assert embedder.source == str((model_folder / "tiny-embedder").resolve())
+    make("named").index(small.path)
+    named = make("named").status().embedder
+    assert named is not None
+    assert named.source == "tiny-embedder"

@@ -81,7 +81,7 @@ files = st.lists(
     max_size=12,
     unique_by=lambda f: f.path,
 )
-part = st.sampled_from(["a", "b", "docs", "*", "*.md", "?", "x.*", "[ab]", "**", "[!a]", "y.pdf"])
+part = st.sampled_from(["a", "b", "docs", "*", "*.md", "?", "x.*", "*.*d*", "[ab]", "**", "[!a]", "[[]b]", "y.pdf"])
 globs = st.tuples(st.sampled_from(["", "/"]), st.lists(part, min_size=1, max_size=3)).map(
     lambda pair: pair[0] + "/".join(pair[1])
 )
@@ -136,12 +136,32 @@ def test_a_folder_s_pattern_holds_for_all_below_it(path: str) -> None:
         ("after:yesterday", "no date"),
         ("larger:huge", "not a size"),
         ("path:[a", r"without a \]"),
-        ("path:[z-a]", "no glob"),
+        ("path:a//b", "empty"),
+        ("after:9999-12-31", "from 1678 to 2261, not 9999-12-31"),
+        ("before:9999-12-31T23:59", "from 1678 to 2261"),
+        ("after:0001-01-01", "from 1678 to 2261, not 0001-01-01"),
+        ("before:0001-01-01T00:00+14:00", "from 1678 to 2261"),
+        ("larger:99999999999999TB", "below 8 EiB"),
+        ("path:half-\ud800", "not valid Unicode"),
+        ("type:half-\ud800", "not valid Unicode"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_said(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         Filters.parse([text])
+
+
+def test_no_glob_takes_long() -> None:
+    """It took longer than anybody waits, so this test would not end."""
+    for name in ("a" * 200, "a/" * 200):
+        file = File(f"/{name}", "text", 1, datetime(2020, 1, 1))
+        for glob in ("*a" * 20 + "zz", "**/a/" * 20 + "zz", "/" + "*a*" * 20 + "/z"):
+            assert passing([file], Filters(paths=(glob,))) == []
+
+
+def test_dates_at_the_ends() -> None:
+    file = File("/a", "text", 1, datetime(2020, 1, 1))
+    assert passing([file], Filters.parse(["after:1678-01-01", "before:2261-12-31T23:59-12:00"])) == ["/a"]
 
 
 @given(st.text(max_size=20))

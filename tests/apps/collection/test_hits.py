@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.apps.collection import hits as hits_module
 from edge.apps.collection.hits import Hit, merge
 
 
@@ -35,6 +37,40 @@ def test_a_text_that_occurs_twice_appears_once() -> None:
     assert [one.id for one in found] == [0, 2]
 
 
+def naive_merge(hits: list[Hit], limit: int) -> list[Hit]:
+    """Every hit compared with every other."""
+    merged: list[Hit] = []
+    for found in hits:
+        for i, one in enumerate(merged):
+            (first, last), (start, end) = one.ordinals, found.ordinals
+            near = end + 1 == first or last + 1 == start
+            if (one.file, one.page) == (found.file, found.page) and near and max(last, end) - min(first, start) < 3:
+                parts = (one, found) if one.ordinals < found.ordinals else (found, one)
+                merged[i] = replace(
+                    one, text="\n".join(part.text for part in parts), line_start=parts[0].line_start,
+                    line_end=parts[1].line_end, ordinals=(parts[0].ordinals[0], parts[1].ordinals[1]),
+                )  # fmt: skip
+                break
+        else:
+            merged += [found] * (len(merged) < limit)
+    return merged
+
+
+def test_merging_many_hits_looks_at_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+    continues = hits_module._continues
+
+    def count(one: Hit, other: Hit) -> bool:
+        nonlocal looked
+        looked += 1
+        return continues(one, other)
+
+    monkeypatch.setattr(hits_module, "_continues", count)
+    assert len(merge([hit(i, file=i % 3, ordinal=2 * i) for i in range(3_000)], 3_000)) == 3_000
+    assert len(merge([hit(i, ordinal=i) for i in range(3_000)], 3_000)) == 1_000
+    assert looked < 10_000
+
+
 def test_citations() -> None:
     assert hit(0, ordinal=2).citation == "/f1:21"
     assert hit(0, page=7).citation == "/f1 p. 7"
@@ -55,5 +91,6 @@ def test_merging_keeps_order_limit_and_every_better_text(given_hits: list[Hit], 
     assert len(parts) == len(set(parts))
     assert set(parts) <= {one.text for one in given_hits}
     assert all(one.ordinals[1] - one.ordinals[0] < 3 for one in found)
+    assert found == naive_merge(given_hits, limit)
     if len(found) < limit:
         assert set(parts) == {one.text for one in given_hits}

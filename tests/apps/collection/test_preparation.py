@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,9 @@ class Texts:
     def extract(self, path: Path) -> Extracted:
         self.read.append(path.name)
         return Extracted("text", path.name, (Chunk("x" * 1000, "", 1, 1, None),), "utf-8")
+
+    def interrupt(self) -> None:
+        raise AssertionError("nothing takes long here")
 
 
 @pytest.fixture
@@ -113,13 +117,16 @@ def test_outcomes(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
         found = {Path(one.file.path).name: one for one in preparation}
     assert [found[f"0{i}.txt"].status for i in range(5)] == ["indexed", "failed", "gone", "gone", "indexed"]
     assert found["01.txt"].reason == "a damaged text"
+    assert not found["00.txt"].racy
     assert found["00.txt"].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
     assert found["00.txt"].hash == content_hash(tmp_path / "00.txt")
 
 
-def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., Preparation]) -> None:
+def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
     with prepare(Texts()) as preparation:
-        assert all(one.mtime_ns == 0 for one in preparation)
+        found = list(preparation)
+    assert all(one.racy for one in found)
+    assert found[0].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
 
 
 def test_an_extractor_that_cannot_work_at_all_is_the_run_s_error(prepare: Callable[..., Preparation]) -> None:
@@ -129,3 +136,27 @@ def test_an_extractor_that_cannot_work_at_all_is_the_run_s_error(prepare: Callab
 
     with prepare(Broken()) as preparation, pytest.raises(CapabilityError, match="cannot be started"):
         list(preparation)
+
+
+def test_who_stops_does_not_wait_for_a_slow_file(prepare: Callable[..., Preparation], budget: MemoryBudget) -> None:
+    begun, interrupted = threading.Event(), threading.Event()
+    given_up: list[str] = []
+
+    class Slow(Texts):
+        """Reads every file twice, as one that needs much memory is."""
+
+        def extract(self, path: Path) -> Extracted:
+            begun.set()
+            for _ in range(2):
+                assert interrupted.wait(10), "nobody interrupted"
+                interrupted.clear()
+            given_up.append(path.name)
+            raise InputError("crashed the process that was reading it (SIGKILL)")
+
+        def interrupt(self) -> None:
+            interrupted.set()
+
+    with prepare(Slow()):
+        assert begun.wait(60)
+    assert given_up == ["00.txt"]
+    assert "texts to embed" not in budget.holders()

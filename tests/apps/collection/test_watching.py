@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.narrowing import Narrowed
+from edge.apps.collection.discovery import Discovery
+from edge.apps.collection.narrowing import on_the_way
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.watching import Watcher
 from edge.errors import InputError, StorageError
@@ -123,6 +124,10 @@ def test_folders_that_come_and_go_and_rules_that_change(
         watched.until(lambda: "moved.txt" not in watched.names())
         os.remove(small.path / ".gitignore")
         watched.until(lambda: "moved.txt" in watched.names())
+        (small.path / ".edgeignore").write_text("arrived/\n")
+        watched.until(lambda: "moved.txt" not in watched.names())
+        os.remove(small.path / ".edgeignore")
+        watched.until(lambda: "moved.txt" in watched.names())
         shutil.rmtree(small.path / "arrived")
         watched.until(lambda: "moved.txt" not in watched.names())
         (small.path / ".hidden.txt").write_text("hidden")
@@ -172,6 +177,23 @@ def test_changes_wait_for_another_writer(collection: Collection, small: Any, mon
     assert len(watched.notices) == 2
 
 
+def test_changes_that_cannot_be_taken_in_are_found_by_comparing_everything(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.index(small.path)
+
+    def refuse(self: Collection, paths: Any, **options: Any) -> IndexReport:
+        raise StorageError("the expression is too large")
+
+    monkeypatch.setattr(Collection, "update", refuse)
+    with Watched(collection) as watched:
+        (small.path / "new.txt").write_text("A new file.")
+        watched.until(lambda: "new.txt" in watched.names())
+        said = len(watched.notices)
+        watched.until(lambda: not watched._watcher._waiting)
+    assert said == 3
+
+
 def test_there_must_be_something_to_watch(collection: Collection) -> None:
     with pytest.raises(InputError, match="no folder to watch"):
         Watcher(collection, report=print).run(threading.Event())
@@ -185,16 +207,28 @@ def test_a_folder_and_a_file_in_it_may_change_together(collection: Collection, s
     assert collection.update(["/elsewhere/entirely"]).changed is False
 
 
-def test_only_the_folders_on_the_way_are_listed(folder: Any) -> None:
+def test_only_what_is_on_the_way_is_looked_at(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a/b/c.txt", "a/b/d.txt", "a/e/f.txt", "g/h.txt", "i.txt"):
         folder.write(name, "text")
-    os.symlink(folder.path / "a", folder.path / "link")
-    root = str(folder.path)
-    narrowed = Narrowed(root, [f"{root}/a/b/c.txt"])
-    found = {os.path.relpath(path, root).replace(os.sep, "/") for path in narrowed.siblings()}
-    assert found == {"g", "i.txt", "a/e", "a/b/d.txt"}
-    for path, says in (("a/b/c.txt", True), ("a/b/c.txt/x", True), ("a", True), ("a/b/d.txt", False), ("g", False)):
-        assert narrowed.concerns(f"{root}/{path}") == says
-    assert list(Narrowed(root, [root]).siblings()) == []
-    gone = Narrowed(root, [f"{root}/gone/deep.txt"])
-    assert set(gone.siblings()) == {f"{root}/{name}" for name in ("a", "g", "i.txt")}
+    collection.index(folder.path)
+    folder.write("a/b/c.txt", "another text")
+    looked: list[str] = []
+    known = Discovery._known
+
+    def note(self: Discovery, path: str) -> Any:
+        looked.append(os.path.relpath(path, folder.path).replace(os.sep, "/"))
+        return known(self, path)
+
+    monkeypatch.setattr(Discovery, "_known", note)
+    assert collection.update([folder.path / "a" / "b" / "c.txt"]).indexed == 1
+    assert set(looked) == {"a/b/c.txt"}
+    assert collection.update([folder.path / "gone" / "deep.txt"]).changed is False
+
+
+def test_the_names_that_lead_to_paths() -> None:
+    way = on_the_way("/r", ["/r/a/b/c.txt", "/r/a/b/d.txt", "/r/a/e", "/r/f"])
+    assert way == {"/r": {"a", "f"}, "/r/a": {"b", "e"}, "/r/a/b": {"c.txt", "d.txt"}}
+    assert on_the_way("/r", ["/r"]) == {}
+    assert on_the_way("/", ["/a/b"]) == {"/": {"a"}, "/a": {"b"}}

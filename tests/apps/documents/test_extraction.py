@@ -113,6 +113,18 @@ def test_one_worker_reads_all_files_and_starts_with_the_first(extractor: Extract
     assert ask(extractor, "say again").chunks[0].text == "again"
 
 
+def test_a_file_that_hangs_can_be_given_up(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
+    with Extractor(budget=budget, seconds=1000, plugins=plugins) as extractor:
+        extractor.interrupt()  # nothing is being read
+        assert ask(extractor, "say on").chunks[0].text == "on"
+        timer = threading.Timer(0.3, extractor.interrupt)
+        timer.start()
+        with pytest.raises(InputError, match="crashed the process"):
+            ask(extractor, "hang")
+        timer.join()
+        assert ask(extractor, "say on").chunks[0].text == "on"
+
+
 @pytest.mark.parametrize("words", ["hang", "spin"])
 def test_a_file_that_hangs_is_cut_off(plugins: dict[str, str], budget: MemoryBudget, ask: Ask, words: str) -> None:
     with Extractor(budget=budget, seconds=0.5, plugins=plugins) as extractor:

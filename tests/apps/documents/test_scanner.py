@@ -174,6 +174,13 @@ def test_files_that_are_known_are_not_opened(tmp_path: Path, monkeypatch: pytest
     assert opened == ["b"]
 
 
+def test_only_some_names_of_a_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a", "sub/b", "sub/c", "sub/deep/d", "other/e")
+    root = str(tmp_path.resolve())
+    only = {root: {"sub", "gone"}, os.path.join(root, "sub"): {"b", "deep"}}
+    assert listed(tmp_path, only=only) == (["sub/b", "sub/deep/d"], {})
+
+
 def test_a_plugin_may_take_what_would_be_binary(tmp_path: Path) -> None:
     write(tmp_path, "a.xyz", data=b"\0\1\2")
     assert listed(tmp_path)[1] == {"a.xyz": Reason.BINARY}

@@ -189,11 +189,40 @@ def test_remove_and_compact(edge: Edge, files_home: Path) -> None:
     (folder / "a.txt").write_text("A river.")
     (folder / "b.txt").write_text("A bread.")
     assert edge.json("index", str(folder), *place)["indexed"] == 2
-    assert edge.json("remove", str(folder / "a.txt"), *place) == {"removed": 1}
+    done = edge("remove", str(folder / "a.txt"), "--json", *place)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"removed": 1})
+    assert f"{folder / 'a.txt'} will come back with the next `edge index`" in done.stderr
     assert [file["path"] for file in edge.json("list", *place)["files"]] == [str(folder / "b.txt")]
     after = edge.json("compact", *place)
     assert after["bytes_after"] > 0
     assert edge.json("search", "bread", *place)["results"][0]["path"] == str(folder / "b.txt")
+
+
+def test_what_is_not_there_now_is_said_and_kept(edge: Edge, files_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ["--collection", str(files_home / "disk-collection")]
+    disk = files_home / "disk"
+    (disk / "inner").mkdir(parents=True)
+    (disk / "inner" / "a.txt").write_text("A river.")
+    assert edge.json("index", str(disk), *place)["indexed"] == 1
+    real = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path) == str(disk / "inner"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        done = edge("index", *place)
+    assert f"{disk / 'inner'} cannot be read; what was indexed of it stays searchable" in done.stderr
+    os.rename(disk, files_home / "unplugged")
+    assert f"{disk} is not there; what was indexed of it stays searchable" in edge("index", *place).stderr
+    disk.mkdir()
+    done = edge("index", *place)
+    assert f"{disk} is empty now; what was indexed of it stays searchable" in done.stderr
+    assert edge.json("search", "river", *place)["results"]
+    done = edge("remove", str(disk), *place)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, files_home: Path) -> None:
@@ -214,6 +243,11 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
     [
         (["search", " "], "query is empty"),
         (["search", "river", "-n", "0"], "at least 1"),
+        (["search", "river", "-n", "99999999999999999999"], "at most 10,000"),
+        (["search", "half \udcff"], "not valid Unicode"),
+        (["search", "river", "--filter", "before:9999-12-31"], "from 1678 to 2261"),
+        (["index", "half \udcff"], "not valid Unicode"),
+        (["remove", "half \udcff"], "not valid Unicode"),
         (["search", "river", "--filter", "colour:red"], "no filter"),
         (["search", "river", "--memory", "lots"], "lots"),
         (["search", "river", "--collection", "nowhere"], "there is no collection"),

@@ -100,6 +100,8 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
     docs.mkdir()
     (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n\nIt is old.\n", encoding="utf-8")
     (docs / "bread.txt").write_text("Bread needs time.\n", encoding="utf-8")
+    line = " ".join(f"word{number}" for number in range(7_000))  # longer than what `get` returns at once
+    (docs / "line.txt").write_text(line, encoding="utf-8")
     (tmp_path / "secret.txt").write_text("not indexed\n", encoding="utf-8")
     config = Config(memory=10**9, embedder="tiny-embedder", reranker="tiny", models_dir=str(home / "models"))
     with Collection(tmp_path / "collection", config=config) as collection:
@@ -111,9 +113,19 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         assert {Path(hit["path"]).name for hit in found} == {"river.md"}
         got = await call(client, "get", path=found[0]["path"])
         assert "The river floods in spring." in "".join(passage["text"] for passage in got["passages"])
-        assert got["continues_at_line"] is None
+        assert got["continues_at_passage"] is None
+        (long,) = (await call(client, "search", query="words", filters=["path:line.txt"], top_k=1))["results"]
+        texts: list[str] = []
+        answers, passage = 0, 0
+        while passage is not None:
+            got = await call(client, "get", path=long["path"], passage=passage)
+            assert 0 < sum(len(part["text"]) for part in got["passages"]) <= 20_000
+            texts += [part["text"] for part in got["passages"]]
+            answers, passage = answers + 1, got["continues_at_passage"]
+        assert answers == 4
+        assert " ".join(texts).split() == line.split()
         assert (await call(client, "get", path=found[0]["path"], line_start=100))["passages"] == []
-        assert (await call(client, "status"))["files"] == 2
+        assert (await call(client, "status"))["files"] == 3
         secret = str(tmp_path / "secret.txt")
         assert "is not in the collection" in await refused(client, "get", path=secret)
         assert "no filter" in await refused(client, "search", query="river", filters=["owner:me"])

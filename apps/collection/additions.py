@@ -1,0 +1,65 @@
+"""`Additions`: what somebody gave to add, told apart into texts and files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from edge.apps.collection.roots import resolved
+from edge.apps.collection.storable import checked
+from edge.errors import InputError
+
+Item = str | os.PathLike[str]
+"""A text, or a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """
+    Attributes:
+        names: under which each item is found, in the order they were given.
+        texts: each with its title, by name.
+        files: files and folders, absolute and without symlinks.
+    """
+
+    names: list[str]
+    texts: Mapping[str, tuple[str, str]]
+    files: Sequence[str]
+
+    @classmethod
+    def of(cls, items: Item | Sequence[Item], ids: Sequence[str] | None, title: str | Sequence[str]) -> Additions:
+        """Takes what `Collection.add` takes.
+
+        Raises:
+            InputError: there are not as many ids or titles as items, or one is not valid Unicode.
+        """
+        given = listed(items)
+        if ids is not None and len(ids) != len(given):
+            raise InputError(f"{len(given)} items came with {len(ids)} ids")
+        titles = [title] * len(given) if isinstance(title, str) else list(title)
+        if len(titles) != len(given):
+            raise InputError(f"{len(given)} items came with {len(titles)} titles")
+        texts: dict[str, tuple[str, str]] = {}
+        files: list[str] = []
+        names: list[str] = []
+        for i, item in enumerate(given):
+            if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
+                text = checked(item, f"text {i + 1} of {len(given)}")
+                names.append(checked(ids[i], f"the id {ids[i]!a}") if ids is not None else text_name(text))
+                texts[names[-1]] = (text, checked(titles[i], f"the title {titles[i]!a}"))
+            else:
+                names.append(resolved(item))
+                files.append(names[-1])
+        return cls(names, texts, files)
+
+
+def listed(items: Item | Sequence[Item]) -> list[Item]:
+    """One item, or several, as a list."""
+    return [items] if isinstance(items, str | os.PathLike) else list(items)
+
+
+def text_name(text: str) -> str:
+    """A name for a text that has none, made from its content."""
+    return "text-" + blake2b(text.encode(), digest_size=8).hexdigest()

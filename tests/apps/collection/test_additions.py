@@ -1,0 +1,60 @@
+"""What is given to add, and what of it nobody can write down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.collection.additions import Additions
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.storable import checked, storable
+from edge.errors import InputError
+
+HALF = "half \ud800"
+
+
+def test_texts_and_files_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path.resolve() / "a.txt"
+    file.write_text("a")
+    found = Additions.of(["a text", file, str(file), "b"], ["t", "x", "y", "u"], ["T", "", "", "U"])
+    assert found.names == ["t", str(file), str(file), "u"]
+    assert found.texts == {"t": ("a text", "T"), "u": ("b", "U")}
+    assert found.files == [str(file), str(file)]
+    assert Additions.of("a", None, "").names == Additions.of(["a"], None, "").names
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda collection: collection.add([HALF]),
+        lambda collection: collection.add(["text"], ids=[HALF]),
+        lambda collection: collection.add(["text"], title=HALF),
+        lambda collection: collection.add(Path(HALF)),
+        lambda collection: collection.index(HALF),
+        lambda collection: collection.update([HALF]),
+        lambda collection: collection.delete([HALF]),
+        lambda collection: collection.search(HALF),
+        lambda collection: collection.embed_queries([HALF]),
+    ],
+)
+def test_half_a_character_is_an_input_error(collection: Collection, use: Callable[[Collection], Any]) -> None:
+    with pytest.raises(InputError, match=r"is not valid Unicode: character [0-9]+ is half of one"):
+        use(collection)
+    assert collection.files() == []
+
+
+@given(st.text(st.characters(codec=None) | st.just("\ud800"), max_size=5))
+def test_what_is_storable_is_what_utf_8_can_say(text: str) -> None:
+    half = any(0xD800 <= ord(char) < 0xE000 for char in text)
+    assert storable(text) == (not half)
+    if half:
+        with pytest.raises(InputError) as caught:
+            checked(text, "it")
+        assert str(caught.value).isascii()
+    else:
+        assert checked(text, "it") == text

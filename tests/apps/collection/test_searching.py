@@ -1,0 +1,70 @@
+"""What comes out where many passages read alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.errors import BudgetExceeded
+from edge.ivf.index import VectorIndex
+
+LICENCE = "Permission is granted to use the river software, free of charge, to any person obtaining a copy of it.\n"
+
+
+@pytest.fixture
+def copies(collection: Collection, folder: Any) -> Collection:
+    """150 copies of a licence, half of them under names of their own, and three other texts."""
+    for number in range(75):
+        folder.write(f"{number}/LICENSE", LICENCE)
+        folder.write(f"LICENSE-{number}.txt", LICENCE.replace(" ", "  "))
+    folder.write("flood.txt", "The river floods in spring.\n")
+    folder.write("ice.txt", "Ice on the river is blue.\n")
+    folder.write("bread.txt", "Bread needs time and no river.\n")
+    collection.index(folder.path)
+    return collection
+
+
+@pytest.mark.parametrize("rerank", [True, False])
+def test_copies_do_not_crowd_others_out(copies: Collection, rerank: bool) -> None:
+    hits = copies.search("permission to use the river software", 5, rerank=rerank)
+    names = [Path(hit.path).name for hit in hits]
+    assert len(names) == 4
+    assert {"flood.txt", "ice.txt", "bread.txt"} < set(names)
+    if not rerank:
+        assert [hit.stages.fused_rank for hit in hits] == [1, 2, 3, 4]
+
+
+def test_what_the_memory_limit_holds_is_shown(copies: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    search = VectorIndex.search
+
+    def small(self: VectorIndex, db: Any, queries: Any, k: int, **options: Any) -> Any:
+        asked.append(k)
+        if k > 100:
+            raise BudgetExceeded("too much", owner="test", asked=1, free=0, needed=1)
+        return search(self, db, queries, k, **options)
+
+    monkeypatch.setattr(VectorIndex, "search", small)
+    assert copies.search("permission to use the river software", 5, rerank=False)
+    assert asked == [100, 400]
+
+
+def test_a_query_without_copies_is_asked_once(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(110):
+        folder.write(f"{number}.txt", f"Text {number} about a river.")
+    collection.index(folder.path)
+    asked: list[int] = []
+    search = VectorIndex.search
+
+    def count(self: VectorIndex, db: Any, queries: Any, k: int, **options: Any) -> Any:
+        asked.append(k)
+        return search(self, db, queries, k, **options)
+
+    monkeypatch.setattr(VectorIndex, "search", count)
+    assert len(collection.search("river", 5, rerank=False)) == 5
+    assert asked == [100]

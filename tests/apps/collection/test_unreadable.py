@@ -1,0 +1,181 @@
+"""What cannot be read now is not gone: its passages stay, and are said to. Permissions do not stop a superuser, so a
+stand-in for the system refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection import writing
+from edge.apps.collection.collection import Collection
+from edge.apps.documents.base import Reason, Skipped
+from edge.apps.documents.extraction import Extractor
+from edge.errors import InputError
+
+Deny = Callable[..., None]
+
+
+@pytest.fixture
+def deny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deny]:
+    """Makes the system refuse to open some files and to list some folders; nothing given: no more."""
+    denied: set[str] = set()
+    real_scan, real_open = os.scandir, os.open
+
+    def refuse(path: Any) -> None:
+        if str(path) in denied:
+            raise PermissionError(13, "Permission denied")
+
+    def scandir(path: Any = ".") -> Any:
+        refuse(path)
+        return real_scan(path)
+
+    def opened(path: Any, *arguments: Any, **options: Any) -> int:
+        refuse(path)
+        return real_open(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "open", opened)
+
+    def choose(*paths: Path) -> None:
+        denied.clear()
+        denied.update(map(str, paths))
+
+    yield choose
+    denied.clear()
+
+
+def names(collection: Collection) -> list[str]:
+    return [Path(file.path).name for file in collection.files()]
+
+
+ALL = ["ice.txt", "bread.md", "rivers.md"]
+
+
+def test_an_unreadable_folder_keeps_its_files(
+    collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None]
+) -> None:
+    collection.index(small.path)
+    deny(small.path / "kitchen")
+    for report in (collection.index(), collection.update([small.path / "kitchen"])):
+        assert (report.removed, report.unreadable) == (0, (str(small.path / "kitchen"),))
+    assert names(collection) == ALL
+    assert collection.search("bread flour", 3, rerank=False)[0].path.endswith("bread.md")
+    deny()
+    report = collection.index()
+    assert (report.unchanged, report.chunks, report.unreadable) == (3, 0, ())
+    os.remove(small.path / "kitchen" / "bread.md")
+    assert collection.index().removed == 1
+    consistent(collection)
+
+
+def test_an_unreadable_file_keeps_what_was_read_of_it(
+    collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None]
+) -> None:
+    collection.index(small.path)
+    changed = small.write("ice.txt", "Ice is cold, and this cannot be read yet.")
+    deny(changed)
+    for _ in range(2):
+        report = collection.index()
+        assert (report.removed, report.indexed, report.unreadable) == (0, 0, (str(changed),))
+    assert names(collection) == ALL
+    assert "blue" in collection.search("ice", 1, rerank=False)[0].text
+    deny()
+    assert collection.index().indexed == 1
+    assert "cold" in collection.search("ice", 1, rerank=False)[0].text
+    consistent(collection)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), Skipped(Reason.UNREADABLE, "cannot be read")])
+def test_a_file_that_cannot_be_read_after_all_keeps_what_was_read_of_it(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    collection.index(small.path)
+    small.write("ice.txt", "Ice is cold, and this cannot be read yet.")
+
+    def fail(self: Extractor, path: Path) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Extractor, "extract", fail)
+        for _ in range(2):
+            report = collection.index()
+            assert (report.failed, report.skipped, report.unreadable) == (0, 1, (str(small.path / "ice.txt"),))
+    assert "blue" in collection.search("ice", 1, rerank=False)[0].text
+    assert collection.status().pending == 0
+    assert collection.index().indexed == 1
+
+
+def test_a_root_that_cannot_be_listed_is_missing(collection: Collection, small: Any, deny: Deny) -> None:
+    collection.index(small.path)
+    deny(small.path)
+    report = collection.index()
+    assert (report.removed, report.missing) == (0, (str(small.path),))
+    assert collection.update([small.path]).missing == (str(small.path),)
+    assert names(collection) == ALL
+
+
+def test_a_root_that_is_empty_all_of_a_sudden_is_missing(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    os.rename(small.path, small.path.with_name("unplugged"))
+    small.path.mkdir()
+    for report in (collection.index(), collection.update([small.path])):
+        assert (report.removed, report.missing) == (0, (str(small.path),))
+    assert names(collection) == ALL
+    small.path.rmdir()
+    os.rename(small.path.with_name("unplugged"), small.path)
+    assert collection.index().unchanged == 3
+
+
+def test_the_last_file_of_a_root_may_go(collection: Collection, small: Any) -> None:
+    """Somebody saw it go, so it is not the root that went."""
+    collection.index(small.path)
+    paths = [Path(file.path) for file in collection.files()]
+    shutil.rmtree(small.path)
+    small.path.mkdir()
+    assert collection.update(paths).removed == 3
+    assert collection.index().missing == ()
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_a_disk_that_goes_while_it_is_compared_has_lost_no_file(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch, mounted: bool
+) -> None:
+    """Where a disk was, there may be an empty folder, or nothing."""
+    collection.index(small.path)
+    small.write("ice.txt", "Ice is cold, and is not read any more.")
+    unplugged = small.path.with_name("unplugged")
+
+    def unplug() -> None:
+        os.rename(small.path, unplugged)
+        if mounted:
+            small.path.mkdir()
+
+    real = writing.scan
+
+    def before(*arguments: Any, **options: Any) -> Any:
+        unplug()
+        return real(*arguments, **options)
+
+    def after(*arguments: Any, **options: Any) -> Any:
+        yield from real(*arguments, **options)
+        unplug()
+
+    for scan in (before, after):
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "scan", scan)
+            if mounted or scan is after:
+                assert collection.index().removed == 0
+            else:
+                with pytest.raises(InputError, match="cannot be indexed"):
+                    collection.index()
+        assert names(collection) == ALL
+        if mounted:
+            small.path.rmdir()
+        os.rename(unplugged, small.path)
+    report = collection.index()
+    assert (report.indexed, report.removed, report.unchanged) == (1, 0, 2)
