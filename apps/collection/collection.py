@@ -197,6 +197,18 @@ class Collection:
         paths = {path for item in listed(items) for path in (os.fspath(item), absolute(item), resolved(item))}
         return self._writer.delete(sorted(paths))
 
+    def rebuild(self, *, progress: Progress | None = None) -> int:
+        """Embeds every passage again, from the texts that are stored here: what to do where vectors are damaged.
+        Interrupted, it goes on when it, `index` or `add` is called. Raises as `index` does.
+
+        Args:
+            progress: called with the passages that are done and the passages there are.
+
+        Returns:
+            How many passages there are.
+        """
+        return self._writer.rebuild(progress)
+
     def compact(self, *, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Gives the space of what was deleted back, and brings vector lists and full text into their best shape."""
         self._writer.compact(progress)

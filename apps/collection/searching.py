@@ -17,7 +17,7 @@ from edge.apps.collection.snippets import snippet
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.budget import MemoryBudget
-from edge.errors import BudgetExceeded
+from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.ivf.base import Found
 from edge.trace import Trace
 
@@ -104,16 +104,19 @@ class Searcher:
     def _nearest(
         self, db: sqlite3.Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
     ) -> list[tuple[int, float]]:
-        if not clause:
-            found = index.search(db, vector.reshape(1, -1), depth)
-        else:
-            count = db.execute(f"SELECT count(*) FROM ({_PASSING.format(clause)})", params).fetchone()[0]
-            # Read, and then sorted.
-            with self._budget.reserve("filter", 16 * count):
-                rows = db.execute(_PASSING.format(clause), params)
-                allowed = np.fromiter((row[0] for row in rows), np.int64, count)
-                allowed.sort()
-                found = index.search(db, vector.reshape(1, -1), depth, allowed=allowed)
+        try:
+            if not clause:
+                found = index.search(db, vector.reshape(1, -1), depth)
+            else:
+                count = db.execute(f"SELECT count(*) FROM ({_PASSING.format(clause)})", params).fetchone()[0]
+                # Read, and then sorted.
+                with self._budget.reserve("filter", 16 * count):
+                    rows = db.execute(_PASSING.format(clause), params)
+                    allowed = np.fromiter((row[0] for row in rows), np.int64, count)
+                    allowed.sort()
+                    found = index.search(db, vector.reshape(1, -1), depth, allowed=allowed)
+        except (CorruptBlock, StorageError) as error:
+            raise type(error)(f"{error}; `edge index --rebuild` makes all vectors anew, from stored texts") from error
         for name in ("lists_read", "bytes_read", "hits"):
             self._trace.count(f"index.{name}", getattr(found, name))
         pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)

@@ -13,6 +13,7 @@ from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.models import Models
 from edge.apps.collection.narrowing import on_the_way
 from edge.apps.collection.preparation import Prepared
+from edge.apps.collection.rebuilding import begin_rebuild, finish_rebuild
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
 from edge.apps.collection.scopes import below, nearest, outermost
@@ -132,6 +133,17 @@ class Writer:
             run.maintain(self._vectors())
             return run.report().removed
 
+    def rebuild(self, progress: Progress | None) -> int:
+        """Embeds every passage again; returns how many."""
+        with self.lock():
+            self._models.claim()
+            index = self._vectors()
+            assert index is not None
+            begin_rebuild(self._database, index)
+            made = finish_rebuild(self._database, index, self._models.embed, progress)
+            index.maintain(self._database.write)
+            return made
+
     def compact(self, progress: Callable[[str, int, int], None] | None) -> None:
         """Gives the space of what was deleted back."""
         with self.lock():
@@ -221,6 +233,8 @@ class Writer:
         self._models.claim()
         index = self._vectors()
         assert index is not None
+        # What a rebuild that was interrupted has not come to has no vector that could be reused.
+        finish_rebuild(self._database, index, self._models.embed)
         return index
 
     def _prepared(self, name: str, text: str, title: str) -> Prepared:

@@ -33,6 +33,7 @@ _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for netwo
 @_paths
 @click.option("--watch", is_flag=True, help="Go on, and take in every change as it happens.")
 @click.option("--retry", is_flag=True, help="Try files again that failed before.")
+@click.option("--rebuild", is_flag=True, help="First embed every passage again, where vectors are damaged.")
 @_poll
 @_embedder
 @collection_option
@@ -42,6 +43,7 @@ def index(
     paths: tuple[Path, ...],
     watch: bool,
     retry: bool,
+    rebuild: bool,
     poll: bool,
     embedder: str | None,
     collection: Path | None,
@@ -58,7 +60,18 @@ def index(
     excludes, hidden files and binary files are left out; `edge status` says why.
     """
     config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
-    _run(paths, collection, config, as_json=as_json, stats=stats, trace=trace, retry=retry, watch=watch, poll=poll)
+    _run(
+        paths,
+        collection,
+        config,
+        as_json=as_json,
+        stats=stats,
+        trace=trace,
+        retry=retry,
+        rebuild=rebuild,
+        watch=watch,
+        poll=poll,
+    )
 
 
 @click.command("watch")
@@ -82,7 +95,18 @@ def watch_command(
 ) -> None:
     """Keep the index of DIR ... (of all indexed folders, if not given) up to date until interrupted."""
     config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
-    _run(paths, collection, config, as_json=as_json, stats=stats, trace=trace, retry=False, watch=True, poll=poll)
+    _run(
+        paths,
+        collection,
+        config,
+        as_json=as_json,
+        stats=stats,
+        trace=trace,
+        retry=False,
+        rebuild=False,
+        watch=True,
+        poll=poll,
+    )
 
 
 def _run(
@@ -94,13 +118,18 @@ def _run(
     stats: bool,
     trace: Path | None,
     retry: bool,
+    rebuild: bool,
     watch: bool,
     poll: bool,
 ) -> None:
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident, Collection(locate(chosen), config=config, trace=recorder) as collection:
         output = _Output(collection, resident, as_json=as_json, stats=stats)
-        with ProgressBar() as bar:
+        if rebuild:
+            with ProgressBar(" passages") as bar:
+                made = collection.rebuild(progress=bar)
+            click.echo(f"{made:,} passages embedded again", err=True)
+        with ProgressBar(" files") as bar:
             report = collection.index(_roots(collection, paths, chosen), retry=retry, progress=bar)
         output(report)
         if watch:
@@ -213,16 +242,19 @@ def _print_stats(report: IndexReport, peak: int, limit: int) -> None:
 
 
 class ProgressBar:
-    """A progress bar on a terminal, nothing elsewhere; called with the files done and to do."""
+    """A progress bar on a terminal, nothing elsewhere; called with what is done and what there is to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
         self._bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
         if self._bar is None:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, unit=" files", file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
+            self._bar = tqdm(
+                total=total, unit=self._unit, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False
+            )
         self._bar.update(done - self._bar.n)
 
     def __enter__(self) -> ProgressBar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -113,6 +114,14 @@ class VectorIndex:
             InputError: ids are negative or twice the same; `db` is not inside a transaction.
         """
         return self._writer.delete(db, ids)
+
+    def clear(self, db: sqlite3.Connection) -> None:
+        """Forgets all vectors without reading any; their files go when nobody can be reading them any more.
+
+        Raises:
+            InputError: `db` is not inside a transaction.
+        """
+        Manifest(db).clear(time.time())
 
     def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.

@@ -121,6 +121,16 @@ class Manifest:
             "UPDATE ivf_state SET newer_rows = newer_rows + ?, newer_misfit = newer_misfit + ?", (rows, total)
         )
 
+    def clear(self, at: float) -> None:
+        """Forgets every vector and what was trained on them; vectors that come next may have another width."""
+        self.touch(
+            recall=(), dim=0, rows=0, training=0, trained_rows=0, trained_misfit=0.0, newer_rows=0, newer_misfit=0.0,
+            measured_rows=0, measured_lists=0,
+        )  # fmt: skip
+        self.retire_segments(self.segment_names(), at)
+        for table in ("ivf_pending", "ivf_lists", "ivf_codec"):
+            self.db.execute(f"DELETE FROM {table}")
+
     # Training
 
     def codec(self) -> CodecSpec:

@@ -31,8 +31,8 @@ LINEAR = 1500
 """Tokens to which one attends, in tiles, in the time that all else about it takes (measured on 0.1 B parameters)."""
 
 ROW_BY_ROW = 6
-"""How much longer a token takes to attend row by row than in a tile: measured 3.5 times on an AMD EPYC and 10 times on a
-Xeon, both with AVX-512. With the value between them neither takes more than 1.7 times as long as with its own."""
+"""How much longer a token takes to attend row by row than in a tile: measured 3.5 times on an AMD EPYC and 10 times on
+a Xeon, both with AVX-512. With the value between them neither takes more than 1.7 times as long as with its own."""
 
 
 @dataclass(frozen=True, slots=True)

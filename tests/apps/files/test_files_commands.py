@@ -279,7 +279,7 @@ def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> Non
 
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
-        with ProgressBar() as bar:
+        with ProgressBar(" files") as bar:
             bar(1, 4)
             bar(4, 4)
         assert ("files" in stream.getvalue()) == shown

@@ -115,3 +115,27 @@ def test_a_segment_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     rig.maintain(full=True)
     rig.check()
     rig.close()
+
+
+def test_what_is_cleared_is_forgotten_and_can_have_another_width(rig: IndexRig) -> None:
+    """Trained, with deleted and pending rows; readers of the state before go on with it."""
+    rig.add(list(range(600)), mixture(600, rig.dim))
+    rig.maintain(full=True)
+    rig.delete([3, 4])
+    rig.add([900], mixture(1, rig.dim))
+    with rig.database.read() as db:
+        before = rig.index.snapshot(db)
+    with rig.database.write() as db:
+        rig.index.clear(db)
+    with rig.database.read() as db:
+        assert rig.index.status(db).rows == 0
+        assert (rig.index.search(db, mixture(2, rig.dim), 3).ids == -1).all()
+    assert before.nlist > 0
+    other = VectorIndex(rig.folder / "segments", 9, budget=rig.budget, device=rig.device)
+    with rig.database.write() as db:
+        other.add(db, [1, 2], mixture(2, 9))
+    with rig.database.read() as db:
+        assert other.search(db, mixture(2, 9), 1).ids[:, 0].tolist() == [1, 2]
+    other.close()
+    with pytest.raises(InputError, match="write transaction"):
+        rig.index.clear(rig.database.connect())
