@@ -38,10 +38,15 @@ _JOURNAL_BYTES = 16 << 20
 
 
 class _Handle:
-    """One connection and the lease of its cache, given back together."""
+    """One connection and the lease of its cache, given back together.
 
-    def __init__(self, connection: sqlite3.Connection, lease: Lease) -> None:
+    Attributes:
+        frozen: the file's size and time when it was opened as one that does not change; None if it may.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, lease: Lease, frozen: tuple[int, int] | None) -> None:
         self.connection = connection
+        self.frozen = frozen
         self.close = weakref.finalize(self, _close, connection, lease)
 
 
@@ -191,8 +196,8 @@ class Database:
             self._changed.wait_for(lambda: self._idle or self._closed or self._lent < _MOST, _PATIENCE_S)
             self._check_open()
             self._lent += 1
-            if self._idle:
-                return self._idle.pop()
+            if (handle := self._idle_one()) is not None:
+                return handle
         try:
             try:
                 return self._open()
@@ -200,8 +205,8 @@ class Database:
                 with self._changed:  # another transaction's connection will do
                     self._changed.wait_for(lambda: self._idle or self._closed or self._lent == 1, self._busy_seconds)
                     self._check_open()
-                    if self._idle:
-                        return self._idle.pop()
+                    if (handle := self._idle_one()) is not None:
+                        return handle
                 return self._open()
         except BaseException:
             with self._changed:
@@ -209,19 +214,33 @@ class Database:
                 self._changed.notify_all()
             raise
 
+    def _idle_one(self) -> _Handle | None:
+        """An idle connection, if there is one that sees what the file holds now."""
+        while self._idle:
+            handle = self._idle.pop()
+            if handle.frozen is None or handle.frozen == self._frozen():
+                return handle
+            handle.close()
+        return None
+
     def _check_open(self) -> None:
         if self._closed:
             raise StorageError(f"{self.path} has been closed")
 
     def _open(self) -> _Handle:
         lease = self._budget.reserve("SQLite", self._cache + _CONNECTION_BYTES)
+        frozen = self._frozen()
         try:
             with self._translated():
                 # One thread at a time uses it.
                 db = sqlite3.connect(
-                    self._uri(), uri=True, isolation_level=None, check_same_thread=False, timeout=self._busy_seconds
+                    self._uri(frozen is not None),
+                    uri=True,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    timeout=self._busy_seconds,
                 )
-            handle = _Handle(db, lease)
+            handle = _Handle(db, lease, frozen)
         except BaseException:
             lease.release()
             raise
@@ -240,14 +259,20 @@ class Database:
             raise
         return handle
 
-    def _uri(self) -> str:
+    def _uri(self, frozen: bool) -> str:
         name = self.path.absolute().as_uri()
         if not self.read_only:
             return f"{name}?mode=rwc"
-        log = self.path.with_name(self.path.name + "-wal")
-        # Readers of a log keep marks beside it; on a medium that nobody can write to, nothing can change either.
-        frozen = not os.access(self.path.parent, os.W_OK) and not log.exists()
         return f"{name}?mode=ro&immutable=1" if frozen else f"{name}?mode=ro"
+
+    def _frozen(self) -> tuple[int, int] | None:
+        """Size and time of the file, where it has to be read as one that does not change: readers of a log keep marks
+        beside it, and cannot where they must not write. That others can write there shows in size and time."""
+        log = self.path.with_name(self.path.name + "-wal")
+        if not self.read_only or os.access(self.path.parent, os.W_OK) or log.exists() or not self.path.exists():
+            return None
+        stat = self.path.stat()
+        return stat.st_size, stat.st_mtime_ns
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
         with self.read() as db:

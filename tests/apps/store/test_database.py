@@ -178,6 +178,20 @@ def test_closing_inside_a_transaction_of_its_own_thread(database: Database, budg
     assert budget.used == 0
 
 
+def test_a_reader_that_must_not_write_sees_what_others_wrote(
+    tmp_path: Path, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "notes.db"
+    with Database(path, [NOTES], budget=budget) as writer:
+        insert(writer, "one")
+    monkeypatch.setattr("edge.apps.store.database.os.access", lambda *_: False)
+    with Database(path, [NOTES], budget=budget, read_only=True) as reader:
+        assert texts(reader) == ["one"]
+        with Database(path, [NOTES], budget=budget) as writer:
+            insert(writer, "two")
+        assert texts(reader) == ["one", "two"]
+
+
 def test_a_cache_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     budget = MemoryBudget(1 << 20, baseline=0)
     with pytest.raises(BudgetExceeded, match="SQLite"):
