@@ -62,9 +62,7 @@ class PickedSentences(ExtractiveGenerator):
     def _judge(self, question: str, found: Sequence[str]) -> list[float]:
         """Scores sentences; negative for those not worth showing."""
         passages = [f"{passage.title}\n{passage.text}" for passage in self._passages]
-        relevance = [0.0] * (len(passages) + len(found))
-        for ranked in self._collection.reranker.rank(question, [*passages, *found]):
-            relevance[ranked.index] = ranked.relevance
+        relevance = self._collection.relevance(question, [*passages, *found])
         best: dict[str, float] = {}
         for passage, value in zip(self._passages, relevance, strict=False):
             for sentence in sentences(passage.text):

@@ -286,6 +286,14 @@ class Collection:
             for hit, result in found
         ]
 
+    def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+        """The reranker's probability for each of some texts, of the collection or not, that it answers a query. Raises
+        as `search` does."""
+        found = [0.0] * len(texts)
+        for ranked in self._models.rank(query, texts, len(texts), False) if texts else ():
+            found[ranked.index] = ranked.relevance
+        return found
+
     def embed_queries(self, queries: Sequence[str]) -> Floats:
         """Vectors of queries [n, dim]. Raises as `search` does."""
         with self._timed("embed"):

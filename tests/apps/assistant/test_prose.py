@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,16 +83,15 @@ SCORES = {
 }
 
 
-class Reranker:
+class Judge:
     """Sentences as good as `SCORES` says, passages as good as their best sentence."""
 
-    def rank(self, query: str, docs: Sequence[str]) -> list[Any]:
-        values = [max(score for text, score in SCORES.items() if text in doc) for doc in docs]
-        return [SimpleNamespace(index=i, relevance=value) for i, value in enumerate(values)]
+    def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+        return [max(score for known, score in SCORES.items() if known in text) for text in texts]
 
 
 def picked(*texts: str) -> str:
-    generator = PickedSentences(SimpleNamespace(reranker=Reranker()))  # type: ignore[arg-type]
+    generator = PickedSentences(Judge())  # type: ignore[arg-type]
     documents = [Document(str(i), text) for i, text in enumerate(texts)]
     pieces = generator.stream([Message("user", "when?")], Sampling(), documents=documents)
     return "".join(piece.text for piece in pieces)

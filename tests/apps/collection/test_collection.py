@@ -293,3 +293,12 @@ def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> No
         with pytest.raises(InputError, match="candidates to rerank"):
             collection.search("river", 1, pool=count)
     assert collection.search("river") == []
+
+
+def test_texts_are_judged_in_the_order_they_were_given(collection: Collection) -> None:
+    texts = ["the river floods", "a bridge", "snow melts in spring"]
+    found = collection.relevance("when does the river flood", texts)
+    ranked = {r.index: r.relevance for r in collection.reranker.rank("when does the river flood", texts)}
+    assert found == [ranked[index] for index in range(3)]
+    assert len(set(found)) == 3
+    assert collection.relevance("anything", []) == []
