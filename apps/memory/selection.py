@@ -95,6 +95,8 @@ def select(
     check_text(query, "the query")
     if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
         raise InputError(f"budget_tokens is a positive whole number, not {budget_tokens!r}")
+    if not isinstance(source, Sequence) or isinstance(source, bytes):
+        raise InputError(f"what is selected from is a text or a list of messages, not {type(source).__name__}")
     if isinstance(source, str):
         spans = list(split(source))
         texts = [source[start:end] for start, end in spans]

@@ -66,8 +66,12 @@ def test_of_very_many_pieces_the_nearest_are_judged(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("text", "", 5), ("text", "q", 0), ("text", "q", True), ([{"role": "user"}], "q", 5), (["x"], "q", 5)]
-)
+    "arguments",
+    [
+        ("text", "", 5), ("text", "q", 0), ("text", "q", True), ([{"role": "user"}], "q", 5), (["x"], "q", 5),
+        (5, "q", 5), (b"text", "q", 5), (None, "q", 5),
+    ],
+)  # fmt: skip
 def test_selections_that_make_no_sense_are_refused(memory: Memory, arguments: Any) -> None:
     with pytest.raises(InputError):
         memory.select(*arguments, count=words)
