@@ -1,7 +1,8 @@
 """A passage's text laid out for picking sentences from it: one unit of meaning per paragraph.
 
-A passage keeps its file's lines. Wrapped lines are joined again, headings and list items stand alone, and of code only
-the line stays that a sentence leads up to with a colon. A passage that holds no sentence is left line by line.
+A passage keeps its file's lines. Wrapped lines are joined again, headings, list items and rows of tables stand alone,
+and of code only the line stays that a sentence leads up to with a colon. A passage that holds no sentence is left line
+by line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ _CODE = re.compile(
     r"|\s*(?:fn|let|def|class|import|use|pub|impl|return|const|var|public|static|if|for|while)\b.*[{;:(]$"
     r"|.*(?:[;{}]|\)\s*->.*|=>.*)$|.*\w\(.*\)\s*$)"
 )
+_ROW = re.compile(r"^\s*\|")
+_RULE = re.compile(r"^\s*\|?\s*:?-{2,}[\s:|-]*$")
+"""What parts the head of a table from its rows."""
+
 _COMMAND = re.compile(r"^\s*(?:[$%]|>>>)\s+")
 _LONE_MARK = re.compile(r"(?<=\s)([?!.:;])(?=\s)")
 _WRAPPED = 60
@@ -41,7 +46,7 @@ def prose(text: str) -> str:
         if _CODE.match(line) and not continues(last, line):
             code.append(line)
             last = ""
-        elif not line.strip():
+        elif not line.strip() or _RULE.match(line):
             last = ""
         else:
             _add_code(units, code)
@@ -59,7 +64,7 @@ def prose(text: str) -> str:
 
 def continues(last: str, line: str) -> bool:
     """Whether a line continues the sentence of the one before."""
-    if not last or _ENDED.search(last) or _ITEM.match(line) or line == ".":
+    if not last or _ENDED.search(last) or _ITEM.match(line) or _ROW.match(line) or _ROW.match(last) or line == ".":
         return False
     return len(last) >= _WRAPPED or (len(last) >= _CONTINUED and line.lstrip()[:1].islower())
 

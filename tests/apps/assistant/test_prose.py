@@ -54,6 +54,16 @@ def test_items_of_a_list_stand_alone() -> None:
     assert prose(text).split("\n\n") == text.split("\n")
 
 
+def test_rows_of_a_table_stand_alone() -> None:
+    rows = ["| the tool that is compared here with others | its mean time until a first word |", "| ours | 0.72 s |"]
+    text = "\n".join(
+        ["These are the times that were measured:", rows[0], "|---|:-:|", rows[1], "They were measured once."]
+    )
+    assert prose(text).split("\n\n") == [
+        "These are the times that were measured:", *rows, "They were measured once.",
+    ]  # fmt: skip
+
+
 def test_a_passage_without_sentences_is_left_line_by_line() -> None:
     assert prose("x = 1\n\ny = f(x)\n").split("\n\n") == ["x = 1", "y = f(x)"]
     assert prose("dentist: Tuesday 14:00") == "dentist: Tuesday 14:00"
@@ -65,7 +75,7 @@ def test_a_lone_question_mark_ends_no_sentence() -> None:
     ]
 
 
-@given(st.text(alphabet="aB .:?\n-(){};$1 \t", max_size=120))
+@given(st.text(alphabet="aB .:?\n-(){};$1| \t", max_size=120))
 def test_nothing_is_invented(text: str) -> None:
     words = set(prose(text).replace("`", "").split())
     assert words <= set(text.split()) | {"."}
