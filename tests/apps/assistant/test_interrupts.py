@@ -22,6 +22,14 @@ from edge.errors import ModelError
 Told = Callable[[], None]
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """As in a terminal: whoever runs the tests in the background may have had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
