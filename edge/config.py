@@ -33,6 +33,8 @@ _UNITS = {
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _MODES = ("ranked", "top-k")
 _THREADS_PER_CORE, _THREADS = 4, 16
+"""Threads that can be asked for: so many on every core, and so many on any machine."""
+
 _PROJECT_KEYS = frozenset({"memory", "threads", "mode", "threshold"})
 
 

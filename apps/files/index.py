@@ -60,18 +60,8 @@ def index(
     excludes, hidden files and binary files are left out; `edge status` says why.
     """
     config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
-    _run(
-        paths,
-        collection,
-        config,
-        as_json=as_json,
-        stats=stats,
-        trace=trace,
-        retry=retry,
-        rebuild=rebuild,
-        watch=watch,
-        poll=poll,
-    )
+    flags = {"as_json": as_json, "stats": stats, "watch": watch, "poll": poll}
+    _run(paths, collection, config, trace=trace, retry=retry, rebuild=rebuild, **flags)
 
 
 @click.command("watch")
@@ -95,18 +85,7 @@ def watch_command(
 ) -> None:
     """Keep the index of DIR ... (of all indexed folders, if not given) up to date until interrupted."""
     config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
-    _run(
-        paths,
-        collection,
-        config,
-        as_json=as_json,
-        stats=stats,
-        trace=trace,
-        retry=False,
-        rebuild=False,
-        watch=True,
-        poll=poll,
-    )
+    _run(paths, collection, config, as_json=as_json, stats=stats, trace=trace, watch=True, poll=poll)
 
 
 def _run(
@@ -117,10 +96,10 @@ def _run(
     as_json: bool,
     stats: bool,
     trace: Path | None,
-    retry: bool,
-    rebuild: bool,
     watch: bool,
     poll: bool,
+    retry: bool = False,
+    rebuild: bool = False,
 ) -> None:
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident, Collection(locate(chosen), config=config, trace=recorder) as collection:

@@ -28,7 +28,7 @@ from edge.runtimes.generation.base import (
     check_messages,
     numbered,
 )
-from edge.runtimes.generation.server_events import EventReader, ServerEvent, ServerFailed
+from edge.runtimes.generation.server_events import EventReader, ServerEvent, ServerFailed, beginning
 from edge.runtimes.generation.stopping import Stopping
 
 _BYTES_PER_TOKEN = 3.5
@@ -36,6 +36,7 @@ _BYTES_PER_TOKEN = 3.5
 
 DEFAULT_CONTEXT = 4096
 _CONNECT_S = 5.0
+_REASON_NBYTES = 1 << 16
 
 
 class OpenAIGenerator:
@@ -180,7 +181,9 @@ class OpenAIGenerator:
 
     def _check(self, response: Any) -> None:
         if response.status_code != 200:
-            raise ModelError(f"{self._endpoint} answers {response.status_code}: {_reason(response.read())}")
+            raise ModelError(
+                f"{self._endpoint} answers {response.status_code}: {_reason(beginning(response, _REASON_NBYTES))}"
+            )
 
     def _events(self, reader: EventReader, cancel: threading.Event) -> Iterator[ServerEvent]:
         """The server's messages.

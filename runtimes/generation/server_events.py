@@ -13,11 +13,11 @@ from typing import Any
 
 from edge.runtimes.generation.base import Finish
 
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 1 << 18
 """Bytes of a message; more is no token of an answer."""
 
-_WAITING = 64
-"""Messages read before somebody takes them."""
+_WAITING = 16
+"""Messages read before somebody takes them: they and the one that is being read take 5 MB, if a server wants to."""
 
 _LOOK_S = 0.1
 """Between looks at whether the answer is still wanted."""
@@ -139,6 +139,16 @@ class EventReader(AbstractContextManager["EventReader"]):
             with suppress(queue.Full):
                 self._found.put(item, timeout=_LOOK_S)
                 return
+
+
+def beginning(response: Any, nbytes: int) -> bytes:
+    """The first bytes of a response's body: what a server gives as its reason may be endless."""
+    body = b""
+    for part in response.iter_bytes():
+        body += part
+        if len(body) >= nbytes:
+            break
+    return body[:nbytes]
 
 
 def _messages(parts: Iterator[bytes]) -> Iterator[str]:

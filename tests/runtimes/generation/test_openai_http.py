@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -242,6 +243,16 @@ def test_a_conversation_beyond_the_context_is_refused(server: Server) -> None:
         list(generator.stream([Message("user", "why " * 100)], Sampling()))
     assert not server.asked
     generator.close()
+
+
+def test_an_endless_reason_is_read_no_further_than_needed(server: Server, generator: OpenAIGenerator) -> None:
+    server.status, server.lines = 500, [b"x" * (1 << 20)] * 64
+    tracemalloc.start()
+    with pytest.raises(ModelError, match="answers 500: xxx"):
+        list(generator.stream(QUESTION, Sampling()))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def test_no_server(server: Server) -> None:
