@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from .mining import Floats
+from .precision import in_bfloat16
 
 
 class BiEncoder:
@@ -24,7 +25,7 @@ class BiEncoder:
         self._tokenizer.no_padding()
 
     @torch.inference_mode()
-    def encode(self, texts: Sequence[str], batch: int = 64, bfloat16: bool = True) -> Floats:
+    def encode(self, texts: Sequence[str], batch: int = 64, precision: str = "auto") -> Floats:
         """One unit row per text. Batches are made of texts of like length, so that little is padding."""
         encoded = self._tokenizer.encode_batch_fast(list(texts))
         order = sorted(range(len(encoded)), key=lambda n: len(encoded[n].ids))
@@ -37,7 +38,7 @@ class BiEncoder:
             for k, n in enumerate(rows):
                 ids[k, : len(encoded[n].ids)] = torch.tensor(encoded[n].ids)
                 mask[k, : len(encoded[n].ids)] = 1
-            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16(precision)):
                 hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
             mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
             out[rows] = torch.nn.functional.normalize(mean, dim=1).numpy()

@@ -22,6 +22,7 @@ from ..blending import WEIGHT, Floats64, blended, retrieval_scores
 from .measures import ndcg
 from .mining import Floats
 from .model import LayeredReranker, batches, padded, pair_tokenizer
+from .precision import CHOICES, in_bfloat16
 from .testpools import TestQuery, cached
 
 
@@ -42,7 +43,11 @@ class Row:
 
 @torch.inference_mode()
 def layer_scores(
-    model: LayeredReranker, tokenizer: Tokenizer, pools: Sequence[TestQuery], tokens: int = 6000, bfloat16: bool = True
+    model: LayeredReranker,
+    tokenizer: Tokenizer,
+    pools: Sequence[TestQuery],
+    tokens: int = 6000,
+    precision: str = "auto",
 ) -> list[Floats64]:
     """Per query, the head's scores before the sigmoid: layers x candidates."""
     model.eval()
@@ -50,7 +55,7 @@ def layer_scores(
     encoded = tokenizer.encode_batch([(pools[n].query, pools[n].passages[k]) for n, k in owner])
     found = [np.zeros((model.depth, len(pool.passages))) for pool in pools]
     for group in batches(encoded, tokens):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16(precision)):
             scores = model(*padded([encoded[i] for i in group])).double().numpy()
         for column, i in enumerate(group):
             n, k = owner[i]
@@ -123,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--weight", type=float, default=WEIGHT, help="the reranker's share of the blend")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", choices=CHOICES, default="auto", help="auto: what is faster here")
     parser.add_argument("--cache", type=Path, help="folder that keeps the pools between runs")
     parser.add_argument("--scores", type=Path, help="write every score to this .npz, for other analyses")
     parser.add_argument("--json", action="store_true")
@@ -136,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept: dict[str, Any] = {}
     for name in names:
         pools = cached(options.data / name, encode, options.queries, options.cache)
-        scores = layer_scores(model, tokenizer, pools)
+        scores = layer_scores(model, tokenizer, pools, precision=options.precision)
         rows.append(judge(name, pools, scores, options.weight))
         kept.update({f"{name}/{n}": s for n, s in enumerate(scores)})
         if options.json:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from .lists import ListConfig, Mixture, pools_in
 from .loss import LossConfig
 from .model import LayeredReranker, pair_tokenizer
+from .precision import CHOICES, in_bfloat16
 from .trainer import TrainConfig, Trainer, append_line, write_state
 
 # Share of the lists that each pool gives. Half are questions and claims that people wrote; titles, cloze
@@ -37,6 +39,9 @@ SHARES = {
     "docs.mined": 0.15,
 }
 
+_DOCS = "docs"
+"""The pool that is no judged set: documentation of what is installed."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Mine what is missing, train, write the final directories."""
@@ -47,12 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pools = options.pools or out / "pools"
     shares = {name: share for name, share in SHARES.items() if not name.startswith(tuple(options.leave_out))}
     if any(not (pools / f"{name}.json.gz").exists() for name in shares):
-        _mine(options, pools)
+        _mine(options, pools, shares)
     lists = Mixture(pools_in(pools, shares), options.seed, ListConfig())
     model = LayeredReranker.from_directory(options.base, options.seed, options.probes)
     model.freeze_words()
     vocabulary = options.base / "tokenizer.json"
-    config = TrainConfig(options.steps, options.minutes, peak_rate=options.rate, threads=options.threads)
+    config = TrainConfig(
+        options.steps,
+        options.minutes,
+        peak_rate=options.rate,
+        threads=options.threads,
+        bfloat16=in_bfloat16(options.precision),
+    )
     tokenizer = pair_tokenizer(vocabulary, options.max_tokens)
     trainer = Trainer(model, tokenizer, lists, config, LossConfig())
     state = out / "state.pt"
@@ -82,15 +93,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _mine(options: argparse.Namespace, pools: Path) -> None:
+def _mine(options: argparse.Namespace, pools: Path, shares: Collection[str]) -> None:
     from .encoder import BiEncoder
     from .prepare import prepare
 
     search = [Path(p) for p in options.packages] or [Path(sysconfig.get_paths()["purelib"])]
     trees = [Path(p) for p in options.sources] or [Path(sysconfig.get_paths()["stdlib"])]
-    sets = sorted({name.split(".")[0] for name in SHARES} - {"docs"})
+    sets = {name.split(".")[0] for name in shares}
     encoder = BiEncoder(options.base, options.max_tokens)
-    prepare([options.data / name for name in sets], encoder.encode, pools, search, trees, options.seed)
+    encode = partial(encoder.encode, precision=options.precision)
+    judged = [options.data / name for name in sorted(sets - {_DOCS})]
+    prepare(judged, encode, pools, *((search, trees) if _DOCS in sets else ((), ())), seed=options.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=int, default=160, help="query and passage together")
     parser.add_argument("--probes", type=int, default=3, help="first layers that are scored by probes of their own")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", choices=CHOICES, default="auto", help="auto: what is faster here")
     parser.add_argument("--resume", action="store_true", help="go on from OUT/state.pt if it is there")
     parser.add_argument("--leave-out", action="append", default=[], metavar="SET", help="no lists from this set")
     parser.add_argument("--pools", type=Path, help="pools mined earlier (default OUT/pools)")

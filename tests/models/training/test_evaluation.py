@@ -30,7 +30,7 @@ def bag(texts: list[str]) -> np.ndarray:
 def test_layer_scores_are_the_models_own_in_pool_order(tiny: Path) -> None:
     model = LayeredReranker.from_directory(tiny).eval()
     tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
-    found = layer_scores(model, tokenizer, POOLS, tokens=12, bfloat16=False)
+    found = layer_scores(model, tokenizer, POOLS, tokens=12, precision="float32")
     assert [s.shape for s in found] == [(3, 3), (3, 2)]
     with torch.inference_mode():
         alone = model(*padded([tokenizer.encode("lake", "lake lamp")]))[:, 0]

@@ -213,3 +213,19 @@ def test_the_program_trains_saves_and_resumes(tiny: Path, tmp_path: Path, monkey
     assert reranker.main([*fixed, "--out", str(tmp_path / "out"), "--steps", "14", "--resume"]) == 0
     recipes = [json.loads(line) for line in (tmp_path / "out" / "recipe.jsonl").read_text().splitlines()]
     assert [r["from_step"] for r in recipes] == [0, 12]
+
+
+def test_only_pools_that_the_run_reads_are_mined(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], int]] = []
+
+    def prepare(data: list[Path], encode: object, out: Path, search: object, trees: object, seed: int) -> None:
+        asked.append(([path.name for path in data], bool(search) + bool(trees)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edge.models.training.prepare.prepare", prepare)
+    monkeypatch.setattr(reranker, "SHARES", {"one.judged": 0.4, "one.title": 0.1, "two.judged": 0.3, "docs.mined": 0.2})
+    fixed = ["--data", str(tmp_path), "--base", str(tiny), "--steps", "1", "--out", str(tmp_path / "out")]
+    for left_out in ([], ["two"], ["docs"]):
+        with pytest.raises(KeyboardInterrupt):
+            reranker.main([*fixed, *(word for name in left_out for word in ("--leave-out", name))])
+    assert asked == [(["one", "two"], 2), (["one"], 2), (["one", "two"], 0)]
