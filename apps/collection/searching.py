@@ -16,8 +16,9 @@ from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.snippets import snippet
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
+from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
-from edge.errors import BudgetExceeded, CorruptBlock, StorageError
+from edge.errors import BudgetExceeded
 from edge.ivf.base import Found
 from edge.trace import Trace
 
@@ -104,7 +105,7 @@ class Searcher:
     def _nearest(
         self, db: sqlite3.Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
     ) -> list[tuple[int, float]]:
-        try:
+        with remedy("edge index --rebuild"):
             if not clause:
                 found = index.search(db, vector.reshape(1, -1), depth)
             else:
@@ -115,8 +116,6 @@ class Searcher:
                     allowed = np.fromiter((row[0] for row in rows), np.int64, count)
                     allowed.sort()
                     found = index.search(db, vector.reshape(1, -1), depth, allowed=allowed)
-        except (CorruptBlock, StorageError) as error:
-            raise type(error)(f"{error}; `edge index --rebuild` makes all vectors anew, from stored texts") from error
         for name in ("lists_read", "bytes_read", "hits"):
             self._trace.count(f"index.{name}", getattr(found, name))
         pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)

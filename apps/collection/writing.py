@@ -12,8 +12,8 @@ from edge.apps.collection.indexing import Progress, Run
 from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.models import Models
 from edge.apps.collection.narrowing import on_the_way
+from edge.apps.collection.passages import Passages
 from edge.apps.collection.preparation import Prepared
-from edge.apps.collection.rebuilding import begin_rebuild, finish_rebuild
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
 from edge.apps.collection.scopes import below, nearest, outermost
@@ -24,6 +24,7 @@ from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
 from edge.apps.store.database import Database
+from edge.apps.store.rebuilding import Rebuilding
 from edge.arrangement import SLACK
 from edge.budget import MemoryBudget
 from edge.config import format_size
@@ -62,6 +63,7 @@ class Writer:
         self._budget = budget
         self._trace = trace
         self._extractor: Extractor | None = None
+        self._rebuilding = Rebuilding(database, Passages(models))
 
     def index(self, given: Sequence[str], *, retry: bool, progress: Progress | None) -> IndexReport:
         """Brings folders and files up to date; all roots if none is given."""
@@ -139,8 +141,8 @@ class Writer:
             self._models.claim()
             index = self._vectors()
             assert index is not None
-            begin_rebuild(self._database, index)
-            made = finish_rebuild(self._database, index, self._models.embed, progress)
+            self._rebuilding.begin(index)
+            made = self._rebuilding.finish(index, progress)
             index.maintain(self._database.write)
             return made
 
@@ -234,7 +236,7 @@ class Writer:
         index = self._vectors()
         assert index is not None
         # What a rebuild that was interrupted has not come to has no vector that could be reused.
-        finish_rebuild(self._database, index, self._models.embed)
+        self._rebuilding.finish(index)
         return index
 
     def _prepared(self, name: str, text: str, title: str) -> Prepared:

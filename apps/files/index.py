@@ -16,6 +16,7 @@ from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence
 from edge.apps.collection.scopes import contains
 from edge.apps.options import collection_option, configure, engine_options, report_options
+from edge.apps.progress import ProgressBar
 from edge.config import Config, format_size
 from edge.errors import InputError
 from edge.resident import ResidentWatch
@@ -218,27 +219,3 @@ def _print_stats(report: IndexReport, peak: int, limit: int) -> None:
         f"passages {report.chunks:,} added, {report.reused:,} of them with the vector of an equal one",
     ):
         click.echo(line, err=True)
-
-
-class ProgressBar:
-    """A progress bar on a terminal, nothing elsewhere; called with what is done and what there is to do."""
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._bar: Any = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                total=total, unit=self._unit, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False
-            )
-        self._bar.update(done - self._bar.n)
-
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.confidence import Confidence, describe, fit
 from edge.apps.memory.moments import Clock, stamp
-from edge.apps.memory.schema import ACTIONS, action_key
+from edge.apps.memory.remembered import REBUILD
+from edge.apps.memory.schema import ACTIONS, action_key, action_text
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.tally import ActionStats, Tally
@@ -30,6 +31,7 @@ from edge.apps.memory.trajectories import (
     same_actions,
     stored_under,
 )
+from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
 
 _CANDIDATES = 8
@@ -73,7 +75,7 @@ class ActionCache:
         text = dump_trajectory(trajectory)
         store = self._store
         index = store.claimed_index()
-        vector = store.embed([_key(task, state)])
+        vector = store.embed([action_text(task, state)])
         now = stamp(self._clock())
         with store.write() as db:
             known = stored_under(db, task, state, whose)
@@ -226,7 +228,7 @@ class ActionCache:
         index = self._store.index
         if index is None:
             return []
-        key = _key(task, state)
+        key = action_text(task, state)
         condition, params = whose.condition("actions")
         vector = self._store.embed([key], query=True)
         with self._store.read() as db:
@@ -234,20 +236,21 @@ class ActionCache:
             if not rows:
                 return []
             allowed = ACTIONS + np.array([row[0] for row in rows], np.int64)
-            result = index.search(db, vector, _CANDIDATES, allowed=allowed)
+            with remedy(REBUILD):
+                result = index.search(db, vector, _CANDIDATES, allowed=allowed)
             pairs = zip(result.ids[0].tolist(), result.scores[0].tolist(), strict=True)
             similarity = {number - ACTIONS: score for number, score in pairs if number >= 0}
             # A model reads the beginning of a long state, so others may be as near as the very same.
             same = list(same_actions(db, task, state, whose, _CANDIDATES))
             unseen = [number for number in same if number not in similarity]
             if unseen:
-                vectors = index.vectors(db, ACTIONS + np.array(unseen, np.int64))
+                vectors = index.vectors(db, ACTIONS + np.array(unseen, np.int64), absent_as_zero=True)
                 similarity |= zip(unseen, (vectors @ vector[0]).tolist(), strict=True)
             numbers = same + [number for number in similarity if number not in same]
             found = zip(read_actions(db, numbers), numbers, strict=True)
             near = [replace(action, similarity=similarity[number]) for action, number in found]
         if rerank:
-            docs = [_key(action.task, action.state) for action in near]
+            docs = [action_text(action.task, action.state) for action in near]
             ranked = self._store.models.rank(key, docs, retrieved=[action.similarity for action in near])
             order = [(r.index, replace(near[r.index], relevance=r.relevance)) for r in ranked]
         else:
@@ -285,11 +288,6 @@ def _signals(task: str, state: str, found: Sequence[Action], place: int) -> Floa
 def _check(task: str, state: str) -> None:
     check_text(task, "the task")
     check_unicode(state, "the state")
-
-
-def _key(task: str, state: str) -> str:
-    """What is embedded and ranked."""
-    return f"{task}\n{state}" if state else task
 
 
 def _setting(rerank: bool) -> str:

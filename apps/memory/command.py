@@ -11,8 +11,10 @@ import click
 from edge.apps.memory.console import exit_code, json_object, print_count, print_json, shown, stdin_lines
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.moments import written
+from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.store import default_path, holds_memory
 from edge.apps.options import Command, configure, engine_options
+from edge.apps.progress import ProgressBar
 from edge.errors import InputError
 
 DEFAULT_USER = "default"
@@ -35,10 +37,14 @@ def whose(user_id: str | None, agent_id: str | None, run_id: str | None) -> dict
     return {"user_id": user_id, "agent_id": agent_id, "run_id": run_id}
 
 
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_path = click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
+
+
 def _scope_options(command: Command) -> Command:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory."),
+        _json,
+        _path,
         click.option("--run-id", help="Which session's memory."),
         click.option("--agent-id", help="Which agent's memory."),
         click.option("--user-id", help="Whose memory; `default` if no id is given."),
@@ -54,7 +60,7 @@ def _open(options: dict[str, Any], *, everyone: bool = False, make: bool = False
         make: a new one if there is none.
     """
     config = configure(**{name: options.get(name) for name in ("memory", "runtime", "threads", "embedder", "reranker")})
-    given = (options["user_id"], options["agent_id"], options["run_id"])
+    given = tuple(options.get(name) for name in SCOPE_FIELDS)
     if everyone and any(given):
         raise InputError("--everyone means all users, agents and sessions; leave the ids out")
     place = options["path"] or default_path()
@@ -300,3 +306,14 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
     with _open(options, everyone=everyone, make=True) as opened:
         count = opened.import_jsonl(source)
     print_count(count, "memories were new", as_json)
+
+
+@memory.command()
+@_path
+@_json
+@engine_options
+def rebuild(as_json: bool, **options: Any) -> None:
+    """Embed everything again, of all users, agents and sessions, from the stored texts: where vectors are damaged."""
+    with _open(options, everyone=True) as opened, ProgressBar(" texts") as bar:
+        count = opened.rebuild(progress=bar)
+    print_count(count, "texts embedded again", as_json)

@@ -16,9 +16,11 @@ from edge.apps.memory.arguments import check_text
 from edge.apps.memory.entries import Entry
 from edge.apps.memory.moments import stamp
 from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, text_hash, visible
-from edge.apps.memory.schema import ACTIONS, TEXT_INDEX
+from edge.apps.memory.remembered import REBUILD
+from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
 from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.rebuilding import remedy
 from edge.ivf.index import VectorIndex
 
 Vectors = npt.NDArray[np.float32]
@@ -165,7 +167,8 @@ class Ledger:
             self.lexical.delete(db, [old.id], [old.indexed_text])
             self.lexical.add(db, [new.id], [new.indexed_text])
         if vector is not None:
-            index.add(db, np.array([new.id], np.int64), vector.reshape(1, -1))
+            with remedy(REBUILD):
+                index.add(db, np.array([new.id], np.int64), vector.reshape(1, -1))
             db.execute("DELETE FROM links WHERE memory = ? OR earlier = ?", (new.id, new.id))
             self._link(db, Added(new, event), similar, [])
         db.execute(_UPDATE, (*new.row[1:], new.id))
@@ -176,7 +179,8 @@ class Ledger:
         """Deletes memories; their history stays."""
         ids = [record.id for record in records]
         self.lexical.delete(db, ids, [record.indexed_text for record in records])
-        index.delete(db, np.array(ids, np.int64))
+        with remedy(REBUILD):
+            index.delete(db, np.array(ids, np.int64))
         for group in batches(ids):
             db.execute(f"DELETE FROM memories WHERE id IN ({', '.join('?' * len(group))})", group)
         self.note(db, ((record, None, "DELETE") for record in records), now)
@@ -184,10 +188,8 @@ class Ledger:
 
     def clear(self, db: sqlite3.Connection, index: VectorIndex | None) -> None:
         """Deletes all rows of all tables, history included, and of the settings what was learnt of actions."""
-        for table, offset in (("memories", 0), ("actions", ACTIONS)):
-            rows = db.execute(f"SELECT id + ? FROM {table}", (offset,)).fetchall()
-            if index is not None:
-                index.delete(db, np.array([row[0] for row in rows], np.int64))
+        if index is not None:
+            index.clear(db)
         db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
         for table in ("links", "history", "memories", "actions"):
             db.execute(f"DELETE FROM {table}")
@@ -253,7 +255,8 @@ class Ledger:
         if records:
             ids = [record.id for record in records]
             self.lexical.add(db, ids, [record.indexed_text for record in records])
-            index.add(db, np.array(ids, np.int64), vectors)
+            with remedy(REBUILD):
+                index.add(db, np.array(ids, np.int64), vectors)
 
     def _link(
         self, db: sqlite3.Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]

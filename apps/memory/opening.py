@@ -17,6 +17,7 @@ from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.searching import Searcher
 from edge.apps.memory.store import MemoryStore, default_path
 from edge.apps.memory.writing import Writer
+from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError
@@ -88,6 +89,28 @@ class OpenMemory:
         """Puts the vector index in order now, which otherwise happens in the background; None if nothing was ever
         stored."""
         return self.store.upkeep.maintain(full=full)
+
+    def rebuild(self, *, progress: Progress | None = None) -> int:
+        """Embeds everything again, memories and actions of all scopes, from the texts that are stored: what to do where
+        vectors are damaged. Interrupted, it goes on when it is called again, or in the background of the next writes.
+
+        Args:
+            progress: called with how many are done and how many there are.
+
+        Returns:
+            How many were embedded.
+
+        Raises:
+            ModelError, BudgetExceeded, StorageError: what is done stays.
+        """
+        index = self.store.index
+        if index is None:
+            return 0
+        self.store.models.describe()  # before anything is forgotten: the embedder is there, and the right one
+        self.store.rebuilding.begin(index)
+        made = self.store.rebuilding.finish(index, progress)
+        self.maintain()
+        return made
 
     def close(self) -> None:
         """Closes models and files. Closing twice is harmless."""

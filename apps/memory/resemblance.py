@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from edge.apps.memory.ledger import MOST_LINKS, Similar
 from edge.apps.memory.records import batches
+from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.scope import Scope
+from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.ivf.index import VectorIndex
 
@@ -73,7 +75,8 @@ def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int) -> No
 def _in_index(
     db: sqlite3.Connection, index: VectorIndex, block: Vectors, scope: Scope, allowed: npt.NDArray[np.int64] | None
 ) -> list[list[Similar]]:
-    result = index.search(db, block, MOST_LINKS if allowed is not None else _BEYOND, allowed=allowed)
+    with remedy(REBUILD):
+        result = index.search(db, block, MOST_LINKS if allowed is not None else _BEYOND, allowed=allowed)
     near = [
         [Similar(int(i), float(s)) for i, s in zip(ids, scores, strict=True) if i >= 0 and s >= NEAR]
         for ids, scores in zip(result.ids, result.scores, strict=True)

@@ -89,6 +89,11 @@ def migrations() -> list[Migration]:
     return [_MEMORIES, *vectors[:_VECTORS], _LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, *vectors[_VECTORS:]]
 
 
+def action_text(task: str, state: str) -> str:
+    """What of an action is embedded and ranked."""
+    return f"{task}\n{state}" if state else task
+
+
 def action_key(task: str, state: str) -> str:
     """A hash by which the same task and state are found; what has the same hash must still be compared."""
     return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()

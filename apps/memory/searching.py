@@ -16,9 +16,11 @@ from edge.apps.memory.arguments import check_share
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.moments import Clock, age_days
 from edge.apps.memory.records import SELECT, Record, read_records, visible
+from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.fusion import convex_combination
+from edge.apps.store.rebuilding import remedy
 from edge.errors import InputError
 
 Ids = npt.NDArray[np.int64]
@@ -156,12 +158,14 @@ class Searcher:
             allowed, everything = self._allowed(db, whose)
             if len(allowed) == 0:
                 return Retrieved({}, {}, {})
-            found = index.search(db, vector, depth, allowed=None if everything else allowed)
+            with remedy(REBUILD):
+                found = index.search(db, vector, depth, allowed=None if everything else allowed)
             near = {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
             words = self._lexical(db, query, depth, whose, everything)
             unknown = [identifier for identifier in words if identifier not in near]
-            if unknown:
-                near |= zip(unknown, (index.vectors(db, np.array(unknown, np.int64)) @ vector[0]).tolist(), strict=True)
+            if unknown:  # by vectors; or to them, as long as a rebuild has not come to it
+                vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
+                near |= zip(unknown, (vectors @ vector[0]).tolist(), strict=True)
             return Retrieved(words, near, read_records(db, near))
 
     def listed(self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool) -> list[Record]:

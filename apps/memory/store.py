@@ -15,10 +15,12 @@ import platformdirs
 from edge.apps.memory.filters import register
 from edge.apps.memory.ledger import Ledger
 from edge.apps.memory.models import Models, TextEmbedder, TextReranker
+from edge.apps.memory.remembered import Remembered
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.upkeep import Upkeep
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import StorageError
@@ -71,7 +73,8 @@ class MemoryStore:
         self._config = config
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
-        self.upkeep = Upkeep(lambda: self.index, self.database.write)
+        self.rebuilding = Rebuilding(self.database, Remembered(self.embed))
+        self.upkeep = Upkeep(lambda: self.index, self.database.write, self.rebuilding.finish)
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:

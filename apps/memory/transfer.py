@@ -17,7 +17,7 @@ from edge.apps.memory.moments import Clock, parse_day, parse_local, parse_moment
 from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.writing import Vectors, in_context
+from edge.apps.memory.turns import Vectors, in_context
 from edge.errors import InputError, StorageError
 
 _TOGETHER = 256

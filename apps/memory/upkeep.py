@@ -22,9 +22,13 @@ class Upkeep:
     """Runs the index's maintenance when enough was written. Thread-safe; while another process is at it, nothing is
     done here."""
 
-    def __init__(self, index: Callable[[], VectorIndex | None], write: Write) -> None:
+    def __init__(
+        self, index: Callable[[], VectorIndex | None], write: Write, finish: Callable[[VectorIndex], object]
+    ) -> None:
+        """`finish` makes the vectors that an interrupted rebuild has left to make."""
         self._index = index
         self._write = write
+        self._finish = finish
         self._rows = _CHECK_ROWS  # the first write of a process looks, so that many short ones get it done, too
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -47,7 +51,10 @@ class Upkeep:
             full: also merges and reclaims everything.
         """
         index = self._index()
-        return None if index is None else index.maintain(self._write, full=full, stop=self._stop)
+        if index is None:
+            return None
+        self._finish(index)
+        return index.maintain(self._write, full=full, stop=self._stop)
 
     def close(self) -> None:
         """Ends maintenance after its present step."""

@@ -17,15 +17,11 @@ from edge.apps.memory.records import SELECT, Record, find_record, read_records, 
 from edge.apps.memory.resemblance import find_similar
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.turns import in_context
 from edge.errors import InputError
 from edge.ivf.index import VectorIndex
 
 Vectors = npt.NDArray[np.float32]
-
-CONTEXT = 0.5
-"""Weight of the turn before in a turn's vector (`edge bench memory`)."""
-
-_TINY = 1e-12
 
 _DELETED_TOGETHER = 1_000
 """Memories deleted in one transaction: other writers wait for no more."""
@@ -179,24 +175,6 @@ class Writer:
         if record is None:
             raise InputError(f"there is no memory {uuid!r} here")
         return record
-
-
-def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
-    """Vectors of turns, each with a share of what was said before it: an answer seldom names what it answers.
-
-    Args:
-        vectors: [n or more, dim], of unit length.
-        previous: for each of the first n rows, the row of the turn before, None if there is none.
-
-    Returns:
-        [n, dim], of unit length.
-    """
-    mixed: Vectors = vectors[: len(previous)].copy()
-    for row, place in enumerate(previous):
-        if place is not None:
-            mixed[row] += CONTEXT * vectors[place]
-            mixed[row] /= max(float(np.linalg.norm(mixed[row])), _TINY)
-    return mixed
 
 
 def _same_conversation(earlier: Entry, later: Entry) -> bool:

@@ -123,14 +123,17 @@ class VectorIndex:
         """
         Manifest(db).clear(time.time())
 
-    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> Vectors:
+    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.
 
+        Args:
+            absent_as_zero: the row of an id that is not in the index is zero.
+
         Raises:
-            InputError: an id is not in the index.
+            InputError: an id is not in the index, unless `absent_as_zero`.
             CorruptBlock, StorageError: a segment cannot be read.
         """
-        return self._writer.vectors(db, ids)
+        return self._writer.vectors(db, ids, absent_as_zero=absent_as_zero)
 
     def maintain(
         self,

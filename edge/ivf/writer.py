@@ -74,15 +74,18 @@ class Writer:
         manifest.count_rows(-count)
         return count
 
-    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> Vectors:
+    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.
 
+        Args:
+            absent_as_zero: the row of an id that is not in the index is zero.
+
         Raises:
-            InputError: an id is not in the index.
+            InputError: an id is not in the index, unless `absent_as_zero`.
             CorruptBlock, StorageError: a segment cannot be read.
         """
         wanted, inverse = np.unique(np.asarray(ids, np.int64), return_inverse=True)
-        out = np.empty((len(wanted), self._snapshots.dim), np.float32)
+        out = np.zeros((len(wanted), self._snapshots.dim), np.float32)
         found = np.zeros(len(wanted), np.bool_)
         manifest = self._manifest(db)
         pending = manifest.which_pending(wanted)
@@ -94,7 +97,7 @@ class Writer:
             order = np.argsort(rows)
             out[left[own][order]] = segment.vectors(rows[order])
             found[left[own]] = True
-        if not found.all():
+        if not (absent_as_zero or found.all()):
             raise InputError(f"there is no vector with id {int(wanted[~found][0])} in the index")
         return out[inverse]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.intake import BATCH
+from edge.apps.store.rebuilding import BATCH
 from edge.errors import StorageError
 
 Make = Callable[..., Collection]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edge.apps.cli import main
-from edge.apps.files.index import ProgressBar
+from edge.apps.progress import ProgressBar
 from edge.models.synth import synth
 
 RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"

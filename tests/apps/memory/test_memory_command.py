@@ -127,6 +127,18 @@ def test_scopes_are_flags_and_default_to_one_user(edge: Edge) -> None:
         edge("delete", identifier)
 
 
+def test_damaged_vectors_are_made_again(edge: Edge, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no memory"):
+        edge("rebuild")
+    edge("add", "I like tea", "--user-id", "ada")
+    edge("add", "I like rain", "--run-id", "r")
+    assert document(edge("rebuild", "--json")) == {"count": 2}
+    assert edge("rebuild").stderr == "2 texts embedded again\n"
+    assert [hit["memory"] for hit in document(edge("search", "tea", "--user-id", "ada", "--json"))["results"]] == [
+        "I like tea"
+    ]
+
+
 def test_export_and_import(edge: Edge, tmp_path: Path) -> None:
     edge("add", "mine")
     edge("add", "hers", "--user-id", "ann")

@@ -98,6 +98,9 @@ def test_vectors_come_back_in_the_order_asked_for(rig: IndexRig) -> None:
     for gone in (3, 44):
         with pytest.raises(InputError, match=f"no vector with id {gone}"), rig.database.read() as db:
             rig.index.vectors(db, [gone])
+    with rig.database.read() as db:
+        some = rig.index.vectors(db, [44, 5, 777], absent_as_zero=True)
+    np.testing.assert_array_equal(some, [np.zeros(rig.dim), vectors[5], np.zeros(rig.dim)])
 
 
 def test_a_segment_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:

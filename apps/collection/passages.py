@@ -1,0 +1,27 @@
+"""`Passages`: what the vectors of a collection are made from."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from edge.apps.collection.catalog import passage
+from edge.apps.collection.models import Models
+from edge.apps.store.rebuilding import Floats
+
+
+class Passages:
+    """The source of a rebuild (`edge.apps.store.rebuilding.Source`)."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def rows(self, db: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, str]]:
+        sql = "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
+        return [(identifier, passage(context, text)) for identifier, context, text in db.execute(sql, (after, limit))]
+
+    def count(self, db: sqlite3.Connection, after: int) -> int:
+        return int(db.execute("SELECT count(*) FROM chunks WHERE id > ?", (after,)).fetchone()[0])
+
+    def vectors(self, made_from: Sequence[str]) -> Floats:
+        return self._models.embed(made_from)

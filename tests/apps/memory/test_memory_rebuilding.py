@@ -1,0 +1,157 @@
+"""Vectors made anew from what is stored, whatever became of the files that held them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from naive.words import WordEmbedder
+
+from edge.apps.memory.memory import Memory
+from edge.apps.memory.schema import ACTIONS
+from edge.apps.store.rebuilding import BATCH
+from edge.errors import ModelError, StorageError
+
+Make = Callable[..., Memory]
+
+
+def found(memory: Memory, query: str) -> list[tuple[str, float]]:
+    results = memory.search(query, 5, user_id="ada", rerank=False)["results"]
+    return [(result["memory"], result["score"]) for result in results]
+
+
+def vectors(memory: Memory) -> np.ndarray:
+    """Of everything, in the order of ids."""
+    with memory.store.read() as db:
+        ids = [row[0] for row in db.execute("SELECT id FROM memories UNION SELECT id + ? FROM actions", (ACTIONS,))]
+        assert memory.store.index is not None
+        return memory.store.index.vectors(db, np.array(ids, np.int64))
+
+
+@pytest.fixture
+def filled(make: Make) -> Memory:
+    """More texts than are embedded at a time, a conversation, a deleted turn, and actions; vectors in segments."""
+    memory = make()
+    memory.add(
+        [f"The river number {n} floods in spring, says page {n + 1000}." for n in range(BATCH + 5)], user_id="ada"
+    )
+    turns = ["Do you like the lake?", "Very much.", "Then come tomorrow."]
+    told = memory.add([{"role": "user", "content": turn} for turn in turns], user_id="ada", run_id="r")["results"]
+    memory.delete(told[0]["id"])
+    for n in range(3):
+        memory.actions.add(f"open door {n}", ["push", n], state="hall" * n, user_id="ada")
+    memory.close()  # what went on in the background has ended, and nothing keeps this from being done
+    memory = make()
+    memory.maintain(full=True)
+    return memory
+
+
+TOTAL = BATCH + 5 + 2 + 3
+
+
+def damage(memory: Memory, make: Make) -> Memory:
+    """The same memory, opened again, without the files of its vectors."""
+    memory.close()
+    shutil.rmtree(memory.path / "segments")
+    return make()
+
+
+def test_lost_segments_are_named_and_made_again(filled: Memory, make: Make) -> None:
+    before, stored = found(filled, "which river floods"), vectors(filled)
+    memory = damage(filled, make)
+    for refused in (
+        lambda: found(memory, "which river floods"),
+        lambda: memory.add("The river number 3 floods in summer.", user_id="ada"),
+        lambda: memory.actions.candidates("open door", user_id="ada"),
+        lambda: memory.delete_all(user_id="ada"),
+    ):
+        with pytest.raises(StorageError, match="`edge memory rebuild`"):
+            refused()
+    steps: list[tuple[int, int]] = []
+    assert memory.rebuild(progress=lambda done, total: steps.append((done, total))) == TOTAL
+    assert steps == [(BATCH, TOTAL), (BATCH + 7, TOTAL), (TOTAL, TOTAL)]
+    now = vectors(memory)
+    # The second turn had a share of the first one, which is gone.
+    assert np.flatnonzero(np.abs(now - stored).max(axis=1) > 1e-5).tolist() == [BATCH + 5]
+    assert [text for text, _ in found(memory, "which river floods")] == [text for text, _ in before]
+    assert memory.actions.candidates("open door", user_id="ada")
+
+
+@pytest.mark.parametrize("goes_on", ["rebuild", "maintain"])
+def test_an_interrupted_rebuild_is_gone_on_with(filled: Memory, make: Make, goes_on: str) -> None:
+    before = found(filled, "which river floods")
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        filled.rebuild(progress=stop)
+    assert found(filled, f"river number {BATCH + 3}")[0][0].startswith(f"The river number {BATCH + 3} "), "by words"
+    (same,) = filled.actions.candidates("open door 1", state="hall", user_id="ada")
+    assert (same.trajectory, same.similarity) == (["push", 1], 0.0)
+    filled.close()
+    memory = make()
+    if goes_on == "rebuild":
+        assert memory.rebuild() == TOTAL - BATCH, "not from the beginning"
+    else:
+        memory.maintain()
+    assert len(vectors(memory)) == TOTAL
+    assert found(memory, "which river floods") == before
+
+
+def test_what_is_changed_meanwhile_keeps_its_own_vector(filled: Memory, make: Make) -> None:
+    filled.store.upkeep.close()  # which would finish the rebuild itself
+    first = filled.get_all(user_id="ada", top_k=TOTAL)["results"][-1]
+    changes = [
+        lambda: filled.update(first["id"], "A bridge of stone."),
+        lambda: filled.add("A tower of glass.", user_id="ada"),
+    ]
+
+    class Meddling(WordEmbedder):
+        def embed(self, texts: Any, *, query: bool = False) -> Any:
+            if changes and len(texts) > 10:
+                changes.pop(0)()
+            return super().embed(texts, query=query)
+
+    memory = make(embedder=Meddling())
+    assert memory.rebuild() == TOTAL + 1
+    assert not changes
+    for text in ("A bridge of stone.", "A tower of glass."):
+        result = memory.search(text, 1, user_id="ada", rerank=False)["results"][0]
+        assert (result["memory"], round(result["relevance"], 5)) == (text, 1)
+
+
+def test_without_the_embedder_nothing_is_forgotten(filled: Memory, make: Make) -> None:
+    with pytest.raises(ModelError):
+        make(embedder=WordEmbedder(fingerprint="another")).rebuild()
+    assert len(vectors(filled)) == TOTAL
+
+
+def test_an_empty_memory_has_nothing_to_make(memory: Memory) -> None:
+    assert memory.rebuild() == 0
+
+
+def test_reset_reads_no_damaged_vectors(filled: Memory, make: Make) -> None:
+    memory = damage(filled, make)
+    memory.reset()
+    memory.add("A river.", user_id="ada")
+    assert [text for text, _ in found(memory, "river")] == ["A river."]
+
+
+def test_the_rows_of_a_batch_are_one_transaction(filled: Memory, tmp_path: Path) -> None:
+    seen = []
+
+    def look(done: int, total: int) -> None:
+        with sqlite3.connect(filled.path / "memory.db") as db:
+            last = db.execute("SELECT value FROM settings WHERE name = 'rebuilding'").fetchone()
+            pending = db.execute("SELECT max(id) FROM ivf_pending").fetchone()
+            seen.append((last[0], str(pending[0])))
+
+    filled.rebuild(progress=look)
+    assert len(seen) == 3
+    assert all(last == pending for last, pending in seen)
