@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,8 @@ from edge.errors import InputError
 
 _TOP_K = 20
 _MOST = 10_000
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""In JSON; a backslash of the text itself is written twice there."""
 
 
 class _Unset:
@@ -59,9 +62,12 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
         raise InputError(f"metadata is a mapping with text keys, not {type(metadata).__name__}")
     try:
-        json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+        text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"metadata must be what JSON can hold: {error}") from None
+    if _NUL.search(text):  # at which SQLite ends a key or a value, so that filters would find others
+        raise InputError("metadata must not hold the character NUL")
     return dict(metadata)
 
 

@@ -7,6 +7,7 @@ value equals nothing, differs from everything, and `NOT` is the exact opposite.
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
@@ -220,7 +221,7 @@ def _apply(field: _Column | _Metadata, operator: str, operand: Any) -> Condition
     if operator in ("in", "nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
             raise InputError(f"{operator} takes a list, not {operand!r}")
-        found = Condition.any_of(_equal(field, value) for value in operand)
+        found = _member(field, operand)
         return found if operator == "in" else found.negated()
     if operator in ("eq", "ne"):
         found = _equal(field, operand)
@@ -245,6 +246,33 @@ def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
     if isinstance(operand, str):
         return field.test("{type} = 'text' AND {value} = ?", (operand,))
     raise InputError(f"a filter compares with text, numbers, true, false and null, not {operand!r}")
+
+
+def _member(field: _Column | _Metadata, operands: Iterable[Any]) -> Condition:
+    """Equality with one of `operands`: texts and numbers as one condition, however many they are."""
+    texts: list[str] = []
+    numbers: list[int | float] = []
+    parts: list[Condition] = []
+    for operand in operands:
+        if isinstance(field, _Column) and field.test_day("=", operand):
+            parts.append(_equal(field, operand))
+            continue
+        value = field.operand(operand)
+        if isinstance(value, str) and "\0" not in value:  # at which json_each would end the text
+            texts.append(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            numbers.append(_number(value))
+        else:
+            parts.append(_equal(field, operand))
+    if len(parts) > _MOST_CONDITIONS:
+        raise InputError(
+            f"a list of a filter has more than {_MOST_CONDITIONS} days, or values that are no text or number"
+        )
+    for values, kind in ((texts, "= 'text'"), (numbers, "IN ('integer', 'real')")):
+        if values:
+            sql = f"{{type}} {kind} AND {{value}} IN (SELECT json_each.value FROM json_each(?))"
+            parts.append(field.test(sql, (json.dumps(values, ensure_ascii=False),)))
+    return Condition.any_of(parts)
 
 
 def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Condition:

@@ -148,12 +148,23 @@ def test_filters_on_fields(db: sqlite3.Connection, filters: dict[str, Any], expe
         {"a": {"near": 1}}, {"a": {}}, {"a": {"in": 5}}, {"a": {"gt": None}}, {"a": {"gt": True}}, {"a": {"gt": [1]}},
         {"a": {"contains": None}}, {"AND": "x"}, {"OR": [1]}, {"a": float("nan")}, {"a": 2**70}, {"a": object()},
         {"timestamp": "soon"}, {"expiration_date": {"lt": "x"}}, {"user_id": "*"}, {"NOT": [{"agent_id": "*"}]},
-        {"OR": [{f"k{n}": n} for n in range(600)]}, "a = 1", {"a": {"eq": 1, "is": 2}},
+        {"OR": [{f"k{n}": n} for n in range(600)]}, "a = 1", {"a": {"eq": 1, "is": 2}}, {"a": {"in": [None] * 600}},
     ],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(filters: Any) -> None:
     with pytest.raises(InputError):
         compile_filters(filters)
+
+
+@pytest.mark.parametrize("key", ["id", "k"])
+def test_lists_may_be_long(db: sqlite3.Connection, key: str) -> None:
+    many = [f"x{n}" for n in range(3_000)] + list(range(3_000))
+    data = json.dumps({"k": "x2999"})
+    assert row(db, {key: many}, uuid="x2999", metadata=data)
+    assert not row(db, {key: {"nin": many}}, uuid="x2999", metadata=data)
+    assert row(db, {key: {"nin": many}}, uuid="x3000", metadata="{}")
+    assert row(db, {"memory": {"in": [*many, "a\0b"]}}, text="a\0b")
+    assert not row(db, {"memory": {"in": [*many, "a\0b"]}}, text="a")
 
 
 def test_filters_nested_too_deep_are_refused() -> None:

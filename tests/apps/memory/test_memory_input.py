@@ -33,6 +33,8 @@ CALLS: dict[str, Call] = {
     "deep value": lambda m: m.get_all(user_id="a", filters={"k": nested()}),
     "deep list": lambda m: m.get_all(user_id="a", filters={"k": {"in": [nested()]}}),
     "deep metadata": lambda m: m.add("x", user_id="a", metadata=nested()),
+    "half a value in a list": lambda m: m.get_all(user_id="a", filters={"k": {"in": ["x", HALF]}}),
+    "metadata with NUL": lambda m: m.add("x", user_id="a", metadata={"k": [{"n\0": 1}]}),
     "half an id": lambda m: m.get(HALF),
     "id that is a list": lambda m: m.get(["a"]),  # type: ignore[arg-type]
     "id that is nothing": lambda m: m.get(None),  # type: ignore[arg-type]
@@ -78,3 +80,9 @@ def test_what_cannot_be_is_refused_in_one_sentence(memory: Memory, call: Call) -
 def test_what_can_be_no_path_is_refused(path: Any) -> None:
     with pytest.raises(InputError, match="is no path"):
         Memory(path)
+
+
+def test_a_backslash_is_no_nul(memory: Memory) -> None:
+    memory.add("x", user_id="a", metadata={"path": "C:\\u0000"})
+    found = memory.get_all(user_id="a", filters={"path": "C:\\u0000"})["results"]
+    assert [hit["memory"] for hit in found] == ["x"]
