@@ -25,3 +25,17 @@ def test_announced_bytes_are_read_as_ever(tmp_path: Path, monkeypatch: pytest.Mo
     file.read(BlockId("b"), memoryview(into))
     assert bytes(into) == bytes(range(100, 150))
     file.close()
+
+
+def test_a_long_range_is_announced_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, offset, nbytes, advice: asked.append((offset, nbytes)), raising=False
+    )
+    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    file = BlockFile(path, {})
+    file.announce([(100, (1 << 17) + 50), (7, 3)])
+    file.close()
+    assert asked == [(100, 1 << 17), (100 + (1 << 17), 50), (7, 3)]

@@ -339,3 +339,18 @@ def test_short_writes_are_continued(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, data[:7], offset))
     chunks = fill(rig.states, 3.0)
     assert all(np.all(states == 3.0) for _, states in rig.states.stream(chunks))
+
+
+def test_states_cross_the_lane_before_weights(rig: Rig) -> None:
+    order: list[str] = []
+    gate, entered = threading.Event(), threading.Event()
+    rig.lane.submit("held", lambda: entered.set() or int(gate.wait(30)), 0)
+    assert entered.wait(30)
+    rig.lane.submit("weights", lambda: order.append("weights") or 0, 0)
+    write = rig.states._file.write
+    rig.states._file.write = lambda data, offset: order.append("states") or write(data, offset)
+    chunk = plan_chunks(rig.states.order, rig.states.lengths, 5)[0]
+    rig.states.store(chunk, np.zeros((chunk.tokens, WIDTH), np.float32))
+    gate.set()
+    rig.lane.submit("last", lambda: 0, 0, priority=1e9).wait()
+    assert order == ["states", "weights"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -128,3 +129,52 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
         TABLE.save(tmp_path / "file" / "costs.json")
     with pytest.raises(StorageError, match="cannot be read"):
         CostTable.load(tmp_path)
+
+
+class SlowPrefill(FakeContext):
+    """Its prefills numbered `slow` take a thousand seconds more."""
+
+    def __init__(self, *slow: int) -> None:
+        super().__init__(capacity=500)
+        self.slow = slow
+        self.calls = 0
+
+    def prefill(self, tokens: Any, cancelled: Any = None) -> Any:
+        self.clock += 1000.0 * (bool(tokens) and self.calls in self.slow)
+        self.calls += bool(tokens)
+        return super().prefill(tokens, cancelled)
+
+
+def test_the_first_run_which_brings_the_weights_in_does_not_count() -> None:
+    backend = SlowPrefill(0)
+    table = CostTable.measure(
+        backend, list(range(400)), cached=(0,), computed=(10,), repeats=1, clock=lambda: backend.clock
+    )
+    assert table.seconds[0][0] < 100
+
+
+def test_one_slow_run_does_not_count() -> None:
+    backend = SlowPrefill(3)
+    table = CostTable.measure(
+        backend, list(range(400)), cached=(0,), computed=(10,), repeats=3, clock=lambda: backend.clock
+    )
+    assert table.seconds[0][0] < 100
+
+
+def test_a_table_that_cannot_be_written_whole_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "costs.json"
+    TABLE.save(path)
+
+    def half(self: Path, text: str, **options: object) -> None:
+        with open(self, "w") as file:
+            file.write(text[:9])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", half)
+        with pytest.raises(StorageError, match="No space left"):
+            TABLE.save(path)
+    assert CostTable.load(path) == TABLE
+    assert list(tmp_path.iterdir()) == [path]

@@ -236,3 +236,13 @@ def test_on_layer_is_called_after_each_layer_that_ran() -> None:
     )
     assert calls == [0, 1, 2]
     rig.close()
+
+
+def test_what_the_last_layer_gives_is_not_stored(tmp_path: Path) -> None:
+    rig = Rig([3, 2, 2], 2, 4, tmp_path)
+    stored = []
+    whole = rig.states.store
+    rig.states.store = lambda chunk, states: stored.append(chunk) or whole(chunk, states)
+    rig.run(Watcher({}))
+    assert len(stored) == 2 * LAYERS, "two chunks: embedded once, and after every layer but the last"
+    rig.close()

@@ -355,3 +355,74 @@ def test_threads_sharing_a_lane(lane: Lane) -> None:
         assert not thread.is_alive()
     assert not wrong
     assert lane.trace.snapshot()["disk.bytes"] == 64 * len(source.reads)
+
+
+def test_the_order_holds_when_the_first_in_the_queue_is_withdrawn(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+    tickets = {p: submit(lane, order, str(p), priority=p) for p in (1, 10, 2, 11)}
+    assert tickets.pop(1).cancel()
+    held.open()
+    for ticket in tickets.values():
+        ticket.wait()
+    assert order == ["2", "10", "11"]
+
+
+def test_the_bandwidth_is_smoothed(lane: Lane) -> None:
+    def work() -> int:
+        time.sleep(0.001)
+        return 1000
+
+    first = lane.submit("first", work, 1000)
+    first.wait()
+    lane.submit("ended", lambda: 0, 0).wait()
+    assert lane.bandwidth == pytest.approx(1000 / first.seconds)
+    lane.bandwidth = 100.0
+    second = lane.submit("second", work, 1000)
+    second.wait()
+    lane.submit("ended", lambda: 0, 0).wait()
+    assert lane.bandwidth == pytest.approx(100 + 0.2 * (1000 / second.seconds - 100))
+
+
+def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane()
+    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)
+    entered, gate = threading.Event(), threading.Event()
+    waiter = threading.Thread(target=lane.submit("slow", lambda: entered.set() or int(gate.wait(30)), 0).wait)
+    waiter.start()
+    assert entered.wait(30)
+    monkeypatch.undo()
+    second = lane.submit("second", lambda: 1, 1)
+    time.sleep(0.05)
+    early = second.done
+    gate.set()
+    second.wait()
+    waiter.join()
+    lane.close()
+    assert not early, "one transfer at a time"
+
+
+def test_who_waits_does_not_transfer_what_is_too_late(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)
+    late = submit(lane, ran, "late", deadline=time.perf_counter() - 1)
+    lane._run_now(late)
+    monkeypatch.undo()
+    submit(lane, ran, "next").wait()
+    assert ran == ["next"]
+    assert late.cancelled
+
+
+def test_a_transfer_slower_than_its_link_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    with Lane("link", bandwidth_limit=1e6) as lane:
+
+        def work() -> int:
+            until = time.perf_counter() + 0.02
+            while time.perf_counter() < until:
+                pass
+            return 10_000
+
+        monkeypatch.setattr("edge.lanes.time.sleep", slept.append)
+        lane.submit("x", work, 10_000).wait()
+        monkeypatch.undo()
+    assert slept == []

@@ -218,3 +218,11 @@ def test_requests_of_several_threads_are_all_counted() -> None:
     for thread in threads:
         thread.join(30)
     assert monitor.frequencies().tolist() == [2000, 0]
+
+
+def test_a_model_left_without_memory_is_not_feasible() -> None:
+    profile = skewed()
+    model = SearchModel(lambda batch: 0.0, lambda batch: 10.0)
+    found = partition(profile, model, deadline=0.002, throughput=10, memory=int(profile.nbytes[-1]) // 2)
+    assert found.throughput == 0
+    assert not found.feasible

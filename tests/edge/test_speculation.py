@@ -235,3 +235,19 @@ def test_the_answer_never_depends_on_guesses(stages: list[list[object]], final: 
     assert rig.count("guessed_tokens") == sum(
         rig.trace.counters[f"speculation.{kind}_tokens"] for kind in ("wasted", "useful")
     )
+
+
+def test_what_is_under_way_counts_as_spent() -> None:
+    bench = Bench(max_waste=50)
+    try:
+        assert bench.speculation.stage([SYSTEM, A]) == "started"
+        bench.until(lambda: bench.speculation._ahead == 28)
+        assert bench.speculation.stage([SYSTEM, B]) == "deferred", "28 are under way, and 28 would come on top"
+    finally:
+        bench.end()
+
+
+def test_the_bound_itself_may_be_reached() -> None:
+    bench = Bench(max_waste=28)
+    assert bench.speculation.stage([SYSTEM, A]) == "started"
+    bench.end()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from naive.source import MemorySource, numbered_blocks
@@ -219,3 +220,51 @@ def test_a_resident_window_hides_no_transfer_that_did_not_take_place(rigs: list[
     again = rig.lane.trace.snapshot()
     for counter in ("disk.hidden_s", "disk.busy_s", "disk.bytes"):
         assert again[counter] == once[counter]
+
+
+def test_buffers_begin_at_a_cache_line(rigs: list[WindowRig]) -> None:
+    rigs.append(rig := WindowRig(4, 4))
+    for index in range(4):
+        with rig.window.block(index) as view:
+            assert np.frombuffer(view, np.uint8).ctypes.data % 64 == 0
+
+
+def test_close_waits_for_the_read_under_way_and_leaves_no_shrinker(rigs: list[WindowRig]) -> None:
+    rig = WindowRig(4, 2)
+    rig.settle()
+    rig.source.gate.clear()
+    rig.source.entered.clear()
+    with rig.window.block(0):
+        pass
+    assert rig.source.entered.wait(30)
+    closer = threading.Thread(target=rig.window.close)
+    closer.start()
+    closer.join(0.05)
+    waited = closer.is_alive()
+    rig.source.gate.set()
+    closer.join(30)
+    rig.lane.close()
+    assert waited, "the lane still writes into the buffer"
+    assert rig.budget._caches == []
+
+
+def test_the_prefix_of_the_next_pass_can_wait(rigs: list[WindowRig], monkeypatch: pytest.MonkeyPatch) -> None:
+    rigs.append(rig := WindowRig(5, 3))
+    rig.window.finish()
+    rig.budget.reserve("other", SIZE).release()
+    rig.window.start()
+    asked: list[tuple[int, float]] = []
+    fetch = rig.lane.fetch
+    monkeypatch.setattr(
+        rig.lane,
+        "fetch",
+        lambda source, block, into, priority: (
+            asked.append((block.index, priority)) or fetch(source, block, into, priority=priority)
+        ),
+    )
+    for index in range(3):
+        with rig.window.block(index):
+            if index == 2:
+                rig.window.widen()
+    assert (0, 1.0) in asked
+    assert {(3, 0.0), (4, 0.0)} <= set(asked)

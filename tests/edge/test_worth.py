@@ -64,3 +64,12 @@ def test_wrong_predictions_stop_pushing_out_what_is_used_again(tmp_path: Path) -
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger holds far less than the test process: nothing is to be given up for that."""
     monkeypatch.setattr("edge.budget.anonymous_resident", lambda: 0)
+
+
+def test_places_are_told_apart_at_the_front_and_ages_up_to_a_bound() -> None:
+    worth = Worth()
+    for _ in range(300):
+        worth.observe({"a": 1, "b": 2, "c": 3, "d": 4}, {"old": 40}, {"a", "old"})
+    assert worth.of_place(1) > 0.9 > 0.1 > worth.of_place(2)
+    assert worth.of_place(3) == worth.of_place(4)
+    assert worth.of_age(40) == worth.of_age(99) == worth.of_age(16) > 0.9

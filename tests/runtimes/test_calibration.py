@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -268,3 +269,30 @@ class Means:
 
     def decide(self, layer: int, active: np.ndarray) -> np.ndarray:
         return active[:0]
+
+
+def calibrated() -> Calibration:
+    lens = Lens(np.ones((2, 3), np.float32), np.zeros(2, np.float32))
+    points = (
+        Operating(5, "ranked", True, 0.5, 3, 1.0, 1.0, 0.8),
+        Operating(1, "ranked", True, math.inf, 3, 1.0, 1.0, 1.0),
+    )
+    return Calibration("f", 0.99, 10, 20, (1,), points, lens)
+
+
+def test_files_are_whole_and_the_one_that_names_the_other_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    replace, fsync = os.replace, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: steps.append("fsync") or fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda a, b: steps.append(Path(b).name) or replace(a, b))
+    calibrated().save(tmp_path)
+    assert steps == ["fsync", "lens.safetensors", "fsync", "calibration.json"]
+
+
+def test_a_point_that_never_prunes_is_none(tmp_path: Path) -> None:
+    calibrated().save(tmp_path)
+    found = Calibration.load(tmp_path, "f")
+    assert found is not None
+    assert [point.k for point in found.points] == [5]

@@ -183,3 +183,31 @@ def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> Non
         "memory.db-shm",
         "segments",
     }
+
+
+def test_the_threshold_itself_is_enough(memory: Memory) -> None:
+    memory.add(["red green blue", "red"], user_id="ann")
+    assert texts(memory.search("red green blue", user_id="ann", threshold=1.0)) == ["red green blue"]
+
+
+def test_as_many_as_are_asked_for(memory: Memory) -> None:
+    memory.add([f"tea number{n}" for n in range(120)], user_id="ann")
+    assert len(texts(memory.search("tea", 110, user_id="ann", rerank=False))) == 110
+    assert len(texts(memory.search("tea", 60, user_id="ann", rerank=False))) == 60
+
+
+def test_without_an_importance_it_is_a_half(memory: Memory) -> None:
+    memory.add("tea", user_id="ann")
+    (hit,) = memory.search("tea", user_id="ann", importance=0.4, explain=True)["results"]
+    assert hit["score_details"]["importance"] == 0.5
+    assert hit["score"] == pytest.approx(0.6 * 1.0 + 0.4 * 0.5)
+
+
+def test_words_weigh_two_fifths(memory: Memory) -> None:
+    memory.add(["red green", "blue wine"], user_id="ann")
+    (hit, *_) = memory.search("red green", user_id="ann", rerank=False, explain=True)["results"]
+    details = hit["score_details"]
+    assert details["fused"] == pytest.approx(
+        0.4 * details["bm25"] / max(1.0, details["bm25"]) + 0.6 * details["semantic"]
+    )
+    assert details["bm25"] != details["semantic"]

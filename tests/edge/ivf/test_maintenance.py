@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -222,3 +223,49 @@ def test_files_are_kept_for_readers_elsewhere(tmp_path: Path) -> None:
     other.check()
     other.close()
     rig.close()
+
+
+def test_a_clock_that_was_set_back_keeps_no_file_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = IndexRig(tmp_path, options=replace(SMALL, grace_seconds=60))
+    rig.add(range(200), mixture(200, rig.dim))
+    with monkeypatch.context() as patch:
+        now = time.time()
+        patch.setattr("time.time", lambda: now + 10**6)
+        rig.maintain()
+    assert len(rig.files()) == 2
+    rig.maintain()
+    assert len(rig.files()) == 1
+    rig.close()
+
+
+def test_recall_is_measured_again_when_much_has_gone(rig: IndexRig) -> None:
+    rig.add(range(500), mixture(500, rig.dim))
+    rig.maintain()
+    rig.delete(range(200))
+    rig.maintain()
+    with rig.database.read() as db:
+        assert Manifest(db).state().measured_rows == 300
+    assert rig.trace.counters["index.trainings"] == 1
+
+
+def test_recall_is_measured_again_when_lists_were_split(tmp_path: Path) -> None:
+    rig = IndexRig(tmp_path, options=replace(SMALL, list_rows=8))
+    rig.add(range(128), mixture(128, rig.dim))
+    rig.maintain()
+    rig.add(range(1000, 1050), mixture(50, rig.dim, seed=1, centres=1, spread=0.05))
+    rig.maintain()
+    assert rig.trace.counters["index.splits"] > 0
+    assert rig.trace.counters["index.trainings"] == 1
+    with rig.database.read() as db:
+        assert Manifest(db).state().measured_lists == Manifest(db).list_count()
+    rig.close()
+
+
+def test_what_was_trained_on_has_drifted_no_more(rig: IndexRig) -> None:
+    rig.add(range(300), mixture(300, rig.dim, centres=3, spread=0.1))
+    rig.maintain()
+    rig.add(range(400, 460), -mixture(60, rig.dim, seed=2, centres=3, spread=0.1))
+    rig.maintain()
+    assert rig.trace.counters["index.trainings"] == 2
+    rig.maintain()
+    assert rig.trace.counters["index.trainings"] == 2

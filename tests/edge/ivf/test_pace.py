@@ -133,3 +133,13 @@ def test_a_search_fits_by_what_is_resident(rigs: list[Rig], tmp_path: Path, monk
     assert rig.searcher.fitting(snapshot, both, 0.6) == min(each), "the narrower of the two, with half the time each"
     with pytest.raises(InputError, match=r"queries must be \[q, 16\]"):
         rig.searcher.fitting(snapshot, query[:, :5], 1.0)
+
+
+def test_scanning_that_hides_behind_reading_is_not_learned() -> None:
+    pace = Pace()
+    pace.learn(0, 1000, 0.5, 2000.0)
+    for _ in range(30):
+        pace.learn(1000, 1000, 0.6, 2000.0)  # half a second of it is the link's
+    promised = pace.seconds(np.array([0]), np.array([1000]), 2000.0)
+    assert promised is not None
+    assert pace._scan.mean == pytest.approx(0.5 / 1000)

@@ -347,3 +347,13 @@ def test_time_bounds_the_bytes_once_the_link_is_known(rigs: list[Rig], tmp_path:
     window = rig.searcher.lookahead(rig.lists.snapshot, query, seconds=0.1)
     assert window.nbytes <= 1.02e4
     window.cancel()
+
+
+def test_without_a_fast_tier_it_does_not_overrun(rigs: list[Rig], tmp_path: Path) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15, files=1))
+    rig.searcher._slow_seconds = 100.0
+    rig.searcher.misses.observe([1e5] * 4)
+    rig.device.link.bandwidth = 1e5
+    window = rig.searcher.lookahead(rig.lists.snapshot, gridded(1, DIM, seed=4), seconds=0.01)
+    assert window.nbytes == 1000
+    window.cancel()

@@ -277,3 +277,14 @@ def test_no_queries_and_an_empty_index_find_nothing(rigs: list[Rig], tmp_path: P
     rigs.append(rig := Rig(tmp_path, gridded(20, DIM), nlist=2, deleted=1.0))
     assert rig.search(np.zeros((0, DIM)), 3).ids.shape == (0, 3)
     assert rig.search(np.zeros((2, DIM)), 3).ids.tolist() == [[-1] * 3] * 2
+
+
+def test_a_search_compares_the_ledger_with_reality(
+    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(200, DIM), nlist=4))
+    relieved = []
+    whole = rig.budget.relieve
+    monkeypatch.setattr(rig.budget, "relieve", lambda: relieved.append(1) or whole())
+    rig.search(gridded(1, DIM, seed=3), 5, 2)
+    assert relieved == [1]

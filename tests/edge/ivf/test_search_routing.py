@@ -152,3 +152,11 @@ def test_parts_counted_by_many_threads_finish_each_query_once() -> None:
         thread.join(30)
     assert sorted(dispatcher.finished.get_nowait() for _ in range(5)) == list(range(5))
     assert dispatcher.finished.empty()
+
+
+def test_the_floor_is_that_of_the_worker_who_kept_least() -> None:
+    dispatcher = Dispatcher([1], 2)
+    one, two = dispatcher.heaps(), dispatcher.heaps()
+    one.scores[0], one.labels[0] = [0.25, 1.0], [7, 8]
+    two.scores[0], two.labels[0] = [0.5, 2.0], [1, 2]
+    assert dispatcher.collect(0).floor == 0.5

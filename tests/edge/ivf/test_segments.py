@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -206,3 +207,18 @@ def test_a_segment_is_opened_once_and_closed_with_its_last_user(tmp_path: Path) 
     assert segments.remove(entry.name)
     assert os.listdir(tmp_path) == []
     assert ledger.used == 0
+
+
+def test_a_segment_is_flushed_before_it_has_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "segments"
+    flushed: list[tuple[str, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        flushed.append((kind, bool(list(folder.glob("*.blk")))))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(folder, FaissCodecs().open(FLAT), lists_of({0: 3}), budget())
+    assert flushed == ([("file", False), ("folder", True)] if os.name == "posix" else [("file", False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import subprocess
 import sys
 import time
@@ -301,3 +302,47 @@ def test_killed_while_storing_it_goes_on_with_what_is_whole(tmp_path: Path) -> N
         hits += rig.count("disk_hits")
         rig.tree.close()
     assert hits > 0
+
+
+def test_the_name_is_flushed_after_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, node = stored(tmp_path)
+    flushed: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        flushed.append("folder" if folder else "file")
+        assert bool(states_in(tmp_path)) == folder
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.put(node, STATE, 1.0)
+    assert flushed == (["file", "folder"] if os.name == "posix" else ["file"])
+
+
+def test_a_model_that_is_opened_counts_as_used(tmp_path: Path) -> None:
+    stores = [stored(tmp_path, f"m{n}")[0] for n in range(2)]
+    _, node = stored(tmp_path, "m0")
+    size = max(store.put(node, STATE, 1.0).nbytes for store in stores)
+    for age, store in enumerate(stores):
+        os.utime(store.directory, (age, age))
+    KnowledgeStore(tmp_path, "m0", 10)
+    KnowledgeStore(tmp_path, "m2", 2 * size).put(node, STATE, 1.0)
+    assert [store.directory.exists() for store in stores] == [True, False]
+
+
+def test_what_was_removed_makes_room_before_others_go(tmp_path: Path) -> None:
+    other, node = stored(tmp_path, "other")
+    size = other.put(node, STATE, 1.0).nbytes
+    mine = KnowledgeStore(tmp_path, "mine", 2 * size + size // 2)
+    for _ in range(4):
+        mine.remove(mine.put(node, STATE, 1.0))
+    assert other.directory.exists()
+
+
+def test_what_an_earlier_run_left_counts(tmp_path: Path) -> None:
+    other, node = stored(tmp_path, "other")
+    size = other.put(node, STATE, 1.0).nbytes
+    KnowledgeStore(tmp_path, "mine", 10**6).put(node, STATE, 1.0)
+    again = KnowledgeStore(tmp_path, "mine", 2 * size + size // 2)
+    assert len(list(again.scan())) == 1
+    again.put(node_of(("system", bytes(20)), ("more", bytes(28))), STATE, 1.0)
+    assert not other.directory.exists()

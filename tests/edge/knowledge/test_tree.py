@@ -242,3 +242,48 @@ def test_the_tree_asks_nobody_to_give_way_for_its_states() -> None:
         rig.check()
     assert not asked
     lease.release()
+
+
+def test_the_least_valuable_is_saved_first_and_ranks_so(tmp_path: Path) -> None:
+    room = 2 * (CELL * 20 + 300)
+    for documents in ((A, B), (C,)):
+        rig = Rig(disk=room, folder=tmp_path, policy=LRU)
+        for document in documents:
+            rig.ask([document])
+        rig.tree.close()
+    assert Rig(disk=room, folder=tmp_path, policy=LRU).held()[1] == {"b", "c"}
+
+
+def test_the_past_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.knowledge.node._REMEMBERED", 3)
+    rig = Rig(host=0)
+    for number in range(9):
+        rig.ask([segment(f"once{number}", 20)])
+        rig.check()
+    assert len(rig.tree._states._tree._past) == 3
+
+
+def test_a_state_there_is_no_memory_to_read_into_is_computed(tmp_path: Path) -> None:
+    rig = Rig(limit=10_000, host=0, disk=10**6, folder=tmp_path)
+    rig.ask([A])
+    rig.ask([B])
+    assert rig.tree.match([A]).disk == 20
+    with rig.budget.reserve("other", rig.budget.free - CELL * 20 + 1):
+        assert rig.ask([A]) == ["nowhere"]
+    assert rig.count("unread") == 1
+    assert rig.count("corrupt") == 0
+    assert rig.ask([B]) == ["disk"]
+
+
+def test_who_is_worth_as_much_gets_in_and_who_is_not_moves_the_clock(tmp_path: Path) -> None:
+    rig = Rig(host=0, disk=CELL * 20 + 500, folder=tmp_path)
+    policy = rig.tree._states.disk.tier.policy
+    rig.ask([A])
+    rig.ask([B])
+    assert rig.held()[1] == {"b"}
+    for _ in range(3):
+        rig.ask([B])
+    before = policy.clock
+    rig.ask([C])
+    assert rig.held()[1] == {"b"}
+    assert policy.clock > before

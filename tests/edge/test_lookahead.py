@@ -1,0 +1,125 @@
+"""What a lookahead asks a residency for, in which order, and when it gives up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from edge.blocks import BlockId, Extent
+from edge.lanes import Lane
+from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
+
+
+class Room:
+    """A residency that refuses some groups and remembers what it was asked."""
+
+    def __init__(self, refused: Iterable[int] = ()) -> None:
+        self.refused = set(refused)
+        self.asked: list[int] = []
+        self.displaced: list[bool] = []
+
+    def ages(self) -> dict[object, int]:
+        return {}
+
+    def absent(self, keys: Iterable[object]) -> list[object]:
+        return list(keys)
+
+    def prefetch(
+        self, owner: object, blocks: Any, limit: int, displaces: Callable[[int], bool], guard: object
+    ) -> int | None:
+        number = blocks[0][0][1]
+        self.asked.append(number)
+        self.displaced.append(displaces(3))
+        return None if number in self.refused else 1
+
+    def withdraw(self, keys: Iterable[object]) -> None: ...
+
+    def unguard(self, owner: object, keys: Iterable[object]) -> None: ...
+
+
+class OneBlock:
+    """A file that holds one byte."""
+
+    def __init__(self, block: BlockId) -> None:
+        self.extents = {block: Extent(0, 1, 0)}
+
+    def announce(self, ranges: object) -> None: ...
+
+
+def group_of(number: int) -> list[Predicted]:
+    """What is predicted together: one block."""
+    block = BlockId("codes", number)
+    return [Predicted(("file", number), OneBlock(block), block, 1)]
+
+
+def looked_ahead(room: Room, *orders: Iterable[list[Predicted]], **options: Any) -> Lookahead:
+    """A lookahead of these predictions that has ended."""
+    with Lane() as lane:
+        window = Lookahead(room, lane, [iter(order) for order in orders], nbytes=1000, **options)
+        if "overrun" in options:
+            window.finish()
+        else:
+            window.wait()
+        window.cancel()
+    return window
+
+
+def test_only_refusals_in_a_row_end_it() -> None:
+    room = Room({0, 1, 2, 4, 5, 6, 8, 9, 10})
+    looked_ahead(room, [group_of(i) for i in range(12)])
+    assert room.asked == list(range(12))
+    room = Room(set(range(20)))
+    looked_ahead(room, [group_of(i) for i in range(12)])
+    assert room.asked == [0, 1, 2, 3]
+
+
+def test_after_the_window_it_goes_on_for_the_overrun() -> None:
+    def slowly() -> Iterator[list[Predicted]]:
+        for i in range(3):
+            time.sleep(0.02)
+            yield group_of(i)
+
+    room = Room()
+    looked_ahead(room, slowly(), seconds=0.0, overrun=30.0)
+    assert room.asked == [0, 1, 2]
+
+
+class EvenWorth:
+    """Every place is worth as much as what was last used three searches ago."""
+
+    def __init__(self) -> None:
+        self.places: dict[object, int] = {}
+
+    def of_place(self, place: int) -> float:
+        return 0.5
+
+    def of_age(self, age: int) -> float:
+        return 0.5 if age == 3 else 0.1
+
+    def observe(self, places: Mapping[object, int], ages: object, needed: object) -> None:
+        self.places = dict(places)
+
+
+def test_what_is_as_likely_to_be_needed_is_not_displaced() -> None:
+    room = Room()
+    looked_ahead(room, [group_of(0)], worth=EvenWorth())
+    assert room.displaced == [False]
+
+
+def test_a_block_of_two_predictions_has_its_best_place() -> None:
+    worth = EvenWorth()
+    window = looked_ahead(Room(), [group_of(7), group_of(1)], [group_of(2), group_of(7), group_of(3)], worth=worth)
+    window.search_needs([])
+    assert worth.places == {("file", 7): 0, ("file", 2): 0, ("file", 1): 1, ("file", 3): 2}
+
+
+def test_the_curve_forgets_the_oldest() -> None:
+    curve = MissCurve()
+    curve.observe([1.0] * 4096)
+    curve.observe([2.0] * 4096)
+    assert curve.points()[1][0] == 2.0
+
+
+def test_a_step_at_the_windows_very_end_is_reached() -> None:
+    assert bytes_to_fetch(100, 1.0, [(0, 1.0), (100, 0.0), (150, 0.0)], 5.0) == 100
