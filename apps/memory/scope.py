@@ -51,10 +51,6 @@ class Scope:
                 raise InputError(f"this memory was opened for {name} {outer!r}; {own!r} is another scope")
         return Scope(*(own if own is not None else outer for own, outer in zip(self, bound, strict=True)))
 
-    def covers(self, other: Scope) -> bool:
-        """Whether something stored under `other` belongs to this scope."""
-        return all(own is None or own == stored for own, stored in zip(self, other, strict=True))
-
     def __iter__(self) -> Iterator[str | None]:
         return (value for _, value in self.items())
 

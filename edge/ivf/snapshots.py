@@ -141,10 +141,6 @@ class Snapshots:
                 }
             return dict(self._segments)
 
-    def deleted(self, manifest: Manifest) -> dict[str, Ids]:
-        """Deleted rows of every segment, ascending."""
-        return {name: manifest.all_deleted_rows(name) for name in manifest.segment_names()}
-
     def forget(self) -> None:
         """Lets go of everything; readers keep what they hold."""
         with self._lock:

@@ -167,7 +167,9 @@ def test_a_window_that_is_over_asks_for_nothing_more(rigs: list[Rig], tmp_path: 
     rig.check(query, found, 5, 6)
 
 
-def test_a_search_takes_over_what_it_needs_and_withdraws_the_rest(rigs: list[Rig], tmp_path: Path) -> None:
+def test_a_search_takes_over_what_it_needs_and_withdraws_the_rest(
+    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1))
     gate = threading.Event()
     rig.device.link.submit("busy", lambda: int(gate.wait(30)), 0, priority=-5)
@@ -175,7 +177,8 @@ def test_a_search_takes_over_what_it_needs_and_withdraws_the_rest(rigs: list[Rig
     window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9)
     while window.asked == 0:
         time.sleep(0.001)
-    threading.Timer(0.05, gate.set).start()
+    finish = window.finish
+    monkeypatch.setattr(window, "finish", lambda: (finish(), gate.set()))  # the link is free from then on
     found = rig.search(query, 5, 2, window=window)
     rig.check(query, found, 5, 2)
     window.cancel()
