@@ -163,6 +163,8 @@ class Lane:
                 ticket._end(cancelled=True)
             self._queue.clear()
             self._condition.notify_all()
+        if self._thread is threading.current_thread():  # garbage was collected there, and this lane's owner with it
+            return
         self._thread.join()
         with self._condition:
             while self._transferring:  # in a thread that waits for it

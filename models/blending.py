@@ -28,7 +28,9 @@ RANK_CONSTANT = 10
 
 
 def standard(scores: Floats64) -> Floats64:
-    """Mean 0 and deviation 1 along the last axis; zeros where nothing varies."""
+    """Mean 0 and deviation 1 along the last axis, whatever their scale; zeros where nothing varies."""
+    largest = np.abs(scores).max(-1, keepdims=True, initial=0.0)
+    scores = scores / np.where(largest > 0, largest, 1.0)  # squares of large ones would overflow
     spread = scores.std(-1, keepdims=True)
     return np.where(spread > 1e-9, (scores - scores.mean(-1, keepdims=True)) / np.maximum(spread, 1e-9), 0.0)
 
@@ -42,11 +44,14 @@ def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
     """What retrieval says of ``count`` candidates, higher is better; None if it says nothing.
 
     Raises:
-        InputError: there are not as many scores as candidates, or one is not finite.
+        InputError: there are not as many scores as candidates, or one is no finite number.
     """
     if isinstance(retrieved, bool):
         return retrieval_scores(count) if retrieved else None
-    scores = np.asarray(retrieved, np.float64)
+    try:
+        scores = np.asarray(retrieved, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError("the scores of retrieval are numbers, one for each candidate") from None
     if scores.shape != (count,):
         raise InputError(f"retrieval gave {scores.size} scores for {count} candidates")
     if not np.isfinite(scores).all():

@@ -15,11 +15,11 @@ from edge.chunking import Chunk
 from edge.config import Config
 from edge.errors import InputError
 from edge.models.packed import PackedModel
-from edge.models.registry import DEFAULT_EMBEDDER, resolve
+from edge.models.registry import DEFAULT_EMBEDDER
 from edge.models.spec import ModelSpec
 from edge.runtimes.engine import Tuning
 from edge.runtimes.heads import embeddings, pool
-from edge.runtimes.opening import open_engine
+from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 
@@ -55,14 +55,10 @@ class Embedder:
             BudgetExceeded: the limit is too small; the error names the smallest that works.
         """
         config = config or Config.load()
-        chosen = model or config.embedder or DEFAULT_EMBEDDER
-        directory = config.models_dir or None
-        self.model = (
-            chosen if isinstance(chosen, PackedModel) else resolve(chosen, kind="embedder", directory=directory)
-        )
-        self.engine = open_engine(
-            self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
-        )
+        with opened_model(model or config.embedder or DEFAULT_EMBEDDER, "embedder", config) as self.model:
+            self.engine = open_engine(
+                self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
+            )
         self.budget = self.engine.budget
 
     @property

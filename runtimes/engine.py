@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -119,17 +121,21 @@ class Engine:
         room = budget.free - compiled.nbytes - self.vocabulary.nbytes
         self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, runtime, threads, room)
         capacity = self._row_capacity(libraries + compiled.nbytes)
-        head_nbytes = model.file.nbytes(HEAD)
-        self._leases = [
-            budget.reserve(f"{runtime} runtime", compiled.nbytes),
-            budget.reserve("headroom", HEADROOM),
-            budget.reserve("head", head_nbytes),
-        ]
-        self.vocabulary.hold()
-        self.head = model.load(HEAD)
-        self.embedding = InputEmbedding(model, capacity, budget, self.trace)
-        self.lane = Lane("disk", trace=self.trace)
-        self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
+        with ExitStack() as held:
+            held.enter_context(budget.reserve(f"{runtime} runtime", compiled.nbytes))
+            held.enter_context(budget.reserve("headroom", HEADROOM))
+            held.enter_context(budget.reserve("head", model.file.nbytes(HEAD)))
+            held.callback(self.vocabulary.close)
+            self.vocabulary.hold()
+            self.head = model.load(HEAD)
+            self.embedding = InputEmbedding(model, capacity, budget, self.trace)
+            held.callback(self.embedding.close)
+            self.lane = held.enter_context(Lane("disk", trace=self.trace))
+            self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
+            held.callback(self.window.close)
+            self._held = held.pop_all()
+        # Nobody is left to close an engine that was forgotten, and its thread would wait for ever.
+        weakref.finalize(self, self.lane.close)
 
     def begin(self) -> None:
         """Says that a request is coming: the first layers are read while its texts are tokenized.
@@ -138,18 +144,18 @@ class Engine:
             InputError: the engine has been closed.
         """
         with self._lock:
-            if self._closed:
-                raise InputError(f"the model {self.model.name} has been closed")
+            self._check_open()
             self.window.prefetch()
 
     def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
         """Token sequences of (query, document) pairs; documents are cut to `max_tokens`.
 
         Raises:
-            InputError: the query is empty or a text is not valid Unicode.
+            InputError: the query is empty, a text is not valid Unicode, or the engine has been closed.
             BudgetExceeded: there is no memory for the tokenizer at present.
         """
         with self._lock:
+            self._check_open()
             batch = self.vocabulary.pairs(query, docs)
         if self.tuning.share_prefix or len(batch.prefix) == 0:
             return batch
@@ -165,20 +171,23 @@ class Engine:
         """Token sequences of single texts, cut to `max_tokens`.
 
         Raises:
-            InputError: a text is not valid Unicode.
+            InputError: a text is not valid Unicode, or the engine has been closed.
         """
         with self._lock:
+            self._check_open()
             return self.vocabulary.texts(texts, query=query)
 
     def run(self, batch: TokenBatch, observer: Observer) -> RunStats:
         """Forwards a batch; `observer` sees the hidden states and decides who goes on.
 
         Raises:
+            InputError: the engine has been closed.
             BudgetExceeded: the batch does not fit; the error names the limit that would do.
             CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
         """
         held = batch.nbytes + _PER_TOKEN * len(batch.tokens)
         with self._lock, self.budget.reserve("tokens", held), ResidentWatch() as watch:
+            self._check_open()
             started = time.perf_counter()
             before = self.trace.snapshot()
             self.embedding.prepare(batch)
@@ -223,12 +232,7 @@ class Engine:
         """Gives all memory back and closes the model."""
         with self._lock:
             self._closed = True
-            self.window.close()
-            self.lane.close()
-            self.embedding.close()
-            self.vocabulary.close()
-            for lease in self._leases:
-                lease.release()
+            self._held.close()
             self.model.close()
 
     def __enter__(self) -> Engine:
@@ -238,6 +242,10 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError(f"the model {self.model.name} has been closed")
 
     def holds_all_layers(self) -> bool:
         """Whether every layer is in memory, or would be if a pass began now."""

@@ -35,10 +35,14 @@ class InputEmbedding:
             checksums=model.embedding_checksums(),
             trace=trace,
         )
-        self._scales = model.embedding_scales()
-        self._small = model.load(EMBED) if model.spec.embedding_tensors() else {}
-        self._positions = np.empty((0, model.spec.layer.hidden), np.float32)
-        self._lease = budget.reserve("embedding tables", self._tables_nbytes())
+        try:
+            self._scales = model.embedding_scales()
+            self._small = model.load(EMBED) if model.spec.embedding_tensors() else {}
+            self._positions = np.empty((0, model.spec.layer.hidden), np.float32)
+            self._lease = budget.reserve("embedding tables", self._tables_nbytes())
+        except BaseException:
+            self._rows.close()
+            raise
         self.row_capacity = self._rows.capacity
 
     @staticmethod

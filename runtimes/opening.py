@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError
-from edge.models.packed import PackedModel
+from edge.models.packed import Kind, PackedModel
+from edge.models.registry import resolve
 from edge.resident import anonymous_resident
 from edge.runtimes.engine import Engine, Tuning, too_small
 from edge.trace import Trace
 
 _WIDE = 1 << 40
+
+
+@contextmanager
+def opened_model(chosen: str | Path | PackedModel, kind: Kind, config: Config) -> Iterator[PackedModel]:
+    """The model by name or path, or as it was handed over open. One that was opened here is closed again if what is
+    done with it fails.
+
+    Raises:
+        ModelError: it is missing, broken or of another kind.
+    """
+    if isinstance(chosen, PackedModel):
+        yield chosen
+        return
+    model = resolve(chosen, kind=kind, directory=config.models_dir or None)
+    try:
+        yield model
+    except BaseException:
+        model.close()
+        raise
 
 
 def open_engine(
@@ -30,8 +56,8 @@ def open_engine(
         ConfigError: `memory` is no size.
         InputError: `max_tokens` is less than 1.
     """
-    if max_tokens is not None and max_tokens < 1:
-        raise InputError(f"the longest sequence has at least 1 token, not {max_tokens}")
+    if max_tokens is not None and (not isinstance(max_tokens, int | np.integer) or max_tokens < 1):
+        raise InputError(f"the longest sequence is a whole number of at least 1 token, not {max_tokens!r}")
     limit = config.memory if memory is None else parse_size(memory)
     # A process that holds more than the limit already has no ledger to open; what it would need shows in a wide one.
     ledger = budget or MemoryBudget(max(limit, _WIDE) if limit < anonymous_resident() else limit)

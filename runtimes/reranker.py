@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +16,11 @@ from edge.errors import InputError
 from edge.models.blending import Retrieved
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
-from edge.models.registry import DEFAULT_RERANKER, resolve
+from edge.models.registry import DEFAULT_RERANKER
 from edge.models.tokens import TokenBatch
 from edge.pruning import Mode, ProgressivePruning
 from edge.runtimes.engine import Tuning
-from edge.runtimes.opening import open_engine
+from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.scoring import LayerReport, Pool, PruningObserver, Scorer
 from edge.runtimes.stats import RunStats
 from edge.trace import Trace
@@ -100,17 +100,13 @@ class Reranker:
             BudgetExceeded: the limit is too small; the error names the smallest that works.
         """
         config = config or Config.load()
-        chosen = model or config.reranker or DEFAULT_RERANKER
-        directory = config.models_dir or None
-        self.model = (
-            chosen if isinstance(chosen, PackedModel) else resolve(chosen, kind="reranker", directory=directory)
-        )
         self.mode: Mode = _checked(config.mode if mode is None else mode)
         self._threshold = parse_threshold(config.threshold if threshold is None else threshold)
-        self.calibration = Calibration.load(self.model.path, self.model.fingerprint)
-        self.engine = open_engine(
-            self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
-        )
+        with opened_model(model or config.reranker or DEFAULT_RERANKER, "reranker", config) as self.model:
+            self.calibration = Calibration.load(self.model.path, self.model.fingerprint)
+            self.engine = open_engine(
+                self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
+            )
         self.budget = self.engine.budget
         self._scorer = Scorer(self.model.spec, self.engine.head, self.calibration)
 
@@ -154,8 +150,7 @@ class Reranker:
         Args:
             every_layer: look at the scores of layers, too, on which pruning would not.
         """
-        if isinstance(docs, str):
-            raise InputError("documents are a list of texts, not one text")
+        _check_documents(docs)
         k = len(docs) if top_k is None else top_k
         if top_k is not None and (not isinstance(top_k, int | np.integer) or top_k < 1):
             raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
@@ -178,8 +173,8 @@ class Reranker:
         Raises:
             InputError: the query is empty, there are no documents, or a text is not valid Unicode.
         """
-        if not query.strip():
-            raise InputError("the query is empty")
+        if not isinstance(query, str) or not query.strip():
+            raise InputError("the query is empty" if isinstance(query, str) else f"a query is text, not {query!r}")
         if len(docs) == 0:
             raise InputError("there are no documents to rank")
         self.engine.begin()
@@ -203,6 +198,13 @@ class Reranker:
         if value is not None:
             return value, point.first_layer if point is not None else 1
         return (point.threshold, point.first_layer) if point is not None else (math.inf, 1)
+
+
+def _check_documents(docs: object) -> None:
+    if isinstance(docs, str):
+        raise InputError("documents are a list of texts, not one text")
+    if isinstance(docs, Mapping) or not (hasattr(docs, "__len__") and hasattr(docs, "__getitem__")):
+        raise InputError(f"documents are a list of texts, not {type(docs).__name__}")
 
 
 def _checked(mode: str) -> Mode:

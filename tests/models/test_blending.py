@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,6 +42,8 @@ def test_equal_logits_keep_the_retrieval_order() -> None:
 def test_shift_and_scale_do_not_matter() -> None:
     logits, retrieved = np.random.default_rng(3).normal(size=(2, 20))
     assert np.allclose(blended(logits, retrieved, 0.4), blended(7 * logits - 3, 0.01 * retrieved + 5, 0.4))
+    for scale in (1e-30, 1e307):
+        assert np.allclose(blended(logits, retrieved, 0.4), blended(logits, scale * retrieved, 0.4))
 
 
 def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None:
@@ -48,8 +52,16 @@ def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None
     assert retrieved_scores(3, [0.5, 0.9, -1.0]).tolist() == [0.5, 0.9, -1.0]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("scores", "complaint"), [([0.1, 0.2], "2 scores for 3"), ([0.1, np.nan, 0.2], "not finite")])
-def test_scores_that_are_not_the_candidates_are_refused(scores: list[float], complaint: str) -> None:
+@pytest.mark.parametrize(
+    ("scores", "complaint"),
+    [
+        ([0.1, 0.2], "2 scores for 3"),
+        ([0.1, np.nan, 0.2], "not finite"),
+        ("abc", "are numbers"),
+        (["a", "b", "c"], "are numbers"),
+    ],
+)
+def test_scores_that_are_not_the_candidates_are_refused(scores: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         retrieved_scores(3, scores)
 

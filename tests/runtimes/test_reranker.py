@@ -179,9 +179,16 @@ def test_bad_input_is_one_sentence(packs: Callable[..., Path], open_reranker: Ca
         lambda: reranker.rank(QUERY, DOCS, -3),
         lambda: reranker.rank(QUERY, DOCS, 1.5),  # type: ignore[arg-type]
         lambda: reranker.rank(QUERY, "one text"),
+        lambda: reranker.rank(QUERY, (text for text in DOCS)),  # type: ignore[arg-type]
+        lambda: reranker.rank(QUERY, set(DOCS)),  # type: ignore[arg-type]
+        lambda: reranker.rank(QUERY, dict(enumerate(DOCS))),  # type: ignore[arg-type]
+        lambda: reranker.rank(QUERY, None),  # type: ignore[arg-type]
+        lambda: reranker.rank(None, DOCS),  # type: ignore[arg-type]
+        lambda: reranker.rank(QUERY, DOCS, retrieved="best firs"),
         lambda: reranker.rank(QUERY, DOCS, mode="top_k"),  # type: ignore[arg-type]
         lambda: open_reranker(packs("tiny-bert"), mode="best"),
         lambda: open_reranker(packs("tiny-bert"), max_tokens=-2),
+        lambda: open_reranker(packs("tiny-bert"), max_tokens=5.5),
         lambda: reranker.rank("half a pair \ud800", DOCS),
         lambda: reranker.rank(QUERY, ["fine", "half a pair \ud800"]),
     ):
@@ -198,6 +205,23 @@ def test_a_closed_reranker_says_so(packs: Callable[..., Path], open_reranker: Ca
     reranker.close()
     with pytest.raises(InputError, match="has been closed"):
         reranker.rank(QUERY, DOCS)
+
+
+@pytest.mark.parametrize("step", ["tokenize_pairs", "run"])
+def test_one_that_is_closed_under_way_says_so(
+    packs: Callable[..., Path], open_reranker: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    reranker = open_reranker(packs("tiny-bert"))
+    whole = getattr(reranker.engine, step)
+
+    def closed(*arguments: Any) -> Any:
+        reranker.close()
+        return whole(*arguments)
+
+    monkeypatch.setattr(reranker.engine, step, closed)
+    with pytest.raises(InputError, match="has been closed"):
+        reranker.rank(QUERY, DOCS)
+    assert set(reranker.budget.holders()) <= {"process", "libraries"}
 
 
 def test_an_embedder_is_refused(packs: Callable[..., Path]) -> None:

@@ -1,0 +1,100 @@
+"""What an engine that could not be opened, or was forgotten, leaves behind: nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.blocks import BlockId
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import CorruptBlock, EdgeError
+from edge.models.layout import EMBED, HEAD
+from edge.models.packed import PackedModel
+from edge.models.synth import synth
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
+
+FOLDER = Path("/proc/self/fd")
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packs")
+    synth("tiny-bert", folder / "reranker", "int8").close()
+    synth("tiny-bert-embedder", folder / "embedder").close()
+    return folder
+
+
+def damaged(pack: Path, target: Path, find: Callable[[PackedModel], BlockId]) -> Path:
+    """A copy of a pack in which a byte of one block is another."""
+    shutil.copytree(pack, target)
+    with PackedModel.open(target) as model:
+        offset = model.file.extents[find(model)].offset
+    data = bytearray((target / "model.safetensors").read_bytes())
+    data[offset] ^= 255
+    (target / "model.safetensors").write_bytes(data)
+    return target
+
+
+@pytest.mark.parametrize("block", [HEAD, EMBED], ids=str)
+def test_a_damaged_model_leaves_a_shared_ledger_as_it_was(packs: Path, tmp_path: Path, block: BlockId) -> None:
+    path = damaged(packs / "reranker", tmp_path / "damaged", lambda model: block)
+    budget = MemoryBudget(4 * 10**9)
+    Reranker(packs / "reranker", budget=budget).close()  # libraries stay
+    held, caches = dict(budget.holders()), len(budget._caches)
+    with pytest.raises(CorruptBlock):
+        Reranker(path, budget=budget)
+    assert budget.holders() == held
+    assert len(budget._caches) == caches
+
+
+@pytest.mark.skipif(not FOLDER.exists(), reason="counts the descriptors that Linux lists")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "bogus"}, {"threshold": "x"}, {"memory": "1MB"}, {"memory": "nonsense"}, {"max_tokens": 0},
+        {"config": Config(runtime="none")}, {"budget": "small"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_opened_keeps_no_file_open(packs: Path, options: dict[str, Any]) -> None:
+    def refused() -> None:
+        budget = {"budget": MemoryBudget(1, part=True)} if "budget" in options else {}
+        with pytest.raises(EdgeError):
+            Reranker(packs / "reranker", **(options | budget))
+        if not {"mode", "threshold"} & set(options):
+            with pytest.raises(EdgeError):
+                Embedder(packs / "embedder", **(options | budget))
+
+    refused()
+    before = len(os.listdir(FOLDER))
+    refused()
+    assert len(os.listdir(FOLDER)) == before
+
+
+def test_a_model_that_was_handed_over_stays_open_if_it_cannot_be_used_yet(packs: Path) -> None:
+    with PackedModel.open(packs / "reranker") as model:
+        with pytest.raises(EdgeError):
+            Reranker(model, mode="bogus")  # type: ignore[arg-type]
+        with Reranker(model, memory="4GB") as reranker:
+            assert reranker.rank("river", ["a river"])
+
+
+def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path) -> None:
+    before = set(threading.enumerate())
+    reranker: Reranker | None = Reranker(packs / "reranker", memory="4GB")
+    assert reranker is not None
+    reranker.rank("river", ["a river"])
+    (lane,) = set(threading.enumerate()) - before
+    del reranker
+    gc.collect()
+    lane.join(30)
+    assert not lane.is_alive()
