@@ -1,13 +1,15 @@
 """`Watcher`: keeps a collection up to date with its roots while it runs.
 
 Notifications of the platform say which paths changed. A burst is handled when it is over, and only what changed is
-looked at; what nobody watched for is found by the first full comparison. Where there are no notifications, comparisons
-are repeated.
+looked at; what nobody watched for is found by the first full comparison. Notifications follow a folder and not its
+name: where a root is another folder than before, or there again, watching begins anew with another comparison. Where
+there are no notifications, comparisons are repeated.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,17 +28,21 @@ _IDLE = 19
 """Polling waits so many times as long as a comparison took."""
 
 _PATIENCE = 3
-"""Attempts to take the same changes in, before everything is compared instead."""
+"""Attempts to take the same changes in, before everything is compared instead; and to be notified, before polling."""
 
 _LONGEST_PAUSE = 60.0
 """Seconds between two attempts; the first wait for a tick, each further one for twice as long."""
 
 _TICK_MS = 500
-"""How often the watcher looks up when nothing happens: for a request to stop, and at files that are roots."""
+"""How often the watcher looks up when nothing happens: for a request to stop, and at the roots."""
 
 
 class _NoNotifications(Exception):
     """The platform does not notify of changes here; the message says why."""
+
+
+class _Broken(Exception):
+    """Notifications have ended, and some are lost; the message says why."""
 
 
 class Watcher:
@@ -77,6 +83,7 @@ class Watcher:
         self._longest_ms = longest_ms
         self._poll_seconds = poll_seconds
         self._waiting: set[str] = set()
+        self._everything = False
         self._refusals = 0
         self._pause = self._not_before = 0.0
 
@@ -84,38 +91,57 @@ class Watcher:
         """Compares everything once, then handles changes until `stop` is set.
 
         Raises:
-            InputError: the collection has no root that exists.
+            InputError: the collection has no root. One that is absent is waited for.
             Others as for `Collection.index`.
         """
-        roots = [root for root in self._collection.roots if os.path.exists(root)]
-        if not roots:
+        if not self._collection.roots:
             raise InputError("the collection has no folder to watch yet; name one")
         if not self._poll:
             try:
-                self._follow(roots, stop)
+                self._follow(stop)
                 return
             except _NoNotifications as error:
                 self._notice(f"no notifications here ({error}); comparing the folders again and again instead")
         self._compare_repeatedly(stop)
 
-    def _follow(self, roots: list[str], stop: threading.Event) -> None:
-        """Handles what the platform notifies of; raises `_NoNotifications` where it does not."""
-        folders = [root for root in roots if os.path.isdir(root)]
+    def _follow(self, stop: threading.Event) -> None:
+        """Handles what the platform notifies of, and begins anew when it has lost sight of a root or of a change;
+        raises `_NoNotifications` where it does not notify."""
+        first, broken = True, 0
+        while not stop.is_set():
+            try:
+                for changed in self._changes(stop):
+                    if first:
+                        # The notifier is at work before the first comparison, so that nothing falls between the two.
+                        self._report(self._collection.index(progress=self._progress))
+                        first = self._everything = False
+                    else:
+                        broken = 0
+                    self._waiting |= changed
+                    if (self._waiting or self._everything or self._refusals) and time.monotonic() >= self._not_before:
+                        self._handle()
+            except _Broken as error:
+                broken += 1
+                if broken == _PATIENCE:
+                    raise _NoNotifications(error) from error
+                self._notice(f"notifications broke off ({error}); comparing everything and watching on")
+                stop.wait(_TICK_MS / 1000)
+            self._everything = True
+
+    def _changes(self, stop: threading.Event) -> Iterator[set[str]]:
+        """Changed paths, burst by burst, and an empty set every now and then, until a root is another folder."""
+        places = {root: _place(root) for root in self._collection.roots}
+        folders = [root for root, place in places.items() if place is not None]
         # A notifier follows a file's content, and loses it when an editor puts a new file in its place.
-        files = {root: _state(root) for root in roots if root not in folders}
-        first = True
+        files = {root: _state(root) for root, place in places.items() if place is None}
         for changed in self._notified(folders, stop):
-            if first:
-                # The notifier is at work before the first comparison, so that nothing falls between the two.
-                self._report(self._collection.index(progress=self._progress))
-                first = False
             for file, state in files.items():
                 if (now := _state(file)) != state:
                     files[file] = now
                     changed.add(file)
-            self._waiting |= changed
-            if (self._waiting or self._refusals) and time.monotonic() >= self._not_before:
-                self._handle()
+            yield changed
+            if any(_place(root) != place for root, place in places.items()):
+                return
 
     def _compare_repeatedly(self, stop: threading.Event) -> None:
         """Compares all files with the collection, by size and time, taking a twentieth of the time for it at most."""
@@ -136,11 +162,11 @@ class Watcher:
         """Takes the waiting changes in; they go on waiting where another writer is at work. What cannot be taken in
         several times in a row is forgotten, and everything compared instead."""
         try:
-            if self._refusals < _PATIENCE:
-                report = self._collection.update(sorted(self._waiting), progress=self._progress)
-            else:
+            if self._everything or self._refusals >= _PATIENCE:
                 self._waiting.clear()
                 report = self._collection.index(progress=self._progress)
+            else:
+                report = self._collection.update(sorted(self._waiting), progress=self._progress)
         except StorageError as error:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._refusals else _TICK_MS / 1000
             self._refusals += 1
@@ -148,12 +174,13 @@ class Watcher:
             self._notice(f"{error}; trying again")
             return
         self._refusals = 0
+        self._everything = False
         self._waiting.clear()
         if report.changed or report.failed or report.unreadable:
             self._report(report)
 
     def _notified(self, folders: list[str], stop: threading.Event) -> Iterator[set[str]]:
-        """Changed paths, burst by burst, and an empty set every now and then."""
+        """As `_changes`, of folders, until one of them is deleted. Raises `_Broken`, or `_NoNotifications`."""
         from watchfiles import Change, watch
 
         if not folders:
@@ -169,13 +196,26 @@ class Watcher:
                 # That a folder's list of entries has changed says nothing: what came and went has changes of its own.
                 news = (path for kind, path in changes if kind != Change.modified or not os.path.isdir(path))
                 yield {_affected(path) for path in map(os.path.abspath, news) if not contains(own, path)}
-        except (OSError, RuntimeError) as error:  # what the notifier raises, as too many folders to watch
+                if any(kind == Change.deleted and path in folders for kind, path in changes):
+                    return  # made again, it may have the same number as before
+        except (FileNotFoundError, RuntimeError) as error:  # a root that has just gone; a name that is not UTF-8
+            raise _Broken(error) from error
+        except OSError as error:  # too many folders to watch
             raise _NoNotifications(error) from error
 
 
 def _affected(path: str) -> str:
     """What has to be looked at when a path has changed: rules about what to ignore concern their whole folder."""
     return str(Path(path).parent) if Path(path).name in IGNORE_FILES else path
+
+
+def _place(root: str) -> tuple[int, int] | None:
+    """Which folder a root is now, by the numbers of its device and of its own; None if it is none."""
+    try:
+        found = os.stat(root)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
 
 def _state(path: str) -> tuple[int, int] | None:

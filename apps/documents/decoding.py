@@ -6,6 +6,8 @@ import codecs
 import re
 from dataclasses import dataclass
 
+from edge.apps.documents.latin import likeliest
+
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -94,7 +96,8 @@ def _legacy(name: str) -> str | None:
 
 
 def _guess(data: bytes) -> str:
-    """The likeliest legacy encoding, judged by lines that are not plain ASCII."""
+    """The likeliest legacy encoding, judged by lines that are not plain ASCII. Of texts in Latin letters
+    charset-normalizer knows too little: it reads French, Portuguese and Swedish as cp1250."""
     from charset_normalizer import from_bytes
 
     sample, size = [], 0
@@ -104,5 +107,8 @@ def _guess(data: bytes) -> str:
             size += len(line)
             if size > _SAMPLE:
                 break
-    best = from_bytes(b"\n".join(sample)[:_SAMPLE], cp_isolation=list(_LEGACY)).best()
+    lines = b"\n".join(sample)[:_SAMPLE]
+    if (latin := likeliest(lines)) is not None:
+        return latin
+    best = from_bytes(lines, cp_isolation=list(_LEGACY)).best()
     return "cp1252" if best is None else best.encoding

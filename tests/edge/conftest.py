@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 from naive.window import WindowRig
 
+from edge.lanes import Lane
+
 
 @pytest.fixture
 def rigs() -> Iterator[list[WindowRig]]:
@@ -13,3 +15,10 @@ def rigs() -> Iterator[list[WindowRig]]:
     yield made
     for rig in made:
         rig.close()
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    """A link at full speed."""
+    with Lane() as made:
+        yield made

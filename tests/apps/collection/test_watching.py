@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,14 @@ class Watched:
         self._watcher = Watcher(
             collection, report=self.reports.append, notice=self.notices.append, quiet_ms=50, **options
         )
+        self.ticks = 0
+        self._changes, self._watcher._changes = self._watcher._changes, self._counted  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run)
+
+    def _counted(self, stop: threading.Event) -> Iterator[set[str]]:
+        for changed in self._changes(stop):
+            self.ticks += 1
+            yield changed
 
     def _run(self) -> None:
         try:
@@ -50,6 +58,11 @@ class Watched:
             assert self._error is None, self._error
             assert time.monotonic() < end, (self.names(), self.reports, self.notices)
             time.sleep(0.02)
+
+    def settle(self) -> None:
+        """Waits until the watcher has nothing to do and is notified again."""
+        seen = self.ticks
+        self.until(lambda: self.ticks > seen + 1 and not self._watcher._everything)
 
     def __enter__(self) -> Watched:
         self._thread.start()
@@ -197,6 +210,101 @@ def test_changes_that_cannot_be_taken_in_are_found_by_comparing_everything(
 def test_there_must_be_something_to_watch(collection: Collection) -> None:
     with pytest.raises(InputError, match="no folder to watch"):
         Watcher(collection, report=print).run(threading.Event())
+
+
+def made_anew(watched: Watched, path: Path) -> None:
+    """Makes a root that is not there, with a file deep in it, and puts another one beside it when the first is in."""
+    (path / "deep").mkdir(parents=True)
+    (path / "deep" / "first.txt").write_text("The first file.")
+    watched.until(lambda: "first.txt" in watched.names())
+    watched.settle()
+    (path / "deep" / "second.txt").write_text("The second file.")
+    watched.until(lambda: "second.txt" in watched.names())
+
+
+@pytest.mark.parametrize("renamed", [".", "kitchen"])
+def test_a_root_that_is_renamed_away_and_made_again_is_watched(
+    collection: Collection, small: Any, renamed: str
+) -> None:
+    """By its own name, or by that of a folder above it, of which nobody is notified."""
+    root = small.path / "kitchen"
+    collection.index(root)
+    with Watched(collection) as watched:
+        (small.path / renamed).rename(small.path.with_name("elsewhere"))
+        made_anew(watched, root)
+        assert watched.names() == {"first.txt", "second.txt"}
+    assert watched.notices == []
+
+
+def test_a_root_that_is_deleted_and_made_again_is_watched(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    with Watched(collection) as watched:
+        shutil.rmtree(small.path)
+        made_anew(watched, small.path)
+        assert watched.names() == {"first.txt", "second.txt"}
+
+
+def test_a_root_that_is_missing_at_first_is_waited_for(collection: Collection, small: Any) -> None:
+    collection.index(small.path)
+    shutil.rmtree(small.path)
+    with Watched(collection) as watched:
+        assert watched.reports[0].missing == (str(small.path),)
+        made_anew(watched, small.path)
+
+
+def test_a_comparison_of_everything_waits_for_another_writer(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.index(small.path)
+    with Watched(collection) as watched:
+        index, refusals = Collection.index, iter([True])
+
+        def busy(self: Collection, *roots: Any, **options: Any) -> IndexReport:
+            if next(refusals, False):
+                raise StorageError("another process has been changing the collection")
+            return index(self, *roots, **options)
+
+        monkeypatch.setattr(Collection, "index", busy)
+        small.path.rename(small.path.with_name("elsewhere"))
+        made_anew(watched, small.path)
+    assert len(watched.notices) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are valid Unicode here")
+def test_a_name_that_is_not_utf8_does_not_end_notifications(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.index(small.path)
+    with Watched(collection) as watched:
+        for name in (b"\xff.txt", b"\xfe.txt", b"\xfd.txt"):
+            said = len(watched.notices)
+            Path(os.fsdecode(os.path.join(os.fsencode(small.path), name))).write_text("Its name is not UTF-8.")
+            watched.until(lambda said=said: len(watched.notices) > said)  # type: ignore[misc]
+            watched.settle()
+        with no_rebuild(monkeypatch) as looked:
+            (small.path / "new.txt").write_text("A new file.")
+            watched.until(lambda: "new.txt" in watched.names())
+    assert looked == [[str(small.path / "new.txt")]]
+    assert all("comparing everything and watching on" in notice for notice in watched.notices)
+
+
+def test_notifications_that_break_again_and_again_are_given_up(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*paths: str, **options: Any) -> Any:
+        raise RuntimeError("Unable to decode path")
+        yield
+
+    monkeypatch.setattr("watchfiles.watch", broken)
+    collection.index(small.path)
+    with Watched(collection, poll_seconds=0.05) as watched:
+        assert [("watching on" in notice, "again and again" in notice) for notice in watched.notices] == [
+            (True, False),
+            (True, False),
+            (False, True),
+        ]
+        (small.path / "new.txt").write_text("A new file.")
+        watched.until(lambda: "new.txt" in watched.names())
 
 
 def test_a_folder_and_a_file_in_it_may_change_together(collection: Collection, small: Any) -> None:
