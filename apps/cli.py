@@ -44,6 +44,7 @@ def edge() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
+    _open_closed_streams()
     output = sys.stdout
     if isinstance(output, io.TextIOWrapper):
         output.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
@@ -72,10 +73,37 @@ def main(arguments: list[str] | None = None) -> None:
         code = 0
     except OSError as error:
         _discard_output()
-        what = f"{error.filename} cannot be used" if error.filename else "the output cannot be written"
-        click.echo(f"edge: {what}: {error.strerror or error}", err=True)
+        click.echo(f"edge: {_what_failed(error)}: {error.strerror or error}", err=True)
         code = 2
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Puts the null device in the place of standard streams that the caller closed (`edge index . >&-`).
+
+    Who closes the output wants none, as a reader who goes away: that is no error. Without this, the next file that is
+    opened would get the free descriptor, and whatever a library prints would be written into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each takes the lowest that is free: its own
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
+
+
+def _what_failed(error: OSError) -> str:
+    """What could not be done; where the system names no file, it was writing the output or asking where we are."""
+    if error.filename:
+        return f"{error.filename} cannot be used"
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return "the working directory does not exist any more"
+    return "the output cannot be written"
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _discard_output() -> None:

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ import psutil
 
 from edge.config import Config, format_size
 from edge.errors import EdgeError
+from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
 
 _LIBRARIES = {
@@ -27,14 +29,19 @@ _LIBRARIES = {
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> int:
-    """Check libraries, models, memory and disk; exit code 2 if ranking cannot work here."""
+    """Check libraries, models, settings, memory and disk.
+
+    The exit code is 2 if ranking cannot work here, or a setting names what cannot be used.
+    """
     config = Config.load()
     memory = psutil.virtual_memory()
-    models = {name: _model(name, config) for name in (DEFAULT_RERANKER, DEFAULT_EMBEDDER)}
     libraries = {name: _version(name) for name in _LIBRARIES}
-    scratch = config.scratch_path
-    while not scratch.exists():
-        scratch = scratch.parent
+    runtimes = sorted(entry.name for entry in entry_points(group="edge.runtimes") if _usable(entry.name))
+    models: dict[str, dict[str, str]] = {
+        "reranker": _model(config.reranker or DEFAULT_RERANKER, "reranker", config),
+        "embedder": _model(config.embedder or DEFAULT_EMBEDDER, "embedder", config),
+    }
+    place = _existing(config.scratch_path)
     report: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -42,18 +49,28 @@ def doctor(as_json: bool) -> int:
         "memory_total": memory.total,
         "memory_available": memory.available,
         "memory_limit": config.memory,
-        "scratch_free": shutil.disk_usage(scratch).free,
+        "scratch_dir": str(config.scratch_path),
+        "scratch_free": shutil.disk_usage(place).free,
         "models_dir": str(models_dir(config.models_dir or None)),
         "libraries": libraries,
-        "runtimes": sorted(entry.name for entry in entry_points(group="edge.runtimes") if _usable(entry.name)),
+        "runtimes": runtimes,
         "models": models,
     }
-    broken = [name for name, extra in _LIBRARIES.items() if not extra and libraries[name] is None]
+    problems = [f"{name} is not installed" for name, extra in _LIBRARIES.items() if not extra and not libraries[name]]
+    if config.runtime not in runtimes:
+        problems.append(f"the runtime {config.runtime!r} cannot be used here; usable: {', '.join(runtimes)}")
+    # Ranking needs no embedder, and the default one is fetched when it is wanted.
+    needed = ("reranker", "embedder") if config.embedder else ("reranker",)
+    faulty = [(kind, models[kind]["name"]) for kind in needed if models[kind]["state"] != "ok"]
+    problems += [f"the {kind} {name!r} cannot be used" for kind, name in faulty]
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        problems.append(f"{config.scratch_path} cannot hold hidden states: {place} is no folder that can be written")
+    report["problems"] = problems
     if as_json:
         click.echo(json.dumps(report))
     else:
         _print(report)
-    return 2 if broken or models[DEFAULT_RERANKER] != "ok" else 0
+    return 2 if problems else 0
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -66,8 +83,10 @@ def _print(report: dict[str, Any]) -> None:
         extra = _LIBRARIES[name]
         missing = f"not installed (pip install 'edge-rag[{extra}]')" if extra else "MISSING: pip install edge-rag"
         click.echo(f"{name:20} {found or missing}")
-    for name, state in report["models"].items():
-        click.echo(f"{name:28} {state}")
+    for model in report["models"].values():
+        click.echo(f"{model['name']:28} {model['state']}")
+    for problem in report["problems"]:
+        click.echo(f"PROBLEM      {problem}")
 
 
 def _version(name: str) -> str | None:
@@ -82,9 +101,17 @@ def _usable(runtime: str) -> bool:
     return needs is None or importlib.util.find_spec(needs) is not None
 
 
-def _model(name: str, config: Config) -> str:
+def _model(name: str, kind: Kind, config: Config) -> dict[str, str]:
     try:
-        resolve(name, directory=config.models_dir or None).close()
+        resolve(name, kind=kind, directory=config.models_dir or None).close()
     except EdgeError as error:
-        return "missing: " + str(error).rsplit("; ", 1)[-1]
-    return "ok"
+        return {"name": name, "state": str(error)}
+    return {"name": name, "state": "ok"}
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    place = folder.absolute()
+    while not os.path.exists(place):  # unlike pathlib's, it takes what may not be looked at as absent
+        place = place.parent
+    return place

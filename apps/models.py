@@ -11,7 +11,7 @@ import click
 
 from edge.apps.options import configure, engine_options
 from edge.config import format_size
-from edge.errors import InputError
+from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import KNOWN, installed, models_dir, resolve
@@ -73,25 +73,22 @@ def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> Non
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_models(as_json: bool) -> None:
     """List installed models, and the known ones that can be pulled."""
-    rows: list[dict[str, Any]] = []
-    for name, path in installed(configure().models_dir or None):
-        with PackedModel.open(path) as model:
-            precision = model.spec.layer.precision
-            rows.append(
-                {"name": name, "kind": model.kind, "precision": precision, "bytes": model.nbytes, "path": str(path)}
-            )
-    present = {row["name"] for row in rows}
+    found = [_row(name, path) for name, path in installed(configure().models_dir or None)]
+    rows, damaged = ([row for row in found if ("error" in row) is wrong] for wrong in (False, True))
+    present = {row["name"] for row in found}
     missing = [
         {"name": name, "kind": known.kind, "source": known.source, "licence": known.licence}
         for name, known in KNOWN.items()
         if name not in present and known.source != "bundled"
     ]
     if as_json:
-        click.echo(json.dumps({"installed": rows, "available": missing}))
+        click.echo(json.dumps({"installed": rows, "damaged": damaged, "available": missing}))
         return
     for row in rows:
         size = format_size(row["bytes"])
         click.echo(f"{row['name']:28} {row['kind']:9} {row['precision']:5} {size:>8}  {row['path']}")
+    for row in damaged:
+        click.echo(f"{row['name']:28} damaged: {row['error']}")
     for entry in missing:
         click.echo(f"{entry['name']:28} {entry['kind']:9} not here: edge models pull {entry['name']}")
 
@@ -105,7 +102,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     with resolve(model, directory=configure().models_dir or None) as packed:
         if verify:
             packed.verify()
-        calibration = Calibration.load(packed.path, packed.fingerprint)
+        calibration, damage = _calibration(packed)
         spec = packed.spec
         facts: dict[str, Any] = {
             "name": packed.name,
@@ -127,6 +124,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     if as_json:
         rows = [{name: getattr(p, name) for name in p.__dataclass_fields__} for p in points]
         facts["calibration"] = None if calibration is None else {"lens_layers": calibration.lens_layers, "points": rows}
+        facts["calibration_damage"] = damage
         click.echo(json.dumps(facts))
         return
     for name, value in facts.items():
@@ -134,6 +132,8 @@ def show(model: str, verify: bool, as_json: bool) -> None:
         click.echo(f"{name:13} {shown if not isinstance(shown, int) else f'{shown:,}'}")
     if calibration is not None:
         _print_points(calibration)
+    if damage is not None:
+        click.echo(f"{'calibration':13} damaged: {damage}")
     if verify:
         click.echo("every checksum is right")
 
@@ -175,6 +175,24 @@ def calibrate(
     _print_points(found)
 
 
+def _row(name: str, path: Path) -> dict[str, Any]:
+    """What a list says of a model: of one that cannot be opened, its name, its place and the error."""
+    try:
+        with PackedModel.open(path) as model:
+            precision = model.spec.layer.precision
+            return {"name": name, "kind": model.kind, "precision": precision, "bytes": model.nbytes, "path": str(path)}
+    except EdgeError as error:
+        return {"name": name, "path": str(path), "error": str(error)}
+
+
+def _calibration(packed: PackedModel) -> tuple[Calibration | None, str | None]:
+    """A model's calibration, and what is wrong with it if it cannot be read."""
+    try:
+        return Calibration.load(packed.path, packed.fingerprint), None
+    except CorruptBlock as error:
+        return None, str(error)
+
+
 def _examples(path: Path) -> list[Any]:
     from edge.runtimes.calibration import Example
 
@@ -194,7 +212,7 @@ def _examples(path: Path) -> list[Any]:
             retrieved = scores is None or [float(score) for score in scores]
             domain = str(value.get("domain", ""))
             examples.append(Example(str(value["query"]), docs, chosen, retrieved, domain))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f'{path}, line {number}: needs "query" and "docs" ({error})') from None
     return examples
 

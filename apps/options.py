@@ -1,29 +1,40 @@
-"""Options that several verbs share, what they are turned into, and how texts are read."""
+"""Options that several verbs share, and what they are turned into."""
 
 from __future__ import annotations
 
-import json
-import sys
+import errno
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from edge.config import Config, format_size
-from edge.errors import InputError
+from edge.errors import StorageError
 from edge.runtimes.stats import RunStats
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text to rank or embed, with the id it came with."""
+class OutputFile(click.Path):
+    """The path of a file that a verb writes when all is computed: one that cannot be written is refused before."""
 
-    text: str
-    id: str | None
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, readable=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path.
+
+        Raises:
+            StorageError: its folder does not exist, or it cannot be written there.
+        """
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            raise StorageError(f"{path} cannot be written: there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise StorageError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
+        return path
 
 
 def engine_options(command: Command) -> Command:
@@ -52,7 +63,7 @@ def text_options(command: Command) -> Command:
 def report_options(command: Command) -> Command:
     """`--json`, `--stats`, `--trace`."""
     for option in (
-        click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a Perfetto trace here."),
+        click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here."),
         click.option("--stats", is_flag=True, help="Print memory, time and cache figures to stderr."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ):
@@ -74,34 +85,6 @@ def configure(**flags: Any) -> Config:
     return Config.load(flags=flags)
 
 
-def read_documents(source: str) -> list[Document]:
-    """Texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and optional `id`.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, or a JSON line has no text; the message has the line.
-    """
-    name = "stdin" if source == "-" else source
-    try:
-        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror}") from error
-    documents: list[Document] = []
-    lines: bool | None = None
-    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-        try:
-            line = raw.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{name}, line {number}: not valid UTF-8 (byte {error.start})") from None
-        if not line:
-            continue
-        if lines is None:  # the first line tells which of the two formats it is
-            lines = _is_record(line)
-        documents.append(_record(line, name, number) if lines else Document(line, None))
-    if not documents:
-        raise InputError(f"{name} holds no text")
-    return documents
-
-
 def print_stats(stats: dict[str, Any]) -> None:
     """The figures of a pass, a line each, on stderr."""
     run = RunStats(**{name: stats[name] for name in RunStats.__dataclass_fields__})
@@ -119,22 +102,3 @@ def print_stats(stats: dict[str, Any]) -> None:
         f"rows     {run.row_hits / lookups:.0%} of {lookups:,} embedding rows were cached",
     ):
         click.echo(line, err=True)
-
-
-def _is_record(line: str) -> bool:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and "text" in value
-
-
-def _record(line: str, name: str, number: int) -> Document:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{name}, line {number}: not valid JSON ({error})") from None
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        raise InputError(f'{name}, line {number}: a JSON line needs a "text" that is a string')
-    found = value.get("id", value.get("_id"))
-    return Document(value["text"], None if found is None else str(found))

@@ -11,14 +11,14 @@ import click
 
 from edge.apps.evolution import check_picture, plot_scores
 from edge.apps.options import (
-    Document,
+    OutputFile,
     configure,
     engine_options,
     print_stats,
-    read_documents,
     report_options,
     text_options,
 )
+from edge.apps.texts import Document, read_documents
 from edge.resident import ResidentWatch
 from edge.runtimes.reranker import Ranking, Reranker
 from edge.trace import Trace
@@ -33,9 +33,7 @@ from edge.trace import Trace
     "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
 )
 @click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw each candidate's score by layer here."
-)
+@click.option("--plot", type=OutputFile(), help="Draw each candidate's score by layer here.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
 @text_options
 @engine_options
@@ -63,7 +61,7 @@ def rerank(
     if plot is not None:
         check_picture(plot)
     with ResidentWatch() as watch:
-        documents = read_documents(docs)
+        documents = read_documents(docs, config.memory)
         recorder = Trace(events=trace is not None)
         with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
             texts = [d.text for d in documents]
@@ -72,21 +70,27 @@ def rerank(
             )
         watch.sample()
         figures = replace(ranking.stats, peak_resident=watch.high_water).to_json()
-    if trace is not None:
-        recorder.write(trace)
-    if plot is not None:
-        plot_scores(ranking, texts, plot)
-    if as_json:
-        click.echo(json.dumps(_document(ranking, documents, figures, explain), ensure_ascii=False))
-        return
+    try:
+        if trace is not None:
+            recorder.write(trace)
+        if plot is not None:
+            plot_scores(ranking, texts, plot)
+    finally:  # a ranking is not lost where its trace or its picture cannot be written
+        if as_json:
+            click.echo(json.dumps(_document(ranking, documents, figures, explain), ensure_ascii=False))
+        else:
+            _print_results(ranking, documents, explain)
+            if stats:
+                print_stats(figures)
+
+
+def _print_results(ranking: Ranking, documents: list[Document], explain: bool) -> None:
     if explain:
         _print_layers(ranking, len(documents))
     for place, result in enumerate(ranking.results, 1):
         name = documents[result.index].id
         label = f"[{name}] " if name is not None else ""
         click.echo(f"{place:3d}  {result.score:.4f}  {label}{result.text}")
-    if stats:
-        print_stats(figures)
 
 
 def _document(ranking: Ranking, documents: list[Document], stats: dict[str, Any], explain: bool) -> dict[str, Any]:

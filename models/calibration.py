@@ -128,9 +128,9 @@ class Calibration:
             if any(not math.isfinite(p.threshold) for p in points):
                 points = tuple(p for p in points if math.isfinite(p.threshold))
             return cls(**document, points=points, lens=lens)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptBlock(
-                f"{path} cannot be read ({error}); calibrate again with `edge models calibrate`"
+                f"{path} cannot be read ({error}); remove the file and calibrate again with `edge models calibrate`"
             ) from error
 
 

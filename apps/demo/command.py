@@ -47,7 +47,9 @@ def demo(question: str | None, memory: str | None, runtime: str | None, threads:
     """Rank the passages that come with edge-rag by meaning, for QUESTION or for three prepared ones."""
     config = configure(memory=memory or _DEMO_MEMORY, runtime=runtime, threads=threads)
     passages = [Passage(**row) for row in _rows("passages.jsonl")]
-    questions = [question] if question else [row["question"] for row in _rows("questions.jsonl")[:_QUESTIONS]]
+    questions = (
+        [question] if question is not None else [row["question"] for row in _rows("questions.jsonl")[:_QUESTIONS]]
+    )
     with ResidentWatch() as watch:
         started = perf_counter()
         with Reranker(config=config) as reranker:

@@ -1,0 +1,71 @@
+"""`edge doctor` finds what would keep ranking from working."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps import doctor
+
+Verb = Callable[..., Any]
+
+
+def test_all_is_well(edge_verb: Verb, tmp_path: Path) -> None:
+    ended = edge_verb("doctor", "--json")
+    report = json.loads(ended.out)
+    assert (ended.code, report["problems"]) == (0, [])
+    assert report["models"] == {
+        "reranker": {"name": "tiny", "state": "ok"},
+        "embedder": {"name": "tiny-embedder", "state": "ok"},
+    }
+    assert not (tmp_path / "scratch").exists(), "looking creates nothing"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("EDGE_RUNTIME", "zzz", "runtime 'zzz' cannot be used here; usable: "),
+        ("EDGE_RERANKER", "zzz", "reranker 'zzz' cannot be used"),
+        ("EDGE_RERANKER", "tiny-embedder", "reranker 'tiny-embedder' cannot be used"),
+        ("EDGE_EMBEDDER", "yyy", "embedder 'yyy' cannot be used"),
+        ("EDGE_SCRATCH_DIR", "file/x", "file is no folder that can be written"),
+        ("EDGE_SCRATCH_DIR", "file", "file is no folder that can be written"),
+    ],
+)
+def test_a_setting_that_cannot_work(edge_verb: Verb, tmp_path: Path, setting: str, value: str, says: str) -> None:
+    (tmp_path / "file").touch(0o755)
+    ended = edge_verb("doctor", "--json", **{setting: value})
+    (problem,) = json.loads(ended.out)["problems"]
+    assert says in problem
+    assert ended.code == 2
+    shown = edge_verb("doctor", **{setting: value})
+    assert f"PROBLEM      {problem}\n" in shown.out
+    assert shown.code == 2
+
+
+def test_the_state_of_a_model_says_why(edge_verb: Verb) -> None:
+    assert "there is no model 'zzz'" in edge_verb("doctor", EDGE_RERANKER="zzz").out
+
+
+def test_a_runtime_whose_library_is_missing_is_not_usable(edge_verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    ended = edge_verb("doctor", "--json", EDGE_RUNTIME="onnx")
+    assert "the runtime 'onnx' cannot be used here" in json.loads(ended.out)["problems"][0]
+    assert ended.code == 2
+
+
+def test_the_default_embedder_may_be_absent(edge_verb: Verb, tmp_path: Path) -> None:
+    ended = edge_verb("doctor", "--json", EDGE_RERANKER="", EDGE_EMBEDDER="", EDGE_MODELS_DIR=str(tmp_path))
+    assert "edge models pull" in json.loads(ended.out)["models"]["embedder"]["state"]
+    assert ended.code == 0
+
+
+def test_a_folder_that_may_not_be_written(edge_verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
+    ended = edge_verb("doctor", "--json")
+    assert f"{tmp_path} is no folder that can be written" in json.loads(ended.out)["problems"][0]
+    assert ended.code == 2

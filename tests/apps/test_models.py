@@ -1,0 +1,67 @@
+"""`edge models` goes on where one model is damaged, and says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Verb = Callable[..., Any]
+
+
+@pytest.fixture
+def models(tiny_models: Path, tmp_path: Path) -> Path:
+    """A models directory that may be changed."""
+    return Path(shutil.copytree(tiny_models, tmp_path / "models"))
+
+
+def damage(folder: Path, how: str) -> None:
+    if how == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    else:
+        (folder / "edge.json").write_text(how, encoding="utf-8")
+
+
+@pytest.mark.parametrize("how", ["{}", "[", "[]", "[" * 100_000, "\x00", "no tokenizer"])
+def test_a_damaged_model_is_listed_as_such(edge_verb: Verb, models: Path, how: str) -> None:
+    shutil.copytree(models / "tiny", models / "all-MiniLM-L6-v2")
+    damage(models / "all-MiniLM-L6-v2", how)
+    ended = edge_verb("models", "list", "--json", EDGE_MODELS_DIR=str(models))
+    document = json.loads(ended.out)
+    assert ended.code == 0
+    assert {"tiny", "tiny-embedder"} <= {row["name"] for row in document["installed"]}
+    (row,) = document["damaged"]
+    assert (row["name"], row["path"]) == ("all-MiniLM-L6-v2", str(models / "all-MiniLM-L6-v2"))
+    assert "all-MiniLM-L6-v2" not in {row["name"] for row in (*document["installed"], *document["available"])}
+    shown = edge_verb("models", "list", EDGE_MODELS_DIR=str(models))
+    assert shown.code == 0
+    assert f"all-MiniLM-L6-v2             damaged: {row['error']}\n" in shown.out
+    assert "\ntiny  " in shown.out
+
+
+@pytest.mark.parametrize("content", ["{}", "{", "[" * 100_000, "7"])
+def test_a_model_is_described_though_its_calibration_is_damaged(edge_verb: Verb, models: Path, content: str) -> None:
+    (models / "tiny" / "calibration.json").write_text(content, encoding="utf-8")
+    shown = edge_verb("models", "show", "tiny", EDGE_MODELS_DIR=str(models))
+    assert shown.code == 0
+    assert "architecture  bert" in shown.out
+    assert "calibration   damaged: " in shown.out
+    facts = json.loads(edge_verb("models", "show", "tiny", "--json", EDGE_MODELS_DIR=str(models)).out)
+    assert facts["calibration"] is None
+    assert "calibration.json cannot be read" in facts["calibration_damage"]
+
+
+def test_a_model_without_calibration_has_no_damaged_one(edge_verb: Verb) -> None:
+    assert "damaged" not in edge_verb("models", "show", "tiny").out
+    assert json.loads(edge_verb("models", "show", "tiny", "--json").out)["calibration_damage"] is None
+
+
+def test_a_deeply_nested_query_is_refused(edge_verb: Verb, tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text("[" * 100_000, encoding="utf-8")
+    ended = edge_verb("models", "calibrate", "tiny", "--queries", "queries.jsonl")
+    assert 'queries.jsonl, line 1: needs "query" and "docs"' in ended.err
+    assert ended.code == 2

@@ -1,0 +1,113 @@
+"""Texts of a file: the lines are those of its bytes, and no more is in memory than the texts and one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.apps.texts import Document, _record, read_documents
+from edge.errors import BudgetExceeded, InputError
+from edge.resident import ResidentWatch, anonymous_resident
+
+PLENTY = 10**12
+PIECES = [
+    b"\r", b"\n", b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\xff", b"\xe2\x82", b"\x80", b"\xed\xa0\x80", b" ", b"\t",
+    b"\x0b", b"\x1c", b"\x00", "\x85".encode(), "\u2028".encode(), b"a", "é€😀".encode(),
+    b'{"text": "x"}', b'{"text": "y", "id": 3}', b'{"id": 3}', b"{", b"[" * 5000,
+]  # fmt: skip
+
+
+def at_once(data: bytes, name: str) -> list[Document]:
+    """Slow twin of `read_documents`, with the whole file in memory."""
+    documents: list[Document] = []
+    records: bool | None = None
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
+        try:
+            line = raw.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name}, line {number}: not valid UTF-8 (byte {error.start})") from None
+        if line:
+            if records is None:
+                try:
+                    _record(line, name, number)
+                    records = True
+                except InputError:
+                    records = False
+            documents.append(_record(line, name, number) if records else Document(line, None))
+    if not documents:
+        raise InputError(f"{name} holds no text")
+    return documents
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=12))
+def test_lines_are_those_of_the_bytes(tmp_path: Path, pieces: list[bytes]) -> None:
+    path = tmp_path / "docs"
+    path.write_bytes(b"".join(pieces))
+
+    def outcome(read: Callable[[], list[Document]]) -> list[Document] | str:
+        try:
+            return read()
+        except InputError as error:
+            return str(error)
+
+    expected = outcome(lambda: at_once(path.read_bytes(), str(path)))
+    assert outcome(lambda: read_documents(str(path), PLENTY)) == expected
+
+
+def test_a_deeply_nested_line_is_a_text_or_no_record(tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    path = tmp_path / "docs"
+    path.write_text(f"{deep}\nhello\n", encoding="utf-8")
+    assert [document.text for document in read_documents(str(path), PLENTY)] == [deep, "hello"]
+    path.write_text('{"text": "a"}\n' + deep, encoding="utf-8")
+    with pytest.raises(InputError, match="line 2: not valid JSON"):
+        read_documents(str(path), PLENTY)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere freed memory need not go back to the system")
+@pytest.mark.parametrize("ending", [b"\n", b"\r"])
+def test_a_large_file_is_in_memory_once(tmp_path: Path, ending: bytes) -> None:
+    path = tmp_path / "docs"
+    path.write_bytes((b"x" * 500_000 + ending) * 60)
+    held = anonymous_resident()
+    with ResidentWatch(interval=0.0005) as watch:
+        documents = read_documents(str(path), held + 40_000_000)
+    assert len(documents) == 60
+    assert watch.high_water - held < 36_000_000
+
+
+@pytest.mark.parametrize(("line", "lines", "at"), [(500_000, 60, "line 3[3-9]"), (30_000_000, 1, "line 1 ")])
+def test_texts_that_pass_the_limit_are_refused_before_they_do(tmp_path: Path, line: int, lines: int, at: str) -> None:
+    path = tmp_path / "docs"
+    path.write_bytes((b"x" * line + b"\n") * lines)
+    held = anonymous_resident()
+    with (
+        ResidentWatch(interval=0.0005) as watch,
+        pytest.raises(BudgetExceeded, match=rf"up to {at}.* the memory limit is .*; give fewer") as refused,
+    ):
+        read_documents(str(path), held + 20_000_000)
+    assert refused.value.owner == "texts"
+    assert refused.value.asked > refused.value.free
+    assert watch.high_water < held + 22_000_000
+
+
+def test_many_short_texts_count_with_what_holds_them(tmp_path: Path) -> None:
+    path = tmp_path / "docs"
+    path.write_bytes(b"x\n" * 100_000)
+    with pytest.raises(BudgetExceeded, match="texts up to line"):
+        read_documents(str(path), anonymous_resident() + 8_000_000)
+
+
+def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> None:
+    path = tmp_path / "docs"
+    path.write_text("a\nb\n", encoding="utf-8")
+    assert len(read_documents(str(path), 1_000_000)) == 2
+    path.write_bytes(b"x" * 1_100_000)
+    with pytest.raises(BudgetExceeded, match="line 1 "):
+        read_documents(str(path), 1_000_000)
