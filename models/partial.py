@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 VOCABULARY = "vocabulary.npz"
 _WORTHWHILE = 60_000
-_MOST_WORDS = 30_000
+_MOST_CHARS = 400_000
+_CHARS_PER_WORD = 8
+"""A word held costs as much as so many characters, besides its own."""
+
+_SLICE = 1024
+"""Characters of words whose substrings are looked up together: some 16 times as many, of 270 bytes each."""
 
 
 def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
@@ -74,6 +79,7 @@ class PartialTokenizer:
     Attributes:
         tokenizer: the tokenizer of those pieces; its ids are positions in `ids`.
         ids: the vocabulary's own id of each piece held.
+        longest: characters of the vocabulary's longest piece.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,28 +92,30 @@ class PartialTokenizer:
         tables = self._tables("skeleton", "always", "longest")
         self._skeleton: dict[str, Any] = json.loads(tables["skeleton"].tobytes())
         self._always = tables["always"]
-        self._longest = int(tables["longest"])
+        self.longest = int(tables["longest"])
         contents = [re.escape(token["content"]) for token in self._skeleton["added_tokens"]]
         self._added = re.compile("|".join(sorted(contents, key=len, reverse=True)))
         self._unknown = int(self._skeleton["model"]["unk_id"])
         self._forget()
 
     def provide(self, texts: Iterable[str]) -> None:
-        """Takes in the pieces that `texts` can use. A tokenizer of too many words starts anew from these."""
+        """Takes in the pieces that `texts` can use. A tokenizer of too many characters starts anew from these."""
         words = self._words_of(texts)
         new = words - self._words
         if not new:
             return
-        if len(self._words) + len(new) > _MOST_WORDS:
+        if self._held + _size(new) > _MOST_CHARS:
             self._forget()
             new = words
         found = np.union1d(self.ids, self._find(new))
         self._words |= new
+        self._held += _size(new)
         if len(found) > len(self.ids):
             self._rebuild(found.astype(np.int32))
 
     def _forget(self) -> None:
         self._words: set[str] = set()
+        self._held = 0
         self._rebuild(self._always)
 
     def _rebuild(self, ids: npt.NDArray[np.int32]) -> None:
@@ -135,28 +143,55 @@ class PartialTokenizer:
         return words
 
     def _find(self, words: Iterable[str]) -> npt.NDArray[np.int32]:
-        substrings = {
-            word[start:end]
-            for word in words
-            for start in range(len(word))
-            for end in range(start + 1, min(start + self._longest, len(word)) + 1)
-        }
-        encoded = [substring.encode() for substring in substrings]
-        crcs = np.array([zlib.crc32(substring) for substring in encoded], np.uint32)
         tables = self._tables("crc", "order", "ends", "text")
-        first = np.searchsorted(tables["crc"], crcs, "left")
-        last = np.searchsorted(tables["crc"], crcs, "right")
-        found = [
-            candidate
-            for n in np.flatnonzero(last > first).tolist()
-            for candidate in tables["order"][first[n] : last[n]].tolist()
-            # Different pieces may share a checksum: the text decides.
-            if _bytes(tables, candidate) == encoded[n]
-        ]
-        return np.array(found, np.int32)
+        found: set[int] = set()
+        for parts in _slices(words, self.longest):
+            found |= _found(tables, parts, self.longest)
+        return np.array(sorted(found), np.int32)
 
     def _tables(self, *names: str) -> dict[str, npt.NDArray[Any]]:
         return read_tables(self._path, names)
+
+
+def _size(words: Iterable[str]) -> int:
+    return sum(len(word) + _CHARS_PER_WORD for word in words)
+
+
+def _slices(words: Iterable[str], longest: int) -> Iterator[list[str]]:
+    """Words of about `_SLICE` characters at a time; of a longer word, parts that share all but one character of a
+    piece, so that every piece is in one of them."""
+    parts: list[str] = []
+    size = 0
+    for word in words:
+        for start in range(0, max(1, len(word) - longest + 1), _SLICE):
+            part = word[start : start + _SLICE + longest - 1]
+            parts.append(part)
+            size += len(part)
+            if size >= _SLICE:
+                yield parts
+                parts, size = [], 0
+    yield parts
+
+
+def _found(tables: dict[str, npt.NDArray[Any]], words: Iterable[str], longest: int) -> set[int]:
+    """The pieces that are substrings of `words`, as positions in the vocabulary."""
+    substrings = {
+        word[start:end]
+        for word in words
+        for start in range(len(word))
+        for end in range(start + 1, min(start + longest, len(word)) + 1)
+    }
+    encoded = [substring.encode() for substring in substrings]
+    crcs = np.array([zlib.crc32(substring) for substring in encoded], np.uint32)
+    first = np.searchsorted(tables["crc"], crcs, "left")
+    last = np.searchsorted(tables["crc"], crcs, "right")
+    return {
+        candidate
+        for n in np.flatnonzero(last > first).tolist()
+        for candidate in tables["order"][first[n] : last[n]].tolist()
+        # Different pieces may share a checksum: the text decides.
+        if _bytes(tables, candidate) == encoded[n]
+    }
 
 
 def read_tables(path: Path, names: Iterable[str] | None = None) -> dict[str, npt.NDArray[Any]]:

@@ -6,35 +6,40 @@ Ids equal those of the model's own use in Hugging Face transformers: for encoder
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import CorruptBlock, InputError, ModelError, StorageError
+from edge.budget import Lease, MemoryBudget
+from edge.errors import InputError
 from edge.models.clipping import Clip
-from edge.models.partial import VOCABULARY, PartialTokenizer
-from edge.models.spec import Architecture, ModelSpec
+from edge.models.spec import ModelSpec
+from edge.models.tables import Tables
 from edge.models.tokens import Ids, TokenBatch
-from edge.resident import anonymous_resident, trim_heap
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+_GROUP_NBYTES = 6 << 20
+"""Texts are handed to the tokenizer in groups that take so much memory: what a group needs is never leased, an engine's
+headroom is there for it. A single text that needs more is leased."""
 
-_BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 260, "xlm-roberta": 900, "qwen3": 330}
-"""Memory of a loaded tokenizer by token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
-byte-level BPE)."""
-_PARTIAL_NBYTES = 16 << 20
-"""Memory of a partial tokenizer: what it holds after a few requests, and the tables it reads to find new pieces."""
+_ASCII, _WIDE, _LIGATURES = 450, 1100, 3100
+"""Bytes of memory per character of a text while it is encoded, measured with tokenizers 0.23: at most, of ASCII text (a
+token per character), of others (squared kana), of texts with the ligature that NFKC makes 18 characters of."""
 
-_GROUP_CHARS = 128 << 10
-"""Texts are handed to the tokenizer in groups of this many characters: an encoding takes some 150 bytes per token."""
+_PER_TEXT = 1500
+"""Bytes of memory per text, besides: the library's encoding, arrays, objects."""
+
+_LIGATURE = "\ufdfa"
+
+_BLOCK = 1024
+"""Sequences that are held one by one before they are joined."""
+
+_CHECKED = 1 << 16
+"""Characters of a text that are looked at together."""
+
+_UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +64,31 @@ class PairTokenizer:
     use are loaded (`PartialTokenizer`): the ids are the same.
     """
 
-    def __init__(self, path: str | Path, spec: ModelSpec, *, sha256: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path, spec: ModelSpec, *, sha256: str | None = None, budget: MemoryBudget | None = None
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             path: tokenizer.json.
             sha256: what the file must have; not checked if None.
+            budget: what encoding takes for a moment is reserved in it, but for what one group of texts needs.
         """
         self.path = Path(path)
         self.spec = spec
-        self._sha256 = sha256
-        self._tokenizer: Tokenizer | None = None
-        self._partial: PartialTokenizer | None = None
+        self._tables = Tables(self.path, spec, sha256)
+        self._budget = MemoryBudget(_UNLIMITED, part=True) if budget is None else budget
         self._frames: dict[bool, _Frame] = {}
-        self._measured = 0
 
     @property
     def loaded(self) -> bool:
         """Whether the tables are in memory."""
-        return self._tokenizer is not None or self._partial is not None
+        return self._tables.loaded
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory the tables take while loaded: measured at the last load, estimated before the first; of a
-        partial tokenizer, what it may grow to."""
-        if self._table.is_file():
-            return _PARTIAL_NBYTES
-        return self._measured or self.spec.vocab * _BYTES_PER_TOKEN[self.spec.architecture]
+        """Bytes of memory the tables take, see `Tables.nbytes`."""
+        return self._tables.nbytes
 
     def load(self) -> None:
         """Loads the tables, if they are not loaded.
@@ -94,18 +97,11 @@ class PairTokenizer:
             CorruptBlock: the file does not match its sha256.
             ModelError: it is no tokenizer.
         """
-        self._loaded()
-
-    @property
-    def _table(self) -> Path:
-        return self.path.parent / VOCABULARY
+        self._tables.ready()
 
     def release(self) -> None:
         """Gives the tables' memory back; the next use loads them again."""
-        if self.loaded:
-            self._tokenizer = self._partial = None
-            gc.collect()
-            trim_heap()
+        self._tables.release()
 
     close = release
 
@@ -121,6 +117,7 @@ class PairTokenizer:
 
         Raises:
             InputError: an empty query, text that is not valid Unicode, or a `max_tokens` that leaves no room.
+            BudgetExceeded: the sequences, or what it takes to find a text's first tokens, do not fit.
         """
         _check_text(query, "the query")
         if not query.strip():
@@ -140,9 +137,8 @@ class PairTokenizer:
         before, between, after = frame.before, frame.between, frame.after
         opening = np.array([*before[0], *kept.tolist(), *between[0]], np.int32)
         types = [*before[1], *[frame.types[0]] * len(kept), *between[1]]
-        return self._assemble(
-            list(self._many(docs, room - len(kept))), opening, types, frame.types[1], after, len(kept) < len(ids)
-        )
+        own = self._many(docs, room - len(kept))
+        return self._assemble(own, len(docs), opening, types, frame.types[1], after, len(kept) < len(ids))
 
     def encode_texts(self, texts: Sequence[str], *, query: bool = False, max_tokens: int | None = None) -> TokenBatch:
         """Sequences that an embedder embeds, each truncated at its end.
@@ -153,6 +149,7 @@ class PairTokenizer:
 
         Raises:
             InputError: a text is not valid Unicode or has no token.
+            BudgetExceeded: as for `encode_pairs`.
         """
         for number, text in enumerate(texts):
             _check_text(text, f"text {number}")
@@ -162,8 +159,8 @@ class PairTokenizer:
         if limit <= frame.size:
             raise InputError(f"{limit} tokens leave no room for a text")
         opening = np.array(frame.before[0], np.int32)
-        own = list(self._many([lead + text for text in texts] if lead else texts, limit - frame.size))
-        batch = self._assemble(own, opening, frame.before[1], frame.types[0], frame.after, False)
+        own = self._many(texts, limit - frame.size, lead)
+        batch = self._assemble(own, len(texts), opening, frame.before[1], frame.types[0], frame.after, False)
         if len(batch) and not batch.lengths.all():
             raise InputError(f"text {int(np.argmin(batch.lengths))} has no tokens")
         return batch
@@ -178,23 +175,24 @@ class PairTokenizer:
         room = limit - len(self._ids(head.prefix, limit)) - len(self._ids(infix, limit)) - len(suffix)
         if room < 2:
             raise InputError(f"{limit} tokens leave no room beside the template's {limit - room}")
-        clip = Clip(query, room // 2)
-        encoding = self._loaded([clip.text]).encode(clip.text, add_special_tokens=False)
-        while clip.cut and len(encoding.ids) <= room // 2:
+        clip = Clip(query, room // 2, inseparable=self._tables.inseparable)
+        ids, ends = self._settled(clip, room // 2 + 1)
+        while clip.cut and len(ids) <= room // 2:
             clip = clip.longer()
-            encoding = self._loaded([clip.text]).encode(clip.text, add_special_tokens=False)
-        cut = len(encoding.ids) > room // 2
+            ids, ends = self._settled(clip, room // 2 + 1)
+        cut = len(ids) > room // 2
         if cut:
-            query = query[: encoding.offsets[room // 2 - 1][1]]
+            query = query[: ends[room // 2 - 1]]
         prefix = self._ids(head.prefix + query + infix, limit)
-        own = self._many([space + doc for doc in docs], limit - len(prefix) - len(suffix))
-        nothing: list[int] = []
-        batch = self._assemble(list(own), np.empty(0, np.int32), nothing, 0, (suffix.tolist(), [0] * len(suffix)), cut)
+        own = self._many(docs, limit - len(prefix) - len(suffix), space)
+        after = suffix.tolist(), [0] * len(suffix)
+        batch = self._assemble(own, len(docs), np.empty(0, np.int32), [], 0, after, cut)
         return TokenBatch(prefix, batch.tokens, batch.lengths, None, cut)
 
     def _assemble(
         self,
-        own: list[Ids],
+        own: Iterable[Ids],
+        count: int,
         opening: Ids,
         opening_types: list[int],
         own_type: int,
@@ -202,35 +200,70 @@ class PairTokenizer:
         cut: bool,
     ) -> TokenBatch:
         ending = np.array(after[0], np.int32)
-        lengths = np.array([len(opening) + len(ids) + len(ending) for ids in own], np.int32)
-        tokens = np.concatenate([part for ids in own for part in (opening, ids, ending)] or [opening[:0]])
-        types: npt.NDArray[np.uint8] | None = None
-        if self.spec.token_types > 1:
-            pieces = [[*opening_types, *[own_type] * len(ids), *after[1]] for ids in own]
-            types = np.array([kind for piece in pieces for kind in piece], np.uint8)
-        return TokenBatch(np.empty(0, np.int32), tokens, lengths, types, cut)
+        lengths = np.empty(count, np.int32)
+        joined = np.empty(0, np.int32)
+        blocks, block = [joined], [joined]
+        with self._budget.reserve("tokenizing", lengths.nbytes) as lease:
+            for number, ids in enumerate(own):
+                block += opening, ids, ending
+                lengths[number] = len(opening) + len(ids) + len(ending)
+                if number % _BLOCK == _BLOCK - 1 or number == count - 1:
+                    blocks.append(np.concatenate(block))
+                    block = []
+                    # When the blocks are joined, both are there; of types there is a byte for each token.
+                    lease.resize(lease.nbytes + 2 * blocks[-1].nbytes + blocks[-1].size)
+            joined = np.concatenate(blocks)
+            blocks.clear()
+            types = self._types(lengths, opening_types, own_type, after[1]) if self.spec.token_types > 1 else None
+        return TokenBatch(np.empty(0, np.int32), joined, lengths, types, cut)
+
+    def _types(self, lengths: Ids, opening: list[int], own: int, ending: list[int]) -> npt.NDArray[np.uint8]:
+        types = np.full(int(lengths.sum()), own, np.uint8)
+        end = 0
+        for length in lengths.tolist():
+            types[end : end + len(opening)] = opening
+            end += length
+            types[end - len(ending) : end] = ending
+        return types
 
     def _ids(self, text: str, most: int) -> Ids:
         return next(self._many([text], most + 1))
 
-    def _many(self, texts: Sequence[str], most: int) -> Iterator[Ids]:
-        """The first `most` ids of each text, without special tokens."""
-        for group in _groups([Clip(text, most) for text in texts]):
-            for start, ids in zip(group, self._encode([clip.text for clip in group]), strict=True):
+    def _many(self, texts: Iterable[str], most: int, lead: str = "") -> Iterator[Ids]:
+        """The first `most` ids of each text behind `lead`, without special tokens."""
+        inseparable = self._tables.inseparable
+        for group in _groups(Clip(text, most, lead=lead, inseparable=inseparable) for text in texts):
+            for start, ids in zip(group, self._encode(group, most), strict=True):
                 clip = start
                 while len(ids) < most and clip.cut:
                     clip = clip.longer()
-                    ids = self._encode([clip.text])[0]
+                    ids = self._encode([clip], most)[0]
                 yield ids[:most]
 
-    def _encode(self, texts: list[str]) -> list[Ids]:
-        encodings = self._loaded(texts).encode_batch_fast(texts, add_special_tokens=False)
-        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
-        return ids if self._partial is None else [self._partial.ids[each] for each in ids]
+    def _encode(self, clips: list[Clip], most: int) -> list[Ids]:
+        """Ids of each clip: all, or of an open one those that what follows does not change."""
+        texts = [clip.text for clip in clips if not clip.open]
+        with self._encoding(texts):
+            encodings = self._tables.ready(texts).encode_batch_fast(texts, add_special_tokens=False)
+            closed = [self._tables.ids(encoding.ids) for encoding in encodings]
+        rest = iter(closed)
+        return [self._settled(clip, most)[0] if clip.open else next(rest) for clip in clips]
+
+    def _settled(self, clip: Clip, most: int) -> tuple[Ids, list[int]]:
+        """A clip's ids, of an open one those that what follows does not change, and where in its text each ends."""
+        # An open clip's last word is encoded again, piece by piece, beside the first encoding.
+        with self._encoding([clip.text] * (1 + clip.open)):
+            encoding = self._tables.ready([clip.text]).encode(clip.text, add_special_tokens=False)
+            count = self._tables.settled(encoding, most) if clip.open else len(encoding.ids)
+            return self._tables.ids(encoding.ids[:count]), [end for _, end in encoding.offsets[:count]]
+
+    def _encoding(self, texts: list[str]) -> Lease:
+        needed = sum(map(_encoding_nbytes, texts))
+        return self._budget.reserve("tokenizing", max(0, needed - _GROUP_NBYTES))
 
     def _frame(self, pair: bool) -> _Frame:
         if pair not in self._frames:
-            tokenizer = self._loaded(["a", "b"])
+            tokenizer = self._tables.ready(["a", "b"])
             # Of a partial tokenizer too, the special tokens' ids are the model's: its template states them.
             encoding = tokenizer.encode("a", "b") if pair else tokenizer.encode("a")
             owners, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
@@ -245,51 +278,24 @@ class PairTokenizer:
             )
         return self._frames[pair]
 
-    def _loaded(self, texts: Sequence[str] = ()) -> Tokenizer:
-        """The tokenizer, with all that `texts` need."""
-        if not self.loaded:
-            # Else the library starts a pool of threads whose size cannot be set per call, whose memory nobody
-            # counts, and which it warns about after every fork. One thread encodes a million tokens a second.
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-            if self._table.is_file():
-                self._partial = PartialTokenizer(self._table)
-        if self._partial is not None:
-            self._partial.provide(texts)
-            return self._partial.tokenizer
-        if self._tokenizer is None:
-            from tokenizers import Tokenizer
 
-            if self._sha256 is not None and self._digest() != self._sha256:
-                raise CorruptBlock(f"{self.path} does not match its sha256")
-            before = anonymous_resident()
-            try:
-                tokenizer = Tokenizer.from_file(str(self.path))
-            except Exception as error:
-                raise ModelError(f"{self.path} cannot be read as a tokenizer ({error})") from error
-            # Files carry the settings of whoever saved them: all-MiniLM-L6-v2's pads and cuts to 128 tokens.
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            trim_heap()
-            self._measured = max(anonymous_resident() - before, self.path.stat().st_size)
-            self._tokenizer = tokenizer
-        return self._tokenizer
-
-    def _digest(self) -> str:
-        try:
-            return hashlib.sha256(self.path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
+def _encoding_nbytes(text: str) -> int:
+    """Memory that encoding a text takes for a moment, at most."""
+    if text.isascii():
+        return _PER_TEXT + _ASCII * len(text)
+    return _PER_TEXT + (_LIGATURES if _LIGATURE in text else _WIDE) * len(text)
 
 
-def _groups(clips: list[Clip]) -> Iterator[list[Clip]]:
+def _groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
     group: list[Clip] = []
     size = 0
     for clip in clips:
-        if group and size + len(clip.text) > _GROUP_CHARS:
+        needed = _encoding_nbytes(clip.text)
+        if group and size + needed > _GROUP_NBYTES:
             yield group
             group, size = [], 0
         group.append(clip)
-        size += len(clip.text)
+        size += needed
     if group:
         yield group
 
@@ -297,8 +303,16 @@ def _groups(clips: list[Clip]) -> Iterator[list[Clip]]:
 def _check_text(text: object, what: str) -> None:
     if not isinstance(text, str):
         raise InputError(f"{what} is {type(text).__name__}, text is needed")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{what} is not valid Unicode: character {error.start} is half of a pair") from None
+    # ASCII needs no look, and of others the whole need not be copied at once.
+    for start in range(0, 0 if text.isascii() else len(text), _CHECKED):
+        half = _half_of_a_pair(text[start : start + _CHECKED])
+        if half is not None:
+            raise InputError(f"{what} is not valid Unicode: character {start + half} is half of a pair")
+
+
+def _half_of_a_pair(text: str) -> int | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None

@@ -159,8 +159,13 @@ class Reranker:
         limit, first_layer = self._operating(k, mode, threshold, retrieved is not False)
         pruning = ProgressivePruning(k, mode=mode, threshold=limit, first_layer=first_layer, candidates=len(docs))
         pool = Pool(len(docs), retrieved=retrieved)
-        observer = PruningObserver(self.model.spec, self._scorer, pruning, pool, len(docs), every_layer)
-        stats = self.engine.run(batch, observer)
+        observer = PruningObserver(
+            self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, budget=self.budget
+        )
+        try:
+            stats = self.engine.run(batch, observer)
+        finally:
+            observer.close()
         relevance = pool.relevance()
         results = [
             Ranked(int(i), float(observer.scores[i]), docs[i], float(relevance[i])) for i in observer.ranking()[:k]

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.budget import Lease, MemoryBudget
 from edge.chunking import Chunk
 from edge.models.blending import Retrieved, prior_logits, retrieved_scores
 from edge.models.calibration import Calibration
 from edge.models.spec import ModelSpec
 from edge.pruning import Decision, ProgressivePruning
 from edge.runtimes.heads import lens_input, logits, pool, sigmoid
+
+_TOGETHER = 1024
+"""Candidates that are scored in one product: its temporary arrays are as wide as the model's vectors."""
+
+_ARRAYS = 4
+"""Arrays of that width that are there at once then."""
 
 
 class Scorer:
@@ -93,7 +100,10 @@ class LayerReport:
 class PruningObserver:
     """Scores candidates after each layer that matters, lets `pruning` decide, and keeps the ranking.
 
+    Raises BudgetExceeded if what it holds for so many candidates does not fit `budget`; `close` gives it back.
+
     Attributes:
+        budget: where that is reserved, if anywhere.
         pool: the candidates' logits, blended with what retrieval found.
         scores: last known score of each candidate [n].
         reports: one for each layer whose scores were looked at.
@@ -107,14 +117,18 @@ class PruningObserver:
     pool: Pool
     candidates: int
     every_layer: bool = False
+    budget: MemoryBudget | None = None
     scores: npt.NDArray[np.float64] = field(init=False)
     reports: list[LayerReport] = field(default_factory=list)
     groups: list[npt.NDArray[np.int64]] = field(default_factory=list)
     dropped: list[npt.NDArray[np.int64]] = field(default_factory=list)
     _vectors: npt.NDArray[np.float32] = field(init=False)
+    _lease: Lease | None = None
     _layer: int = 0
 
     def __post_init__(self) -> None:
+        if self.budget is not None:
+            self._lease = self.budget.reserve("candidates", self._needed())
         self.scores = np.full(self.candidates, np.nan)
         self._vectors = np.empty((self.candidates, self.spec.layer.hidden), np.float32)
 
@@ -128,7 +142,9 @@ class PruningObserver:
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not self._looks(layer):
             return active
-        scores = self.pool.see(active, self.scorer(layer, self._vectors[active]))
+        parts = [active[start : start + _TOGETHER] for start in range(0, max(1, len(active)), _TOGETHER)]
+        values = np.concatenate([self.scorer(layer, self._vectors[part]) for part in parts])
+        scores = self.pool.see(active, values)
         self.scores[active] = scores
         decision = self.pruning.decide(layer, active, scores)
         self.reports.append(LayerReport(layer, active, scores, decision))
@@ -144,6 +160,18 @@ class PruningObserver:
     def ranking(self) -> npt.NDArray[np.int64]:
         """All candidates, best first; ties keep the order of the input."""
         return np.concatenate([*self.groups, *self.dropped])
+
+    def close(self) -> None:
+        """Gives the vectors' memory back; scores and ranking stay."""
+        self._vectors = self._vectors[:0].copy()
+        if self._lease is not None:
+            self._lease.release()
+
+    def _needed(self) -> int:
+        width = self.spec.layer.hidden * 4
+        vectors = (self.candidates + _ARRAYS * min(self.candidates, _TOGETHER)) * width
+        # Scores, logits, what retrieval adds; of each layer that is looked at ids and scores.
+        return vectors + self.candidates * 8 * (3 + 2 * self.spec.layers)
 
     def _looks(self, layer: int) -> bool:
         return self.every_layer or layer == self.spec.layers or self.pruning.wants(layer)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from edge.budget import Lease, MemoryBudget
 from edge.models.packed import PackedModel
 from edge.models.tokenizer import PairTokenizer
 from edge.models.tokens import TokenBatch
 from edge.resident import measured_growth
-
-_TOKENIZING = 24
-"""Bytes per token that tokenizing takes for a moment: the library's encodings and lists of ids."""
 
 _LOSS = 10.0
 """What a byte given back costs (see `MemoryBudget.add_shrinker`): it is asked last, for every text needs it."""
@@ -34,9 +32,12 @@ class Vocabulary:
         self._budget = budget
         self._max_tokens = max_tokens
         self._lock = threading.RLock()
+        self._busy = False
         self._lease: Lease | None = None
         with measured_growth() as loaded:
-            self._tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256)
+            self._tokenizer = PairTokenizer(
+                model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256, budget=budget
+            )
             self._tokenizer.load()
         # A vocabulary of which only the needed pieces are loaded grows with the first texts.
         self.nbytes = max(loaded.nbytes, self._tokenizer.nbytes)
@@ -57,21 +58,21 @@ class Vocabulary:
             InputError: the query is empty or a text is not valid Unicode.
             BudgetExceeded: there is no memory for it at present.
         """
-        with self._lock, self._tokenizing(docs):
-            return self._ready().encode_pairs(query, docs, self._max_tokens)
+        with self._ready() as tokenizer:
+            return tokenizer.encode_pairs(query, docs, self._max_tokens)
 
     def texts(self, texts: Sequence[str], *, query: bool = False) -> TokenBatch:
         """Token sequences of single texts, cut. Raises as `pairs` does."""
-        with self._lock, self._tokenizing(texts):
-            return self._ready().encode_texts(texts, query=query, max_tokens=self._max_tokens)
+        with self._ready() as tokenizer:
+            return tokenizer.encode_texts(texts, query=query, max_tokens=self._max_tokens)
 
     def length(self, text: str, most: int) -> int:
         """Tokens of a text, counted up to `most`. Raises as `pairs` does."""
-        with self._lock:
-            return int(self._ready().encode_texts([text], max_tokens=most).lengths[0])
+        with self._ready() as tokenizer:
+            return int(tokenizer.encode_texts([text], max_tokens=most).lengths[0])
 
     def drop(self) -> bool:
-        """Gives its memory back, unless another thread is tokenizing; it is loaded again when it is needed.
+        """Gives its memory back, unless a thread is tokenizing; it is loaded again when it is needed.
 
         Returns:
             Whether there was something to give.
@@ -80,7 +81,8 @@ class Vocabulary:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._lease is None or not self._lease.nbytes:
+            # Tokenizing reserves, too, and that may ask for what it uses.
+            if self._busy or self._lease is None or not self._lease.nbytes:
                 return False
             self._tokenizer.release()
             self._lease.release()
@@ -99,12 +101,14 @@ class Vocabulary:
     def _shrink(self, nbytes: int) -> None:
         self.drop()
 
-    def _ready(self) -> PairTokenizer:
-        if self._lease is not None and self._lease.nbytes == 0:
-            self._lease.resize(self.nbytes)
-            self._tokenizer.load()
-        return self._tokenizer
-
-    def _tokenizing(self, texts: Sequence[str]) -> Lease:
-        most = sum(min(len(text), self._max_tokens) for text in texts if isinstance(text, str))
-        return self._budget.reserve("tokenizing", _TOKENIZING * most)
+    @contextmanager
+    def _ready(self) -> Iterator[PairTokenizer]:
+        with self._lock:
+            if self._lease is not None and self._lease.nbytes == 0:
+                self._lease.resize(self.nbytes)
+                self._tokenizer.load()
+            self._busy = True
+            try:
+                yield self._tokenizer
+            finally:
+                self._busy = False

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from edge.apps.documents.latin import likeliest
+from edge.control_characters import CONTROL
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -26,7 +27,6 @@ _LEGACY = (
 
 _KNOWN = frozenset(codecs.lookup(name).name for name in _LEGACY)
 _SAMPLE = 1 << 16
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACED = "\ufffd"
 _LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
@@ -79,8 +79,8 @@ def normalised(text: str) -> str:
 def clean(text: str) -> str:
     """The text with control characters other than TAB and LF (form feeds, escapes that steer a terminal) as spaces and
     lone surrogates as U+FFFD, one for one."""
-    if _CONTROL.search(text):
-        text = _CONTROL.sub(" ", text)
+    if CONTROL.search(text):
+        text = CONTROL.sub(" ", text)
     if _SURROGATE.search(text):
         text = _SURROGATE.sub(_REPLACED, text)
     return text

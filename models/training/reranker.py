@@ -97,13 +97,15 @@ def _mine(options: argparse.Namespace, pools: Path, shares: Collection[str]) -> 
     from .encoder import BiEncoder
     from .prepare import prepare
 
+    sets = {name.split(".")[0] for name in shares}
     search = [Path(p) for p in options.packages] or [Path(sysconfig.get_paths()["purelib"])]
     trees = [Path(p) for p in options.sources] or [Path(sysconfig.get_paths()["stdlib"])]
-    sets = {name.split(".")[0] for name in shares}
+    if _DOCS not in sets:
+        search, trees = [], []
     encoder = BiEncoder(options.base, options.max_tokens)
     encode = partial(encoder.encode, precision=options.precision)
     judged = [options.data / name for name in sorted(sets - {_DOCS})]
-    prepare(judged, encode, pools, *((search, trees) if _DOCS in sets else ((), ())), seed=options.seed)
+    prepare(judged, encode, pools, search, trees, options.seed)
 
 
 def _parser() -> argparse.ArgumentParser:

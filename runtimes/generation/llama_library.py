@@ -73,7 +73,7 @@ class LlamaLibrary:
             ) from error
         except (OSError, RuntimeError) as error:  # the package is there, its shared library is not, or not for this CPU
             raise CapabilityError(f"llama.cpp cannot be loaded: {error}; install llama-cpp-python anew") from error
-        fields = {name for name, _ in api.llama_context_params._fields_}
+        fields = {field[0] for field in api.llama_context_params._fields_}
         if "n_outputs_max" not in fields:
             raise CapabilityError(f'this llama-cpp-python is too old: pip install "llama-cpp-python>={TESTED}"')
         # Any: the functions are made at import, by a package that is optional.

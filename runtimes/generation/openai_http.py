@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from edge.control_characters import CONTROL
 from edge.errors import CapabilityError, ConfigError, InputError, ModelError
 from edge.runtimes.generation.base import (
     Document,
@@ -28,7 +29,7 @@ from edge.runtimes.generation.base import (
     check_messages,
     numbered,
 )
-from edge.runtimes.generation.server_events import EventReader, ServerEvent, ServerFailed, beginning
+from edge.runtimes.generation.server_events import EventReader, ServerEvent, ServerFailed, beginning, whole_characters
 from edge.runtimes.generation.stopping import Stopping
 
 _BYTES_PER_TOKEN = 3.5
@@ -37,6 +38,7 @@ _BYTES_PER_TOKEN = 3.5
 DEFAULT_CONTEXT = 4096
 _CONNECT_S = 5.0
 _REASON_NBYTES = 1 << 16
+_REASON_CHARACTERS = 200
 
 
 class OpenAIGenerator:
@@ -78,9 +80,13 @@ class OpenAIGenerator:
         self._model = model
         self._url = url.rstrip("/")
         self._httpx = httpx
+        # What is read is bounded in bytes, which would say nothing about what compressed ones expand to.
+        headers = {"Accept-Encoding": "identity"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         # A proxy from the environment would take a question to this machine elsewhere first.
         self._client = httpx.Client(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers=headers,
             timeout=httpx.Timeout(timeout, connect=_CONNECT_S),
             trust_env=remote,
         )
@@ -120,7 +126,7 @@ class OpenAIGenerator:
             request["model"] = self._model
         if sampling.min_p:
             request["min_p"] = sampling.min_p  # not OpenAI's, but known to llama.cpp's and vLLM's servers
-        run = _Run(time.perf_counter(), estimated, dropped)
+        run = _Run(time.perf_counter(), sampling.max_tokens, estimated, dropped)
         return self._answer(request, run, Stopping(sampling.stop), cancel or threading.Event())
 
     def close(self) -> None:
@@ -160,12 +166,13 @@ class OpenAIGenerator:
         try:
             with EventReader(partial(self._client.stream, "POST", self._endpoint, json=request), self._check) as reader:
                 for event in self._events(reader, cancel):
-                    run.take(event)
-                    for text, logprob in event.tokens:
+                    for text, logprob in run.take(event):
                         yield from stopping.push_text(text, None, logprob)
                     if stopping.stopped:
                         run.finish = "stop"
                         return
+                    if run.cut:
+                        break
             if cancel.is_set():
                 return
             if run.finished is None and not reader.done:
@@ -180,6 +187,12 @@ class OpenAIGenerator:
         return f"{self._url}/chat/completions"
 
     def _check(self, response: Any) -> None:
+        encoding = response.headers.get("content-encoding", "").strip()
+        if encoding.lower() not in ("", "identity"):
+            raise ModelError(
+                f"{self._endpoint} answers {response.status_code} compressed ({_line(encoding)}), though asked not "
+                f"to be: turn that off in the server, or in a proxy before it"
+            )
         if response.status_code != 200:
             raise ModelError(
                 f"{self._endpoint} answers {response.status_code}: {_reason(beginning(response, _REASON_NBYTES))}"
@@ -198,42 +211,56 @@ class OpenAIGenerator:
             raise ModelError(f"{url} failed while it answered: {_reason(str(error).encode())}") from error
         except self._httpx.TimeoutException as error:
             raise ModelError(f"{url} gave no sign of life within {self._client.timeout.read:g} seconds") from error
-        except self._httpx.RemoteProtocolError as error:
+        except (self._httpx.RemoteProtocolError, self._httpx.ReadError, self._httpx.WriteError) as error:
             raise ModelError(f"{url} broke off before the answer's end") from error
         except self._httpx.HTTPError as error:
             raise ModelError(f"{url} cannot be reached ({error}); is the server running?") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ModelError(f"{url} does not answer as an OpenAI-compatible server does: {error}") from error
 
 
 @dataclass(slots=True)
 class _Run:
-    """One answer under way; `finished` is what the server said, `finish` what became of it."""
+    """One answer under way; `finished` is what the server said, `finish` what became of it. `new` are the tokens that
+    came, `counted` those that the server says it wrote."""
 
     called: float
+    longest: int
     prompt: int
     dropped: int
     first: float = 0.0
     cached: int = 0
     new: int = 0
+    counted: int | None = None
+    cut: bool = False
     finished: Finish | None = None
     finish: Finish = "cancelled"
 
-    def take(self, event: ServerEvent) -> None:
-        """Counts an event."""
-        if event.tokens:
+    def take(self, event: ServerEvent) -> Sequence[tuple[str, float | None]]:
+        """Counts an event; gives those of its tokens that the longest answer has room for.
+
+        The answer is `cut` by the first token after, not by its last: a server that keeps to the length asked for has
+        its counts yet to say.
+        """
+        tokens = event.tokens[: max(0, self.longest - self.new)]
+        if tokens:
             self.first = self.first or time.perf_counter()
-            self.new += len(event.tokens)
         if event.usage:
-            self.prompt, self.cached, self.new = event.usage
+            self.prompt, self.cached, self.counted = event.usage
         self.finished = event.finish or self.finished
+        if len(tokens) < len(event.tokens):
+            self.cut, self.finished = True, "length"
+            self.new += len(tokens)
+        else:
+            self.new += event.count
+        return tokens
 
     def stats(self) -> GenerationStats:
         ended = time.perf_counter()
         return GenerationStats(
             prompt_tokens=self.prompt,
             cached_tokens=self.cached,
-            new_tokens=self.new,
+            new_tokens=self.new if self.counted is None else self.counted,
             ttft_s=(self.first or ended) - self.called,
             seconds=ended - self.called,
             dropped_documents=self.dropped,
@@ -245,19 +272,24 @@ def _unfinished(reader: EventReader) -> str:
     """What is wrong with an answer that has no end."""
     if reader.streamed:
         return "broke off before the answer's end"
-    kind = reader.content_type.partition(";")[0] or "something of no type"
+    kind = _line(reader.content_type.partition(";")[0]) or "something of no type"
     return f"does not stream: it answers with {kind}, and an OpenAI-compatible server with text/event-stream"
 
 
 def _reason(body: bytes) -> str:
-    """What a server gave as its reason, on one line."""
+    """What a server gave as its reason."""
     text = body.decode("utf-8", errors="replace")
     try:
         found = json.loads(text)["error"]
         text = str(found["message"] if isinstance(found, dict) else found)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    return " ".join(text.split())[:200] or "no reason given"
+    return _line(text) or "no reason given"
+
+
+def _line(text: str) -> str:
+    """What a server said, as it may stand in an error: on one line, not endless, and nothing that steers a terminal."""
+    return " ".join(CONTROL.sub(" ", whole_characters(text)).split())[:_REASON_CHARACTERS]
 
 
 def _check(url: str, remote: bool) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -16,11 +19,27 @@ from edge.runtimes.generation.base import Finish
 _LONGEST_LINE = 1 << 18
 """Bytes of a message; more is no token of an answer."""
 
+_SILENT_LINES = 1 << 16
+_SILENT_NBYTES = 1 << 24
+"""Read since the last token. Comments and messages without text are signs of life while a server computes, or what its
+model thinks: two lines and some 500 bytes a token, so this is for 30,000 of them."""
+
+_ROUNDING = 0.01
+"""How far above 0 a log-probability may be where a server computes in half precision."""
+
+_MOST_TOKENS = 1 << 32
+"""What a server may say it counted; above, it is no count."""
+
 _WAITING = 16
 """Messages read before somebody takes them: they and the one that is being read take 5 MB, if a server wants to."""
 
 _LOOK_S = 0.1
 """Between looks at whether the answer is still wanted."""
+
+
+_RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+"""To linger for no time: closing resets the connection. A server that waits for room in full buffers would otherwise
+not hear of its end before a minute has passed."""
 
 
 class ServerFailed(Exception):
@@ -32,12 +51,16 @@ class ServerEvent:
     """One message of the server.
 
     Attributes:
-        tokens: text and log-probability of each; servers that give no log-probabilities give text alone.
+        tokens: text and log-probability of each; servers that give no log-probabilities give text alone. One that is
+            no log-probability is unknown, too: the text beside it is good all the same, and who needs it asks for it.
+        count: how many tokens that text is, which only log-probabilities tell; one without them.
         finish: the reason, in the message that ends the answer.
-        usage: tokens of prompt, of those cached, and of the answer; in the last message, where the server counts.
+        usage: tokens of prompt, of those cached, and of the answer; in the last message, where the server counts;
+            numbers that are no counts are not there.
     """
 
     tokens: tuple[tuple[str, float | None], ...]
+    count: int
     finish: Finish | None
     usage: tuple[int, int, int] | None
 
@@ -46,22 +69,23 @@ class ServerEvent:
         """Reads a message; what servers leave out or set to null is not there.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is none.
+            ValueError, TypeError, KeyError, AttributeError, OverflowError: it is none.
         """
         choices = event.get("choices") or ()
         usage = _counted(event.get("usage") or {})
         if not choices:
-            return cls((), None, usage)
+            return cls((), 0, None, usage)
         choice = choices[0]
-        text = _whole_characters((choice.get("delta") or {}).get("content") or "")
-        known = [(_whole_characters(token["token"]), token.get("logprob")) for token in _logprobs(choice)]
+        text = whole_characters((choice.get("delta") or {}).get("content") or "")
+        known = [(whole_characters(token["token"]), _logprob(token.get("logprob"))) for token in _logprobs(choice)]
         tokens: tuple[tuple[str, float | None], ...] = ((text, None),) if text else ()
         if text and "".join(token for token, _ in known) == text:
-            tokens = tuple((token, _number(logprob)) for token, logprob in known)
+            tokens = tuple(known)
         elif text and len(known) == 1:  # a token that is part of a character has another text here
-            tokens = ((text, _number(known[0][1])),)
+            tokens = ((text, known[0][1]),)
         reason = choice.get("finish_reason")
-        return cls(tokens, None if not reason else "length" if reason == "length" else "stop", usage)
+        finish: Finish | None = None if not reason else "length" if reason == "length" else "stop"
+        return cls(tokens, max(1, len(known)) if text else 0, finish, usage)
 
 
 class EventReader(AbstractContextManager["EventReader"]):
@@ -78,6 +102,7 @@ class EventReader(AbstractContextManager["EventReader"]):
         self._check = check
         self._found: queue.Queue[ServerEvent | BaseException | None] = queue.Queue(_WAITING)
         self._ended = threading.Event()
+        self._silent_lines = self._silent_nbytes = 0
         self._response: Any = None
         self.content_type = ""
         """Of the response; empty before there is one."""
@@ -110,8 +135,10 @@ class EventReader(AbstractContextManager["EventReader"]):
         response = self._response
         if response is not None:
             with suppress(KeyError, AttributeError, OSError):
+                connection = response.extensions["network_stream"].get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 # A read that waits in another thread is only woken by shutting the socket down.
-                response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
         last: BaseException | None = None
@@ -120,7 +147,7 @@ class EventReader(AbstractContextManager["EventReader"]):
                 self._response = response
                 self.content_type = response.headers.get("content-type", "")
                 self._check(response)
-                for data in _messages(response.iter_bytes()):
+                for data in _messages(self._parts(response)):
                     if data == "[DONE]":
                         self.done = True
                     if self.done or self._ended.is_set():
@@ -129,10 +156,21 @@ class EventReader(AbstractContextManager["EventReader"]):
                     event = json.loads(data)
                     if event.get("error"):
                         raise ServerFailed(data)
-                    self._hand_over(ServerEvent.of(event))
+                    found = ServerEvent.of(event)
+                    if found.tokens:
+                        self._silent_lines = self._silent_nbytes = 0
+                    self._hand_over(found)
         except BaseException as error:
             last = error
         self._hand_over(last)
+
+    def _parts(self, response: Any) -> Iterator[bytes]:
+        for part in response.iter_raw():
+            self._silent_lines += part.count(b"\n")
+            self._silent_nbytes += len(part)
+            if self._silent_lines > _SILENT_LINES or self._silent_nbytes > _SILENT_NBYTES:
+                raise ValueError(f"no token in {self._silent_lines:,} lines and {self._silent_nbytes:,} bytes")
+            yield part
 
     def _hand_over(self, item: ServerEvent | BaseException | None) -> None:
         while not self._ended.is_set():
@@ -142,13 +180,18 @@ class EventReader(AbstractContextManager["EventReader"]):
 
 
 def beginning(response: Any, nbytes: int) -> bytes:
-    """The first bytes of a response's body: what a server gives as its reason may be endless."""
+    """The first bytes of a response's body as they were sent: what a server gives as its reason may be endless."""
     body = b""
-    for part in response.iter_bytes():
+    for part in response.iter_raw():
         body += part
         if len(body) >= nbytes:
             break
     return body[:nbytes]
+
+
+def whole_characters(text: str) -> str:
+    """A text that can be written: half a character, which JSON may hold, becomes a replacement mark."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _messages(parts: Iterator[bytes]) -> Iterator[str]:
@@ -174,17 +217,20 @@ def _logprobs(choice: dict[str, Any]) -> Sequence[dict[str, Any]]:
     return known
 
 
-def _number(logprob: Any) -> float | None:
-    return None if logprob is None else float(logprob)
+def _logprob(given: Any) -> float | None:
+    """A log-probability; None for what is none: no number, not finite, or above 0 by more than rounding."""
+    if isinstance(given, int | float) and -math.inf < given <= _ROUNDING:
+        return min(float(given), 0.0)
+    return None
 
 
 def _counted(usage: dict[str, Any]) -> tuple[int, int, int] | None:
-    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if counts[0] is None or counts[1] is None:
+    prompt, new = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if prompt is None or new is None:
         return None
-    return int(counts[0]), int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0), int(counts[1])
+    cached = _count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")) or 0
+    return prompt, min(cached, prompt), new
 
 
-def _whole_characters(text: str) -> str:
-    """A text that can be written: half a character, which JSON may hold, becomes a replacement mark."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _count(given: Any) -> int | None:
+    return int(given) if isinstance(given, int | float) and 0 <= given <= _MOST_TOKENS else None

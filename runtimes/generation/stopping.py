@@ -1,4 +1,5 @@
-"""From token bytes to text: characters split over tokens are put together, and stop strings end the answer."""
+"""From token bytes to text: characters split over tokens are put together, what steers a terminal is dropped, and stop
+strings end the answer."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from edge.control_characters import CONTROL
 from edge.runtimes.generation.base import Piece
 
 
@@ -28,6 +30,10 @@ class Stopping:
 
     def push_text(self, text: str, token: int | None, logprob: float | None) -> Iterator[Piece]:
         """Like `push`, for a token that is text already."""
+        if self.stopped:
+            return
+        # Before stop strings are looked for: dropped later, what stood between its characters would put one together.
+        text = CONTROL.sub("", text)
         self._held.append(Piece(text, token, logprob))
         held = "".join(piece.text for piece in self._held)
         found = min((at for at in map(held.find, self._stop) if at >= 0), default=-1)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -38,10 +39,12 @@ def ids(tokenizer: PartialTokenizer, text: str) -> list[int]:
     return [int(n) for n in tokenizer.ids[tokenizer.tokenizer.encode(text, add_special_tokens=False).ids]]
 
 
-@given(texts=st.lists(TEXT, max_size=3))
-def test_ids_equal_the_whole_tokenizer(table: Path, texts: list[str]) -> None:
+@given(texts=st.lists(TEXT, max_size=3), size=st.integers(1, 40))
+def test_ids_equal_the_whole_tokenizer(table: Path, texts: list[str], size: int) -> None:
     whole, part = Tokenizer.from_file(str(GOLDEN)), PartialTokenizer(table)
-    part.provide(texts)
+    # Pieces that reach over the end of a slice are found, too.
+    with mock.patch.object(partial, "_SLICE", size):
+        part.provide(texts)
     for text in texts:
         assert ids(part, text) == whole.encode(text, add_special_tokens=False).ids
 
@@ -54,7 +57,7 @@ def test_it_grows_and_starts_anew(table: Path, monkeypatch: pytest.MonkeyPatch) 
         assert ids(part, text) == whole.encode(text, add_special_tokens=False).ids
         sizes.append(len(part.ids))
     assert sizes[0] < sizes[1] == sizes[2] < whole.get_vocab_size()
-    monkeypatch.setattr(partial, "_MOST_WORDS", 3)
+    monkeypatch.setattr(partial, "_MOST_CHARS", 3 * (6 + partial._CHARS_PER_WORD))
     part.provide(["river floods"])
     assert len(part._words) == 2
     assert ids(part, "river floods") == whole.encode("river floods", add_special_tokens=False).ids
@@ -148,3 +151,36 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
     announced, peak = map(int, done.stdout.split())
     assert peak < 30 << 20
     assert announced <= 20 << 20
+
+
+def test_words_without_end_are_forgotten(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Characters are counted, not words: one word may be a whole text."""
+    part = PartialTokenizer(table)
+    monkeypatch.setattr(partial, "_MOST_CHARS", 1000)
+    for number in range(20):
+        part.provide([f"{number}" + "cells" * 60])
+    assert sum(map(len, part._words)) <= 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
+def test_a_word_of_many_characters_takes_no_more_than_announced(tmp_path: Path) -> None:
+    vocabulary.unigram(tmp_path / "tokenizer.json", 60_000)
+    assert build(tmp_path / "tokenizer.json", tmp_path / "vocabulary.npz")
+    program = f"""
+        import random
+        from pathlib import Path
+        import numpy, tokenizers
+        from edge.models.partial import PartialTokenizer
+        from edge.resident import ResidentWatch, anonymous_resident
+        random.seed(3)
+        text = "".join(chr(random.randrange(0x4E00, 0x9FFF)) for _ in range(20_000))
+        part = PartialTokenizer(Path({str(tmp_path / "vocabulary.npz")!r}))
+        before = anonymous_resident()
+        with ResidentWatch(0.001) as watch:
+            part.provide([text])
+        print(watch.high_water - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert int(done.stdout) < 16 << 20

@@ -189,6 +189,7 @@ def test_long_documents_are_cut_before_they_are_tokenized(name: str) -> None:
         assert next(own._many([text], 150)).tolist() == expected
     assert len(Clip("word " * 10**6, 100).text) < 1000
     assert Clip("x" * 10**6, 100).text == "x" * 10**6
+    assert len(Clip("x" * 10**6, 100, inseparable=()).text) < 1000
 
 
 @pytest.mark.parametrize("name", [*RERANKERS, *EMBEDDERS])
@@ -243,6 +244,8 @@ def test_text_that_cannot_be_used(name: str) -> None:
             tokenizer.encode_pairs(query, ["a"])
     with pytest.raises(InputError, match="the query is not valid Unicode: character 2"):
         tokenizer.encode_pairs("ab\ud800", ["a"])
+    with pytest.raises(InputError, match="the query is not valid Unicode: character 100001"):
+        tokenizer.encode_pairs("é" * 100_001 + "\ud800", ["a"])
     with pytest.raises(InputError, match="document 1 is not valid Unicode"):
         tokenizer.encode_pairs("q", ["a", "\udc80"])
     with pytest.raises(InputError, match="document 0 is bytes, text is needed"):
@@ -252,6 +255,36 @@ def test_text_that_cannot_be_used(name: str) -> None:
     with pytest.raises(InputError, match="leave no room"):
         tokenizer.encode_pairs("q", ["a"], 4)
     assert len(tokenizer.encode_pairs("q", [])) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
+def test_many_short_documents_take_what_is_reserved(tmp_path: Path) -> None:
+    program = f"""
+        import numpy, tokenizers
+        from edge.budget import MemoryBudget
+        from edge.models import synth
+        from edge.models.tokenizer import PairTokenizer
+        from edge.resident import ResidentWatch, anonymous_resident
+        most = 0
+        class Watched(MemoryBudget):
+            def _resize(self, lease, nbytes):
+                global most
+                super()._resize(lease, nbytes)
+                most = max(most, self.used)
+        model = synth.synth("tiny-bert", {str(tmp_path / "pack")!r})
+        tokenizer = PairTokenizer(model.tokenizer_path, model.spec, budget=Watched(1 << 40, part=True))
+        docs = [chr(97 + n % 26) * (n % 6 + 2) for n in range(200_000)]
+        tokenizer.encode_pairs("a query", docs[:100])
+        before = anonymous_resident()
+        with ResidentWatch(0.001) as watch:
+            tokenizer.encode_pairs("a query", docs)
+        print(watch.high_water - before, most)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    grown, most = map(int, done.stdout.split())
+    assert grown < most + (7 << 20), "a group of texts is never reserved"
 
 
 def test_a_text_without_tokens_is_refused() -> None:

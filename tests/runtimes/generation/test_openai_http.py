@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import socket
+import struct
 import threading
 import time
 import tracemalloc
@@ -30,9 +33,13 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.status = 200
         self.lines: Sequence[str | bytes] = ()
+        self.sent_headers: dict[str, str] = {}
         self.asked: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}
         self.silence: threading.Event | None = None
+        self.resets = False
+        self.left = threading.Event()
+        """Set when nobody was there any more to read the answer."""
 
     @property
     def url(self) -> str:
@@ -54,9 +61,17 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.silence is not None and not self.server.lines:
             self.server.silence.wait(30)
         self.send_response(self.server.status)
+        for name, value in self.server.sent_headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        for line in self.server.lines:
-            self.wfile.write((line.encode() if isinstance(line, str) else line) + b"\n\n")
+        try:
+            for line in self.server.lines:
+                self.wfile.write((line.encode() if isinstance(line, str) else line) + b"\n\n")
+        except OSError:
+            self.server.left.set()
+        if self.server.resets:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            socket.close(self.connection.detach())
         if self.server.silence is not None:
             self.wfile.flush()
             self.server.silence.wait(30)
@@ -171,6 +186,16 @@ def test_cancelled(server: Server, generator: OpenAIGenerator) -> None:
         (200, ["hello"], "does not stream: it answers with something of no type"),
         (200, ["data: " + "x" * (2 << 20)], "a message of more than"),
         (200, [b"data: \xff\xfe"], "does not answer as"),
+        (200, ["data: " + "[" * 100_000], "does not answer as an OpenAI-compatible server does: maximum recursion"),
+        (
+            200,
+            ['data: {"choices": [{"logprobs": {"content": [{"token": "", "logprob": -1%s}]}}]}' % ("0" * 400)],
+            "does not answer as",
+        ),
+        (500, ["[" * 60_000], r"answers 500: \[\[\["),
+        (404, ["<b>\x1b[31mno\x07 \x9b2J</b>"], r"answers 404: <b> \[31mno 2J</b>$"),
+        (404, [r'{"error": "\u001b]0;no\u0007 \ud83d"}'], "answers 404: ]0;no \ufffd$"),
+        (200, [r'data: {"error": {"message": "on\u001b[5m fire"}}'], r"failed while it answered: on \[5m fire$"),
     ],
 )
 def test_what_servers_do_wrong(
@@ -212,9 +237,10 @@ def test_what_servers_leave_out(server: Server, generator: OpenAIGenerator, line
 
 
 def test_characters_that_end_lines_elsewhere_are_text(server: Server, generator: OpenAIGenerator) -> None:
-    text = "one\u2028two\u0085three"
+    """But what ends them for a terminal steers it."""
+    text = "one\u2028two\u0085three\x1b[2J"
     event = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=False)
-    assert said(server, generator, f"data: {event}", END) == text
+    assert said(server, generator, f"data: {event}", END) == "one\u2028twothree[2J"
 
 
 def test_half_a_character_can_be_written(server: Server, generator: OpenAIGenerator) -> None:
@@ -235,6 +261,83 @@ def test_cancelled_while_the_server_is_silent(server: Server, generator: OpenAIG
     assert generator.stats is not None
     assert generator.stats.finish == "cancelled"
     server.silence.set()
+
+
+def test_a_server_that_writes_on_is_cut(server: Server, generator: OpenAIGenerator) -> None:
+    """At the length that it was asked for; it notices."""
+    event = {"choices": [{"delta": {"content": "on "}}], "pad": "x" * 10_000}
+    server.lines = [f"data: {json.dumps(event)}"] * 2000  # more than what lies between the two holds
+    pieces = list(generator.stream(QUESTION, Sampling(max_tokens=3)))
+    assert [piece.text for piece in pieces] == ["on "] * 3
+    assert generator.stats is not None
+    assert (generator.stats.new_tokens, generator.stats.finish) == (3, "length")
+    assert server.left.wait(10)
+
+
+def test_tokens_of_one_event_are_cut(server: Server, generator: OpenAIGenerator) -> None:
+    """Whatever the server says that it counted."""
+    content = [{"token": token, "logprob": -0.5} for token in "abcde"]
+    event = {"choices": [{"delta": {"content": "abcde"}, "logprobs": {"content": content}, "finish_reason": "stop"}]}
+    usage = {"prompt_tokens": 9, "completion_tokens": 0}
+    server.lines = [f"data: {json.dumps({**event, 'usage': usage})}"] * 4
+    for longest, text in [(3, "abc"), (5, "abcde"), (12, "abcdeabcdeab")]:
+        assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=longest))) == text
+        assert generator.stats is not None
+        assert generator.stats.finish == "length"
+    assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=7, stop=("b",)))) == "a"
+
+
+def test_tokens_within_a_character_count(server: Server, generator: OpenAIGenerator) -> None:
+    """It is given whole, though it is longer than the answer may be; nothing is after it."""
+
+    def event(text: str, *tokens: str) -> str:
+        content = [{"token": token, "logprob": -0.5} for token in tokens]
+        return f"data: {json.dumps({'choices': [{'delta': {'content': text}, 'logprobs': {'content': content}}]})}"
+
+    server.lines = [event("\U0001f642", *["\ufffd"] * 4), event("abcde", *"abcde")]
+    assert [piece.text for piece in generator.stream(QUESTION, Sampling(max_tokens=3))] == ["\U0001f642"]
+
+
+def test_counts_that_follow_the_longest_answer_are_read(server: Server, generator: OpenAIGenerator) -> None:
+    usage = 'data: {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}'
+    server.lines = [START, START, END, usage, "data: [DONE]"]
+    assert len(list(generator.stream(QUESTION, Sampling(max_tokens=2)))) == 2
+    assert generator.stats is not None
+    assert (generator.stats.prompt_tokens, generator.stats.finish) == (3, "stop")
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_compressed_answers_are_refused_unread(server: Server, generator: OpenAIGenerator, status: int) -> None:
+    """Whose few bytes may be gigabytes; it was asked for others."""
+    bomb = gzip.compress(b"data: " + bytes(1 << 24))
+    server.status, server.lines, server.sent_headers = status, [bomb], {"Content-Encoding": "gzip\x1b[2J"}
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=rf"answers {status} compressed \(gzip \[2J\), though asked not to be"):
+        list(generator.stream(QUESTION, Sampling()))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 << 20
+    assert server.headers["Accept-Encoding"] == "identity"
+
+
+def test_bytes_are_read_as_they_were_sent(server: Server, generator: OpenAIGenerator) -> None:
+    """Also where a server says that it did what it was asked."""
+    server.sent_headers = {"Content-Encoding": "Identity"}
+    assert said(server, generator, START, END) == "fine"
+
+
+@pytest.mark.parametrize("lines", [[], [START]])
+def test_a_connection_that_breaks_was_one(server: Server, generator: OpenAIGenerator, lines: list[str]) -> None:
+    """Whoever reads that the server cannot be reached looks in the wrong place."""
+    server.lines, server.resets = lines, True
+    with pytest.raises(ModelError, match="broke off before the answer's end"):
+        list(generator.stream(QUESTION, Sampling()))
+
+
+def test_a_type_steers_no_terminal(server: Server, generator: OpenAIGenerator) -> None:
+    server.lines, server.sent_headers = ["hello"], {"Content-Type": "text/\x1b[5mhtml; charset=utf-8"}
+    with pytest.raises(ModelError, match=r"it answers with text/ \[5mhtml, and"):
+        list(generator.stream(QUESTION, Sampling()))
 
 
 def test_a_conversation_beyond_the_context_is_refused(server: Server) -> None:

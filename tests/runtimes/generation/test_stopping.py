@@ -7,6 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.control_characters import CONTROL
 from edge.runtimes.generation.base import Piece
 from edge.runtimes.generation.stopping import Stopping
 
@@ -64,7 +65,7 @@ def test_stops_at_the_token_that_completes_the_string(text: str, stop: list[str]
 @given(st.lists(st.binary(max_size=4), max_size=12))
 def test_bytes_that_are_no_text_are_marked(tokens: list[bytes]) -> None:
     pieces, _ = run(tokens, [])
-    assert "".join(piece.text for piece in pieces) == b"".join(tokens).decode(errors="replace")
+    assert "".join(piece.text for piece in pieces) == CONTROL.sub("", b"".join(tokens).decode(errors="replace"))
 
 
 def test_text_is_held_back_only_while_it_may_begin_a_stop_string() -> None:
@@ -84,3 +85,18 @@ def test_the_piece_in_which_a_stop_string_begins_is_cut() -> None:
     pieces += stopping.push(b"ND of it", 8, -0.6)
     assert pieces == [Piece("all ", 7, -0.5)]
     assert stopping.stopped
+
+
+def test_what_steers_a_terminal_is_dropped() -> None:
+    """Before stop strings are looked for, so that none is put together by it; the token stays, with its probability."""
+    tokens = ["\x1b[31mred", "\x00", "\ta\r\n", "\x9b2J\x07b\x7f", "E\x08N", "D more"]
+    pieces, taken = run([token.encode() for token in tokens], ["END"])
+    assert [piece.text for piece in pieces] == ["[31mred", "", "\ta\n", "2Jb"]
+    assert [piece.token for piece in pieces] == [0, 1, 2, 3]
+    assert taken == len(tokens)
+
+
+def test_nothing_comes_after_a_stop_string() -> None:
+    stopping = Stopping(("END",))
+    assert [piece.text for piece in stopping.push_text("END", None, None)] == []
+    assert list(stopping.push_text("more", None, None)) == []
