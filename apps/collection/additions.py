@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 from edge.apps.collection.roots import resolved
 from edge.apps.collection.storable import checked
+from edge.apps.documents.decoding import normalised
 from edge.errors import InputError
 
 Item = str | os.PathLike[str]
@@ -33,7 +34,8 @@ class Additions:
         """Takes what `Collection.add` takes.
 
         Raises:
-            InputError: there are not as many ids or titles as items, or one is not valid Unicode.
+            InputError: there are not as many ids or titles as items, a text or an id is empty, or something is not
+                valid Unicode.
         """
         given = listed(items)
         if ids is not None and len(ids) != len(given):
@@ -48,6 +50,11 @@ class Additions:
             if isinstance(item, str) and not (os.path.isabs(item) and os.path.exists(item)):
                 text = checked(item, f"text {i + 1} of {len(given)}")
                 names.append(checked(ids[i], f"the id {ids[i]!a}") if ids is not None else text_name(text))
+                if not names[-1]:
+                    raise InputError(f"the id of text {i + 1} of {len(given)} is empty")
+                # Before anything is written: what is given together is added together, or not at all.
+                if not normalised(text).strip():
+                    raise InputError(f"the text {names[-1]!r} is empty")
                 texts[names[-1]] = (text, checked(titles[i], f"the title {titles[i]!a}"))
             else:
                 names.append(resolved(item))

@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.schema import FULL_TEXT
-from edge.apps.collection.scopes import nearest
+from edge.apps.collection.scopes import below, nearest
 from edge.apps.documents.base import Chunk
 from edge.apps.store.database import Database
 from edge.apps.store.lexical import LexicalIndex
+
+TEXT_ROOT = ""
+"""The root of texts that were added by themselves: below no folder, whatever their names look like."""
 
 _GROUP = 500
 """Values of one `IN (...)`: SQLite takes at most 999 in old builds."""
@@ -38,7 +41,8 @@ class FileRow:
     Attributes:
         hash: of its content; None if that was never taken in completely.
         due: 1 if work is waiting.
-        racy: 1 if it was changed so shortly before it was read that its time says nothing about a later change.
+        racy: 1 if its time says nothing about what is in it now: it was changed shortly before it was read, or could
+            not be read.
     """
 
     id: int
@@ -203,6 +207,12 @@ class Catalog:
             marks = ", ".join("?" * len(group))
             found.update(db.execute(f"SELECT hash, min(id) FROM chunks WHERE hash IN ({marks}) GROUP BY hash", group))
         return found
+
+
+def files_below(path: str) -> tuple[str, tuple[str, ...]]:
+    """The SQL condition that a row of `files` is a file, and at or below an absolute path, with its parameters."""
+    condition, params = below(path)
+    return f"(root <> ? AND {condition})", (TEXT_ROOT, *params)
 
 
 def passage(context: str, text: str) -> str:

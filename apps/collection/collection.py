@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -145,7 +144,7 @@ class Collection:
 
         Args:
             roots: folders or files; all that were ever given if empty.
-            retry: tries files again that failed before and have not changed since.
+            retry: tries files again that failed or were skipped before and have not changed since.
             progress: called with the files that are done and the files there are to do.
 
         Raises:
@@ -176,26 +175,31 @@ class Collection:
             The `path` under which each item is found.
 
         Raises:
-            InputError: a path does not exist, or a text is empty or not valid Unicode; others as for `index`.
+            InputError: a path does not exist, or a text or an id is empty or not valid Unicode; then nothing was added.
+            Others as for `index`.
         """
         additions = Additions.of(items, ids, title)
         with self._writer.lock():
+            if additions.files:  # first, because one may not exist
+                self._writer.index(additions.files, retry=False, progress=None)
             if additions.texts:
                 self._writer.add_texts(additions.texts)
-            if additions.files:
-                self._writer.index(additions.files, retry=False, progress=None)
         return additions.names
 
     def delete(self, items: Item | Sequence[Item]) -> int:
         """Takes files, folders with all below them, and texts (by the name they were added under) out of the
         collection. Nothing on disk is touched; a root that is deleted is not indexed or watched any more, but what
-        lies below a root that stays is taken in again by the next `index`, unless an ignore file names it.
+        lies below a root that stays is taken in again by the next `index`, unless an ignore file names it. A string is
+        no path where there is a text of that name.
 
         Returns:
             How many files and texts were taken out.
+
+        Raises:
+            InputError: a path is empty, or not valid Unicode; then nothing was taken out.
         """
-        paths = {path for item in listed(items) for path in (os.fspath(item), absolute(item), resolved(item))}
-        return self._writer.delete(sorted(paths))
+        means = [(item, {absolute(item), resolved(item)}) for item in listed(items)]
+        return self._writer.delete([(item if isinstance(item, str) else None, paths) for item, paths in means])
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Embeds every passage again, from the texts that are stored here: what to do where vectors are damaged.
@@ -230,7 +234,7 @@ class Collection:
 
         Args:
             rerank: False leaves the fused order, and the reranker unopened.
-            pool: candidates that are reranked.
+            pool: candidates that are reranked, if not more are needed for `top_k` results.
             where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
             min_score: hits below are left out.
 
@@ -244,9 +248,10 @@ class Collection:
             if not 1 <= count <= MOST:
                 raise InputError(f"the number of {what} must be at least 1 and at most {MOST:,}, not {count}")
         # Twice as many, because neighbours become one hit.
-        hits = self.candidates(query, k=max(pool, top_k) if rerank else 2 * top_k, where=where)
+        most = 2 * top_k
+        hits = self.candidates(query, k=max(pool, most) if rerank else most, where=where)
         if rerank:
-            hits = self.rerank(query, hits, 2 * top_k)
+            hits = self.rerank(query, hits, most)
         return self._searcher.show(query, [hit for hit in merge(hits, top_k) if hit.score >= min_score])
 
     def candidates(
@@ -314,14 +319,7 @@ class Collection:
         index = self.vectors
         with self.database.read() as db:
             state = index.status(db) if index is not None else None
-            found = read_status(db, self.path, self._models.identity(), state)
-        counters = self.trace.snapshot()
-        return replace(
-            found,
-            resident_nbytes=self.budget.holders().get("lists", 0),
-            list_hits=int(counters.get("lists.hits", 0)),
-            list_misses=int(counters.get("lists.misses", 0)),
-        )
+            return read_status(db, self.path, self._models.identity(), state, self.budget, self.trace)
 
     def files(self, where: Conditions = None) -> list[IndexedFile]:
         """The indexed files that pass the conditions, in the order of their paths."""

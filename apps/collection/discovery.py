@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from edge.apps.collection.catalog import Catalog, FileRow, Vectors
-from edge.apps.collection.scopes import below, nearest
-from edge.apps.collection.storable import storable
-from edge.apps.documents.base import Found, Reason, SkippedFile, printable
+from edge.apps.collection.catalog import Catalog, FileRow, Vectors, files_below
+from edge.apps.collection.scopes import nearest
+from edge.apps.collection.storable import storable, written
+from edge.apps.documents.base import Found, Reason, SkippedFile
 from edge.apps.store.database import Database
 
 _BATCH = 1_000
@@ -31,12 +31,14 @@ Scanned = Callable[[Callable[[Found], bool]], Iterable[Entry]]
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What has to be written for an entry: of a file that is left out, the reason, and its size and time if known."""
+    """What has to be written for an entry: of a file that is left out, the reason, whether that may be over without
+    its size and time telling so, and these if known."""
 
     path: str
     root: str
     row: FileRow | None
     reason: str | None
+    racy: bool
     size: int = 0
     mtime_ns: int = 0
 
@@ -55,7 +57,7 @@ class Discovery:
         """Prepares a pass; `vectors` is None for a collection that has none yet.
 
         Args:
-            retry: files that failed before are tried again.
+            retry: files that are not indexed are tried again, though they are as they were.
         """
         self._database = database
         self._catalog = catalog
@@ -80,7 +82,7 @@ class Discovery:
         """Deletes files at or below `scopes` that this pass did not see: they are gone, or not to be indexed any more.
         Files that belong to a root further down are that root's business; those in what cannot be read stay."""
         for scope in scopes:
-            condition, params = below(scope)
+            condition, params = files_below(scope)
             with self._database.read() as db:
                 rows = db.execute(
                     f"SELECT id, path FROM files WHERE {condition} AND length(root) <= ?", (*params, len(scope))
@@ -107,8 +109,10 @@ class Discovery:
     def _is_known(self, found: Found) -> bool:
         """Whether a file stands in the collection as it is on disk."""
         self._asked = found
-        row = self._known(printable(found.path))
-        return row is not None and row.is_as(found.nbytes, found.mtime_ns) and not row.due
+        row = self._known(written(found.path))
+        if row is None or row.due or (self._retry and row.status == "skipped"):
+            return False
+        return row.is_as(found.nbytes, found.mtime_ns)
 
     def _known(self, path: str) -> FileRow | None:
         """A look of its own at one file: the pass may take minutes, and may not keep the log from being emptied."""
@@ -120,14 +124,15 @@ class Discovery:
         news to anybody."""
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
-        path = printable(entry.path)
+        path = written(entry.path)
         row = self._known(path)
         root = nearest(path, roots) or path
         if row is not None:
             if self._was_seen(row.id):
                 return None
             self._see(row.id)
-        if isinstance(entry, SkippedFile) and entry.reason is Reason.UNREADABLE:
+        unreadable = isinstance(entry, SkippedFile) and entry.reason is Reason.UNREADABLE
+        if unreadable:
             self._unreadable.add(path)
             if row is not None and row.status == "indexed":
                 self.kept.add(path)
@@ -141,7 +146,7 @@ class Discovery:
             if reason is not None:
                 settled = row.status == "skipped" and row.reason == reason and not row.due
             elif row.is_as(*stat):
-                settled = not row.due and not (self._retry and row.status == "failed")
+                settled = not row.due and not (self._retry and row.status != "indexed")
             else:
                 settled = False
             if settled:
@@ -149,7 +154,7 @@ class Discovery:
                 return None
             if reason is None and row.due:
                 return None
-        return _Mark(path, root, row, reason, *stat)
+        return _Mark(path, root, row, reason, unreadable, *stat)
 
     def _write(self, db: sqlite3.Connection, mark: _Mark) -> None:
         row = mark.row
@@ -167,8 +172,8 @@ class Discovery:
             self._catalog.empty(db, file, self._vectors)
         self._see(file)
         self._catalog.settle(
-            db, file, status="skipped", reason=mark.reason, size=mark.size, mtime_ns=mark.mtime_ns
-        )  # fmt: skip
+            db, file, status="skipped", reason=mark.reason, size=mark.size, mtime_ns=mark.mtime_ns, racy=mark.racy
+        )
         self.counts["skipped"] += 1
 
     def _see(self, file: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from glob import escape
 from typing import Any
 
 from edge.apps.collection.storable import checked
@@ -15,6 +17,7 @@ from edge.config import parse_size
 from edge.errors import ConfigError, InputError
 
 _FUNCTION = "path_matches"
+_MAGIC = re.compile(r"[*?[]")
 _DRIVE = re.compile("[A-Za-z]:/")
 
 
@@ -46,7 +49,8 @@ class Filters:
 
     Attributes:
         paths: globs: `*` and `?` stay within a folder's name, `**` goes through folders, and a relative one may begin
-            at any folder: `docs/**`, `*.md`, `/home/me/notes`. One that names a folder holds for all below it.
+            at any folder: `docs/**`, `*.md`, `/home/me/notes`. One that begins with `./` or `../` begins at the working
+            directory, with `~/` at home. One that names a folder holds for all below it.
         kinds: kinds of documents (`pdf`, `markdown`) or suffixes of names (`md`).
         after, before: when the file was last changed, `after <= changed < before`.
         larger, smaller: its bytes, `larger <= size <= smaller`.
@@ -136,17 +140,40 @@ def path_pattern(glob: str) -> PathPattern:
     """What a path must match.
 
     Raises:
-        InputError: a bracket is not closed, or something else can match nothing.
+        InputError: a bracket is not closed, or something else can match nothing; or the working directory is gone.
     """
-    text = glob.replace("\\", "/").removesuffix("/")
+    text = _anchored(glob.replace("\\", "/").removesuffix("/"))
     absolute = text.startswith("/")
-    parts = pattern_parts(text.removeprefix("/").split("/"))
+    names: list[str] = []
+    for name in text.removeprefix("/").split("/"):
+        if name == os.pardir:
+            if not names or _MAGIC.search(names.pop()):
+                raise InputError(f"the filter path:{glob} is no glob: it has a .. that follows no plain name")
+        elif name != os.curdir:
+            names.append(name)
+    parts = pattern_parts(names or ["**"])
     if parts is None:
-        problem = "a [ without a ], or an unknown class in it" if "[" in text else "a name that is empty"
+        problem = "a [ without a ], or an unknown class in it" if "[" in glob else "a name that is empty"
         raise InputError(f"the filter path:{glob} is no glob: it has {problem}")
     anywhere = () if absolute or _DRIVE.match(text) else (None,)
     # One that names a folder holds for all below it.
     return PathPattern(absolute, Pattern(keeps=False, folders=False, parts=(*anywhere, *parts, None)))
+
+
+def _anchored(glob: str) -> str:
+    """A glob that begins with `~`, `.` or `..` from the top of the file system, as the collection writes paths; another
+    one as it is."""
+    first, *names = glob.split("/")
+    if first not in ("~", os.curdir, os.pardir):
+        return glob
+    start = os.path.expanduser(first)
+    while names and names[0] in (os.curdir, os.pardir):
+        start = os.path.join(start, names.pop(0))
+    try:
+        start = os.path.realpath(start)
+    except OSError as error:
+        raise InputError(f"the filter path:{glob} begins at the working directory, which is gone") from error
+    return "/".join([escape(start).replace("\\", "/").rstrip("/"), *(names or [os.curdir])])
 
 
 def _nanoseconds(moment: datetime | None) -> int | None:
@@ -169,8 +196,10 @@ def _date(text: str) -> datetime:
 def _size(text: str) -> int:
     try:
         return parse_size(text)
-    except ConfigError as error:
-        raise InputError(str(error)) from None
+    except ConfigError:
+        raise InputError(
+            f"{text[:40]!r} is not a size of a file: write it like 20kB or 1.5MB, more than 0 and below 8 EiB"
+        ) from None
 
 
 _KEYS: dict[str, Callable[[Filters, str], Filters]] = {

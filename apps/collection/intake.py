@@ -186,13 +186,14 @@ class Intake:
     def _write(self, db: sqlite3.Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """One file's part of a batch; returns the ids of the chunks that were added."""
         prepared, catalog = file.prepared, self._catalog
-        row = prepared.file.id
+        known = prepared.file
+        row = known.id
         if prepared.status == "gone":
             catalog.remove(db, row, self._index)
         elif prepared.status == "unreadable":
             # Its size and time stay those of what was taken in, so it is tried again.
             db.execute("UPDATE files SET due = 0 WHERE id = ?", (row,))
-        elif prepared.extracted is None and prepared.status == prepared.file.status:
+        elif prepared.extracted is None and (prepared.status, prepared.reason) == (known.status, known.reason):
             db.execute(
                 "UPDATE files SET size = ?, mtime_ns = ?, racy = ?, due = 0 WHERE id = ?",
                 (prepared.size, prepared.mtime_ns, prepared.racy, row),

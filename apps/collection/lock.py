@@ -57,6 +57,8 @@ class WriterLock:
         except sqlite3.Error as error:
             raise StorageError(f"{self._path} cannot be opened: {error}") from error
         try:
+            # The file stays empty, so there is nothing to roll back: a journal would only be refused by a full disk.
+            db.execute("PRAGMA journal_mode = MEMORY")
             db.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             db.close()

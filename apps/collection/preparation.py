@@ -53,7 +53,7 @@ class Prepared:
     Attributes:
         file: its row when it was looked up.
         size, mtime_ns: of the content that was read.
-        racy: it was changed so shortly before that it may change again without a new time.
+        racy: it was changed so shortly before that it may change again without a new time, or it cannot be read now.
         hash: of the content; None where it could not be read.
         extracted: its chunks; None where the content has not changed, or there is nothing to index.
         status: what becomes of it: `indexed`, `skipped`, `failed`, `gone`, or `unreadable` for one that was taken in
@@ -195,8 +195,10 @@ class Preparation:
             extracted = None
             status, reason = ("failed", str(error)) if path.exists() else ("gone", "")
             unreadable = status == "gone" and not self._root_is_there(file)
-        if unreadable and file.status == "indexed":
-            status = "unreadable"
+        if unreadable:
+            # It may be readable again without a new time, and is as good as never read until then.
+            racy, digest = True, None
+            status = "unreadable" if file.status == "indexed" else status
         return Prepared(file, size, mtime_ns, racy, digest, extracted, status, reason, lease)
 
     @staticmethod

@@ -11,7 +11,9 @@ from typing import Any
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.roots import read_roots
 from edge.apps.store.models import EmbedderIdentity
+from edge.budget import MemoryBudget
 from edge.ivf.base import IndexStatus
+from edge.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +109,21 @@ class CollectionStatus:
     database_nbytes: int
     embedder: EmbedderIdentity | None
     vectors: IndexStatus | None
-    resident_nbytes: int = 0
-    list_hits: int = 0
-    list_misses: int = 0
+    resident_nbytes: int
+    list_hits: int
+    list_misses: int
 
 
 def read_status(
-    db: sqlite3.Connection, path: Path, embedder: EmbedderIdentity | None, vectors: IndexStatus | None
+    db: sqlite3.Connection,
+    path: Path,
+    embedder: EmbedderIdentity | None,
+    vectors: IndexStatus | None,
+    budget: MemoryBudget,
+    trace: Trace,
 ) -> CollectionStatus:
-    """The status of the collection in the directory `path`, as `db` sees it."""
+    """The status of the collection in the directory `path`, as `db` sees it, with what `budget` and `trace` know of its
+    lists."""
     kinds = dict(db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
     pending, nbytes = db.execute(
         "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
@@ -124,6 +132,7 @@ def read_status(
     for status in ("skipped", "failed"):
         rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
         left[status] = tuple(LeftOut(*row) for row in rows)
+    counters = trace.snapshot()
     return CollectionStatus(
         path=path,
         roots=tuple(read_roots(db)),
@@ -137,6 +146,9 @@ def read_status(
         database_nbytes=sum(file.stat().st_size for file in path.glob("edge.db*")),
         embedder=embedder,
         vectors=vectors,
+        resident_nbytes=budget.holders().get("lists", 0),
+        list_hits=int(counters.get("lists.hits", 0)),
+        list_misses=int(counters.get("lists.misses", 0)),
     )
 
 

@@ -20,7 +20,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     """A path from the file system's root, `~` expanded, symlinks as they are named.
 
     Raises:
-        InputError: its name is not valid Unicode.
+        InputError: it is empty, or its name is not valid Unicode.
     """
     return os.path.abspath(os.path.expanduser(_checked(os.fspath(path))))
 
@@ -29,7 +29,7 @@ def resolved(path: str | os.PathLike[str]) -> str:
     """A path as the collection writes it: absolute, and without symlinks.
 
     Raises:
-        InputError: its name is not valid Unicode.
+        InputError: it is empty, or its name is not valid Unicode.
     """
     return _checked(os.path.realpath(os.path.expanduser(_checked(os.fspath(path)))))
 
@@ -84,4 +84,6 @@ def absence(root: str, holds: Callable[[str], bool]) -> str | None:
 
 
 def _checked(path: str) -> str:
+    if not path:  # to the system, the working directory
+        raise InputError("a path is empty; name a file or a folder, `.` for the one you are in")
     return checked(path, f"the path {path!a}")

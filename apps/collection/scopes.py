@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Set
 
 
 def below(path: str) -> tuple[str, tuple[str, str, str]]:
-    """The SQL condition that the column `path` is a path or lies below it, with its parameters."""
+    """The SQL condition that the column `path` is an absolute path or lies below it, with its parameters.
+
+    Raises:
+        ValueError: the path is not absolute. Of an empty one, everything would lie below.
+    """
+    if not os.path.isabs(path):
+        raise ValueError(f"nothing lies below {path!r}, which is not absolute")
     stem = path if path.endswith(os.sep) else path + os.sep
     # All paths that begin with the folder's name and a separator, as a range of the index on paths.
     return "(path = ? OR path >= ? AND path < ?)", (path, stem, stem[:-1] + chr(ord(os.sep) + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -127,7 +128,7 @@ class Searcher:
         """The `k` best of both rankings together that do not read alike."""
         words = {identifier: (rank, score) for rank, (identifier, score) in enumerate(lexical, 1)}
         vectors = {identifier: (rank, score) for rank, (identifier, score) in enumerate(near, 1)}
-        fused = convex_combination(dict(lexical), dict(near), WORDS)
+        fused = _placed(db, convex_combination(dict(lexical), dict(near), WORDS))
         hits: list[Hit] = []
         seen: set[str] = set()
         while fused and len(hits) < k:
@@ -144,6 +145,21 @@ class Searcher:
                 stages = Stages(lexical_rank, lexical_score, vector_rank, vector_score, len(hits) + 1, score)
                 hits.append(replace(hit, score=score, stages=stages))
         return hits
+
+
+def _placed(db: sqlite3.Connection, fused: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Ids with their scores, best first, those that tie by path and place: their ids tell only when a passage was taken
+    in, and what an incremental run leaves shall be searched as a new index is."""
+    counts = Counter(score for _, score in fused)
+    places: dict[int, tuple[str, int]] = {}
+    for group in groups([identifier for identifier, score in fused if counts[score] > 1]):
+        rows = db.execute(
+            "SELECT chunks.id, path, ordinal FROM chunks JOIN files ON files.id = chunks.file "
+            f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
+            group,
+        )
+        places.update((identifier, (path, ordinal)) for identifier, path, ordinal in rows)
+    return sorted(fused, key=lambda found: (-found[1], places.get(found[0], ("", 0))))
 
 
 def read_hits(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Hit]:

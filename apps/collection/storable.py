@@ -6,6 +6,10 @@ takes them.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+from edge.apps.documents.base import printable
 from edge.errors import InputError
 
 
@@ -30,3 +34,18 @@ def checked(text: str, what: str) -> str:
         place, half = error.start + 1, text[error.start]
         raise InputError(f"{what} is not valid Unicode: character {place} is half of one ({half!a})") from None
     return text
+
+
+def written(path: Path) -> str:
+    """A path as the collection writes it, another one for every path: as it is where that can be written down. Else
+    each name that cannot stands behind a `.`, which no path without symlinks has as a name, its bytes that are no UTF-8
+    as `\\xNN`, and its backslashes doubled."""
+    text = str(path)
+    if storable(text):
+        return text
+    names = (name if storable(name) else os.path.join(os.curdir, _escaped(name)) for name in path.parts)
+    return os.path.join(*names)
+
+
+def _escaped(name: str) -> str:
+    return printable(name.replace("\\", "\\\\"))

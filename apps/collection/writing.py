@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path
 
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Progress, Run
 from edge.apps.collection.lock import WriterLock
@@ -16,7 +16,7 @@ from edge.apps.collection.passages import Passages
 from edge.apps.collection.preparation import Prepared
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
-from edge.apps.collection.scopes import below, nearest, outermost
+from edge.apps.collection.scopes import nearest, outermost
 from edge.apps.documents.base import Extracted, Found
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
@@ -34,9 +34,6 @@ from edge.trace import Trace
 
 _BATCH_NBYTES = 6 << 20
 """What a batch of passages takes on its way: text, tokens, vectors, and SQLite's pages."""
-
-TEXT_ROOT = ""
-"""The root of texts that were added by themselves: below no folder, so no scan ever misses them."""
 
 
 class Writer:
@@ -119,16 +116,26 @@ class Writer:
             run.maintain(index)
             return run.report()
 
-    def delete(self, paths: Sequence[str]) -> int:
-        """Takes files and folders out of the collection, as roots too; returns how many files went."""
+    def delete(self, items: Sequence[tuple[str | None, Set[str]]]) -> int:
+        """Takes texts, and files and folders, these as roots too, out of the collection; returns how many went.
+
+        Args:
+            items: of each its name, if it may be a text's, and the absolute paths that it means if there is no such
+                text.
+        """
         with self.lock():
             run = Run(self._database, self._catalog, self._budget, self._trace)
             files: set[int] = set()
             with self._database.write() as db:
-                forget_roots(db, paths)
-                for path in paths:
-                    condition, params = below(path)
-                    files.update(row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params))
+                for name, paths in items:
+                    text = None if name is None else self._catalog.find(db, name)
+                    if text is not None and text.root == TEXT_ROOT:
+                        files.add(text.id)
+                        continue
+                    forget_roots(db, paths)
+                    for path in paths:
+                        condition, params = files_below(path)
+                        files.update(row[0] for row in db.execute(f"SELECT id FROM files WHERE {condition}", params))
             discovery = Discovery(self._database, self._catalog, self._vectors())
             discovery.remove(sorted(files))
             run.count(discovery)
@@ -174,7 +181,7 @@ class Writer:
 
     def _holds(self, root: str) -> bool:
         """Whether there are indexed files at or below a root."""
-        condition, params = below(root)
+        condition, params = files_below(root)
         with self._database.read() as db:
             query = f"SELECT 1 FROM files WHERE {condition} AND status = 'indexed' LIMIT 1"
             return db.execute(query, params).fetchone() is not None
@@ -241,8 +248,6 @@ class Writer:
 
     def _prepared(self, name: str, text: str, title: str) -> Prepared:
         chunks = tuple(chunks_of(text_blocks(normalised(text)), title))
-        if not chunks:
-            raise InputError(f"the text {name!r} is empty")
         data = text.encode()
         with self._database.write() as db:
             row = self._catalog.find(db, name)

@@ -15,6 +15,7 @@ from edge.apps.collection.place import PROJECT, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence
 from edge.apps.collection.scopes import contains
+from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure, engine_options, report_options
 from edge.apps.progress import ProgressBar
 from edge.config import Config, format_size
@@ -25,7 +26,7 @@ from edge.trace import Trace
 _REASONS = 10
 """Paths that are named in one go; `edge status` has all folders, and all files that failed."""
 
-_paths = click.argument("paths", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
+_paths = click.argument("paths", nargs=-1, metavar="[DIR]...")
 _embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
 _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for network drives that send no notifications.")
 
@@ -33,7 +34,7 @@ _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for netwo
 @click.command()
 @_paths
 @click.option("--watch", is_flag=True, help="Go on, and take in every change as it happens.")
-@click.option("--retry", is_flag=True, help="Try files again that failed before.")
+@click.option("--retry", is_flag=True, help="Try files again that failed or were skipped before.")
 @click.option("--rebuild", is_flag=True, help="First embed every passage again, where vectors are damaged.")
 @_poll
 @_embedder
@@ -41,7 +42,7 @@ _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for netwo
 @engine_options
 @report_options
 def index(
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     watch: bool,
     retry: bool,
     rebuild: bool,
@@ -73,7 +74,7 @@ def index(
 @engine_options
 @report_options
 def watch_command(
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     poll: bool,
     embedder: str | None,
     collection: Path | None,
@@ -90,7 +91,7 @@ def watch_command(
 
 
 def _run(
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     chosen: Path | None,
     config: Config,
     *,
@@ -124,7 +125,7 @@ def _watch(collection: Collection, output: _Output, poll: bool) -> None:
 
     roots = collection.roots
     more = f" and {len(roots) - _REASONS:,} more" if len(roots) > _REASONS else ""
-    click.echo(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C", err=True)
+    click.echo(shown(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
     try:
         Watcher(collection, report=output, notice=_notice, poll=poll).run(threading.Event())
     except KeyboardInterrupt:
@@ -132,10 +133,10 @@ def _watch(collection: Collection, output: _Output, poll: bool) -> None:
 
 
 def _notice(text: str) -> None:
-    click.echo(f"edge: {text}", err=True)
+    click.echo(shown(f"edge: {text}"), err=True)
 
 
-def _roots(collection: Collection, paths: tuple[Path, ...], chosen: Path | None) -> list[str]:
+def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) -> list[str]:
     """What to index: the paths given, or what the collection remembers. A project's collection may have come with a
     cloned folder, so it cannot send the indexer outside that folder on its own.
 
@@ -143,7 +144,7 @@ def _roots(collection: Collection, paths: tuple[Path, ...], chosen: Path | None)
         InputError: a path does not exist, or there is nothing to index.
     """
     if paths or chosen is not None or collection.path.name != PROJECT:
-        return [str(path) for path in paths]
+        return list(paths)
     project = str(collection.path.parent)
     remembered = collection.roots
     inside = [root for root in remembered if contains(project, root)]
@@ -187,7 +188,7 @@ class _Output:
     def _print_failures(self) -> None:
         failed = self._collection.status().failed
         for file in failed[:_REASONS]:
-            click.echo(f"failed: {file.path}: {file.reason}", err=True)
+            click.echo(shown(f"failed: {file.path}: {file.reason}"), err=True)
         if len(failed) > _REASONS:
             click.echo(f"... and {len(failed) - _REASONS} more: `edge status`", err=True)
 

@@ -12,6 +12,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.place import locate
 from edge.apps.collection.roots import resolved
 from edge.apps.collection.scopes import nearest
+from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure
 from edge.config import format_size
 from edge.errors import StorageError
@@ -36,8 +37,8 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     if removed and coming_back:
         others = f" and {len(coming_back) - 1:,} others" if len(coming_back) > 1 else ""
         click.echo(
-            f"edge: {coming_back[0]}{others} will come back with the next `edge index`, because a folder above is "
-            f"indexed; name it in that folder's .edgeignore to keep it out",
+            f"edge: {shown(coming_back[0])}{others} will come back with the next `edge index`, because a folder above "
+            f"is indexed; name it in that folder's .edgeignore to keep it out",
             err=True,
         )
     click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} files")

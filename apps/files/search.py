@@ -16,6 +16,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.place import locate
 from edge.apps.collection.scopes import contains
+from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure, engine_options, report_options
 from edge.config import format_size
 from edge.resident import ResidentWatch
@@ -105,8 +106,8 @@ def _record(hit: Hit, explain: bool) -> dict[str, Any]:
 
 def _print(place: int, hit: Hit, explain: bool) -> None:
     """A result for people: where it is, how sure it is, and the words that match in bold."""
-    citation = _bold(hit.citation.replace(hit.path, _shown(hit.path), 1))
-    heading = f"  {hit.context}" if hit.context else ""
+    citation = _bold(shown(hit.citation.replace(hit.path, _near(hit.path), 1)))
+    heading = f"  {shown(hit.context)}" if hit.context else ""
     click.echo(f"{place:3d}  {hit.score:.3f}  {citation}{heading}", color=is_terminal())
     if explain:
         click.echo(f"            {_stages(hit)}")
@@ -134,7 +135,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _shown(path: str) -> str:
+def _near(path: str) -> str:
     """A path as short as it can be from here."""
     here = os.getcwd()
     return os.path.relpath(path, here) if contains(here, path) and path != here else path

@@ -14,6 +14,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.place import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
+from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure
 from edge.config import format_size
 
@@ -46,7 +47,7 @@ def list_files(filters: tuple[str, ...], collection: Path | None, as_json: bool)
         click.echo(json.dumps({"files": [asdict(file) for file in files]}, ensure_ascii=False))
     else:
         for file in files:
-            click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {file.path}")
+            click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {shown(file.path)}")
     return 0 if files else 1
 
 
@@ -75,9 +76,9 @@ def _document(found: CollectionStatus) -> dict[str, Any]:
 
 def _print(found: CollectionStatus) -> None:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
-    click.echo(f"collection  {found.path}")
+    click.echo(f"collection  {shown(str(found.path))}")
     for root in found.roots:
-        click.echo(f"folder      {root}")
+        click.echo(f"folder      {shown(root)}")
     click.echo(
         f"indexed     {found.indexed:,} files, {format_size(found.source_nbytes)}" + (f": {kinds}" if kinds else "")
     )
@@ -98,10 +99,10 @@ def _print(found: CollectionStatus) -> None:
     click.echo(f"skipped     {len(found.skipped):,} files and folders{_by_reason(found.skipped)}")
     click.echo(f"failed      {len(found.failed):,} files")
     for file in found.failed:
-        click.echo(f"  {file.path}: {file.reason}")
+        click.echo(shown(f"  {file.path}: {file.reason}"))
 
 
 def _by_reason(files: tuple[LeftOut, ...]) -> str:
     counts = Counter(file.reason for file in files)
-    shown = [f"{count:,} {reason}" for reason, count in counts.most_common(6)]
-    return (": " + "; ".join(shown) + ("; ..." if len(counts) > 6 else "")) if shown else ""
+    most = [f"{count:,} {shown(reason)}" for reason, count in counts.most_common(6)]
+    return (": " + "; ".join(most) + ("; ..." if len(counts) > 6 else "")) if most else ""

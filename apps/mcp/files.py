@@ -63,6 +63,8 @@ def files_server(collection: Collection) -> MCPServer[Any]:
             file = catalog.find(db, path)
             if file is None:
                 raise InputError(f"{path} is not in the collection; search says what is")
+            if file.status != "indexed":
+                raise InputError(f"{path} is not indexed: {file.reason or 'it waits for the next `edge index`'}")
             passages: list[dict[str, Any]] = []
             length = 0
             following: int | None = None

@@ -48,6 +48,43 @@ def test_half_a_character_is_an_input_error(collection: Collection, use: Callabl
     assert collection.files() == []
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda collection, kept: collection.delete(""),
+        lambda collection, kept: collection.delete([kept, ""]),
+        lambda collection, kept: collection.index(""),
+        lambda collection, kept: collection.index([kept, ""]),
+        lambda collection, kept: collection.update([kept, ""]),
+        lambda collection, kept: collection.add(["text"], ids=[""]),
+    ],
+)
+def test_what_is_empty_is_refused_and_changes_nothing(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch, use: Callable[[Collection, Path], Any]
+) -> None:
+    monkeypatch.chdir(small.path.parent)
+    collection.add("Ice is blue.", ids=["ice"])
+    collection.index(small.path)
+    before = (rows(collection), collection.roots)
+    with pytest.raises(InputError, match="is empty"):
+        use(collection, small.path)
+    assert (rows(collection), collection.roots) == before
+
+
+@pytest.mark.parametrize("other", ["", " \n", "\x00\x1b", Path("absent.txt")])
+def test_what_is_given_together_is_added_together_or_not_at_all(collection: Collection, other: str | Path) -> None:
+    with pytest.raises(InputError, match="'h' is empty" if isinstance(other, str) else "does not exist"):
+        collection.add(["Bread needs time.", other], ids=["g", "h"])
+    assert rows(collection) == []
+    assert collection.status().chunks == 0
+
+
+def rows(collection: Collection) -> list[tuple[Any, ...]]:
+    """What stands in the collection, whatever its state."""
+    with collection.database.read() as db:
+        return db.execute("SELECT path, status, due FROM files ORDER BY path").fetchall()
+
+
 @given(st.text(st.characters(codec=None) | st.just("\ud800"), max_size=5))
 def test_what_is_storable_is_what_utf_8_can_say(text: str) -> None:
     half = any(0xD800 <= ord(char) < 0xE000 for char in text)

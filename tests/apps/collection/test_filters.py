@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -128,6 +129,62 @@ def test_a_folder_s_pattern_holds_for_all_below_it(path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("./docs/**", ["here/docs/a.md", "here/docs/sub/b.md"]),
+        ("./docs/", ["here/docs/a.md", "here/docs/sub/b.md"]),
+        ("./*.md", ["here/c.md"]),
+        (".", ["here/c.md", "here/docs/a.md", "here/docs/sub/b.md"]),
+        ("./", ["here/c.md", "here/docs/a.md", "here/docs/sub/b.md"]),
+        ("../x", ["x/docs/d.md"]),
+        ("./.././x/docs", ["x/docs/d.md"]),
+        ("./docs/../*.md", ["here/c.md"]),
+        ("..", ["here/c.md", "here/docs/a.md", "here/docs/sub/b.md", "x/docs/d.md"]),
+        ("docs/./sub", ["here/docs/sub/b.md"]),
+        ("docs/../c.md", ["here/c.md"]),
+        ("~/docs", ["x/docs/d.md"]),
+        ("~/../here/*.md", ["here/c.md"]),
+        ("~", ["x/docs/d.md"]),
+        (".\\docs\\sub", ["here/docs/sub/b.md"]),
+    ],
+)
+def test_globs_may_begin_where_one_is_or_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str, names: list[str]
+) -> None:
+    """Below a folder whose name would be a glob, and through a link to it."""
+    top = tmp_path.resolve() / "[ab]*"
+    for name in ("here", "x"):
+        (top / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(top)
+    monkeypatch.chdir(tmp_path / "link" / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "link" / "x"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "link" / "x"))
+    moment = datetime(2020, 1, 1)
+    inside = ["here/c.md", "here/docs/a.md", "here/docs/sub/b.md", "x/docs/d.md"]
+    files = [File(f"{top.as_posix()}/{name}", "markdown", 1, moment) for name in inside]
+    files += [File(f"{tmp_path.resolve().as_posix()}/a/{name}", "markdown", 1, moment) for name in ("e.md", "x/d.md")]
+    expected = [f"{top.as_posix()}/{name}" for name in names]
+    assert passing(files, Filters(paths=(glob,))) == expected
+
+
+def test_globs_may_begin_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = File("/a/b.md", "markdown", 1, datetime(2020, 1, 1))
+    monkeypatch.chdir(Path("/").resolve())
+    for glob in (".", "..", "./a", "/a/.", "/./a/../a/b.md", "/."):
+        assert passing([file], Filters(paths=(glob,))) == ["/a/b.md"]
+    assert passing([file], Filters(paths=("./b.md",))) == []
+
+
+def test_a_working_directory_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert Filters.parse(["path:docs/**"])
+    with pytest.raises(InputError, match="working directory, which is gone"):
+        Filters.parse(["path:./docs/**"])
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("pdf", "no filter"),
@@ -135,8 +192,14 @@ def test_a_folder_s_pattern_holds_for_all_below_it(path: str) -> None:
         ("type:", "no filter"),
         ("after:yesterday", "no date"),
         ("larger:huge", "not a size"),
+        ("larger:0", "more than 0"),
+        ("smaller:0MB", "more than 0"),
         ("path:[a", r"without a \]"),
         ("path:a//b", "empty"),
+        ("path:.//b", "empty"),
+        ("path:*/../b", r"a \.\. that follows no plain name"),
+        ("path:a/../../b", r"a \.\. that follows no plain name"),
+        ("path:/..", r"a \.\. that follows no plain name"),
         ("after:9999-12-31", "from 1678 to 2261, not 9999-12-31"),
         ("before:9999-12-31T23:59", "from 1678 to 2261"),
         ("after:0001-01-01", "from 1678 to 2261, not 0001-01-01"),
@@ -172,3 +235,20 @@ def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
         except InputError:
             continue
         passing([File("/a/b", "text", 1, datetime(2020, 1, 1))], found)
+
+
+def test_kinds_and_suffixes_in_any_case_and_with_a_dot() -> None:
+    file = File("/a/README.Md", "markdown", 1, datetime(2020, 1, 1))
+    for kind in ("md", ".MD", "Markdown"):
+        assert passing([file], Filters(kinds=(kind,))) == [file.path]
+    assert passing([file], Filters(kinds=("d",))) == []
+
+
+def test_windows_paths_and_ids_of_texts() -> None:
+    moment = datetime(2020, 1, 1)
+    drive, text = File("C:\\docs\\a.md", "markdown", 1, moment), File("notes/a.md", "text", 1, moment)
+    assert passing([drive], Filters(paths=("C:/docs",))) == [drive.path]
+    assert passing([drive], Filters(paths=("docs\\*.md",))) == [drive.path]
+    assert passing([File("/x/C:/docs/a", "text", 1, moment)], Filters(paths=("C:/docs",))) == []
+    assert passing([text], Filters(paths=("notes",))) == [text.path]
+    assert passing([text], Filters(paths=("/notes",))) == [], "an absolute glob names no relative path"

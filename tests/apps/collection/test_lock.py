@@ -43,3 +43,12 @@ def test_a_file_that_is_no_lock_is_named(tmp_path: Path, in_the_way: str) -> Non
     lock = WriterLock(path, seconds=0.1)
     with pytest.raises(StorageError, match=r"writer\.lock cannot be"), lock():
         pass
+
+
+def test_to_lock_writes_nothing(tmp_path: Path) -> None:
+    """So that a disk that is full does not keep anybody from removing what is on it."""
+    path = tmp_path / "writer.lock"
+    for _ in range(2):
+        with WriterLock(path)():
+            assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [(path.name, 0)]
+        assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [(path.name, 0)]

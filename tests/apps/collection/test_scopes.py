@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +49,9 @@ def test_a_name_that_begins_alike_is_not_below() -> None:
     assert not contains("/a/b", "/a/bc")
     assert contains("/", "/a")
     assert nearest("/a", {"/"}) == "/"
+
+
+@pytest.mark.parametrize("path", ["", "notes", "doc/1", "."])
+def test_nothing_lies_below_what_is_not_absolute(path: str) -> None:
+    with pytest.raises(ValueError, match="not absolute"):
+        below(path)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.hits import Hit
+from edge.apps.collection.searching import Searcher
 from edge.errors import BudgetExceeded
 from edge.ivf.index import VectorIndex
 
@@ -68,3 +70,43 @@ def test_a_query_without_copies_is_asked_once(
     monkeypatch.setattr(VectorIndex, "search", count)
     assert len(collection.search("river", 5, rerank=False)) == 5
     assert asked == [100]
+
+
+@pytest.mark.parametrize(("top_k", "pool", "asked"), [(5, 60, 60), (60, 60, 120), (20, 30, 40)])
+def test_neighbours_that_become_one_leave_enough_to_rerank(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, top_k: int, pool: int, asked: int
+) -> None:
+    sentences = [f"Sentence {number} of a book tells of a river." for number in range(40)]
+    folder.write("book.txt", "\n\n".join(" ".join([sentence] * 20) for sentence in sentences))
+    collection.index(folder.path)
+    found: list[tuple[int, int]] = []
+    candidates = Searcher.candidates
+
+    def count(self: Searcher, query: str, vector: Any, index: Any, k: int, **options: Any) -> list[Hit]:
+        hits = candidates(self, query, vector, index, k, **options)
+        found.append((k, len(hits)))
+        return hits
+
+    monkeypatch.setattr(Searcher, "candidates", count)
+    hits = collection.search("river", top_k, pool=pool)
+    assert found == [(asked, min(asked, collection.status().chunks))]
+    assert len(hits) <= top_k
+    assert any(hit.ordinals[0] < hit.ordinals[1] for hit in hits)
+
+
+def test_of_copies_the_first_by_path_stands_for_all_whenever_it_came(make: Any, folder: Any) -> None:
+    """As it does in an index made at once; what continues it is then merged in both alike."""
+    collection = make()
+    for name in ("z", "m", "a"):
+        folder.write(f"{name}/LICENSE", LICENCE)
+        collection.index(folder.path)
+    for number in range(5):
+        folder.write(f"{number}/LICENSE", LICENCE)
+    collection.index(folder.path)
+    folder.write("0/LICENSE", "Something else, about bread.\n")
+    collection.index(folder.path)
+    fresh = make("fresh")
+    fresh.index(folder.path)
+    for one in (collection, fresh):
+        hit = one.search("permission to use the river software", 1, rerank=False)[0]
+        assert hit.path == str(folder.path / "1" / "LICENSE")

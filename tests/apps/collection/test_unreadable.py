@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.collection import writing
+from edge.apps.collection import preparation, writing
 from edge.apps.collection.collection import Collection
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.extraction import Extractor
@@ -179,3 +179,84 @@ def test_a_disk_that_goes_while_it_is_compared_has_lost_no_file(
         os.rename(unplugged, small.path)
     report = collection.index()
     assert (report.indexed, report.removed, report.unchanged) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_a_file_that_could_not_be_read_at_first_is_taken_in_when_it_can(
+    collection: Collection, small: Any, deny: Deny, root: bool
+) -> None:
+    """Permissions change neither its size nor its time."""
+    ice = small.path / "ice.txt"
+    given = ice if root else small.path
+    deny(ice)
+    for _ in range(2):
+        report = collection.index(given)
+        assert (report.skipped, report.unreadable) == (1 if root else 2, ())
+    assert "ice.txt" not in names(collection)
+    deny()
+    assert collection.index(given).indexed == 1
+    assert "ice.txt" in names(collection)
+    assert collection.index(given).indexed == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "status"),
+    [
+        ("content_hash", OSError(5, "Input/output error"), "failed"),
+        ("extract", OSError(5, "Input/output error"), "failed"),
+        ("extract", Skipped(Reason.UNREADABLE, "cannot be read"), "skipped"),
+    ],
+)
+def test_a_file_that_failed_in_the_middle_is_read_by_the_next_run(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, status: str
+) -> None:
+    folder.write("ice.txt", "Ice is blue.")
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        if where == "extract":
+            patch.setattr(Extractor, "extract", fail)
+        else:
+            patch.setattr("edge.apps.collection.preparation.content_hash", fail)
+        for _ in range(2):
+            assert getattr(collection.index(folder.path), status) == 1
+    assert collection.status().pending == 0
+    assert collection.index(folder.path).indexed == 1
+
+
+def test_the_reason_is_the_last_one(collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("ice.txt", "Ice is blue.")
+    for reason in (Reason.UNREADABLE, Reason.ENCRYPTED):
+
+        def fail(self: Extractor, path: Path, reason: Reason = reason) -> Any:
+            raise Skipped(reason, f"it is {reason.value}")
+
+        monkeypatch.setattr(Extractor, "extract", fail)
+        collection.index(folder.path)
+        assert [file.reason for file in collection.status().skipped] == [f"it is {reason.value}"]
+
+
+def test_what_was_skipped_is_looked_at_again_when_asked(
+    collection: Collection, small: Any, deny: Deny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what was unreadable under earlier versions, which wrote it down as settled. The first bytes of a picture say
+    again that it is one, so the rest is not read."""
+    deny(small.path / "ice.txt")
+    collection.index(small.path)
+    with collection.database.write() as db:
+        db.execute("UPDATE files SET racy = 0")
+    deny()
+    assert collection.index(small.path).indexed == 0
+    read: list[str] = []
+    content_hash = preparation.content_hash
+
+    def hashed(path: Path) -> bytes:
+        read.append(path.name)
+        return content_hash(path)
+
+    monkeypatch.setattr(preparation, "content_hash", hashed)
+    report = collection.index(small.path, retry=True)
+    assert (report.indexed, report.skipped, report.unchanged) == (1, 1, 2)
+    assert read == ["ice.txt"]

@@ -248,6 +248,9 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
         (["search", "river", "--filter", "before:9999-12-31"], "from 1678 to 2261"),
         (["index", "half \udcff"], "not valid Unicode"),
         (["remove", "half \udcff"], "not valid Unicode"),
+        (["index", ""], "a path is empty"),
+        (["remove", ""], "a path is empty"),
+        (["remove", "notes.txt", ""], "a path is empty"),
         (["search", "river", "--filter", "colour:red"], "no filter"),
         (["search", "river", "--memory", "lots"], "lots"),
         (["search", "river", "--collection", "nowhere"], "there is no collection"),
@@ -264,6 +267,29 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
 def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], says: str) -> None:
     assert says in edge.refused(*arguments)
     assert not (edge.project / "nowhere").exists()
+
+
+def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_home: Path) -> None:
+    place = ["--collection", str(files_home / "steered")]
+    folder = files_home / "red\x1b7"
+    folder.mkdir()
+    (folder / "two\nlines.txt").write_text("A river.")
+    (folder / "broken\x1b.pdf").write_bytes(b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
+    (folder / "gone\x1b.txt").write_text("A bread.")
+    done = edge("index", str(folder), *place)
+    assert (done.returncode, "broken\\x1b.pdf: " in done.stderr) == (0, True)
+    outputs = [
+        done, edge("status", *place), edge("list", *place), edge("search", "river", "--explain", *place),
+        edge("remove", str(folder / "gone\x1b.txt"), *place),
+    ]  # fmt: skip
+    os.rename(folder, files_home / "elsewhere")
+    outputs.append(edge("index", *place))
+    for done in outputs:
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "two\nlines" not in done.stdout + done.stderr
+    assert ["red\\x1b7" in done.stdout + done.stderr for done in outputs] == [True] * len(outputs)
+    found = edge.json("search", "river", *place)["results"]
+    assert str(folder / "two\nlines.txt") in [result["path"] for result in found]
 
 
 def test_without_an_embedder_the_command_that_gets_it_is_named(edge: Edge, files_home: Path) -> None:

@@ -102,6 +102,7 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
     (docs / "bread.txt").write_text("Bread needs time.\n", encoding="utf-8")
     line = " ".join(f"word{number}" for number in range(7_000))  # longer than what `get` returns at once
     (docs / "line.txt").write_text(line, encoding="utf-8")
+    (docs / "empty.txt").touch()
     (tmp_path / "secret.txt").write_text("not indexed\n", encoding="utf-8")
     config = Config(memory=10**9, embedder="tiny-embedder", reranker="tiny", models_dir=str(home / "models"))
     with Collection(tmp_path / "collection", config=config) as collection:
@@ -128,6 +129,7 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         assert (await call(client, "status"))["files"] == 3
         secret = str(tmp_path / "secret.txt")
         assert "is not in the collection" in await refused(client, "get", path=secret)
+        assert "is not indexed: the file is empty" in await refused(client, "get", path=str(docs / "empty.txt"))
         assert "no filter" in await refused(client, "search", query="river", filters=["owner:me"])
         assert "empty" in await refused(client, "search", query=" ")
 
