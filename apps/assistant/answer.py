@@ -18,7 +18,7 @@ class Round:
 
     Attributes:
         queries: texts whose vectors were searched.
-        question: what the passages were ranked by.
+        question: what the passages were ranked by: what was asked, or its gist.
         passages: best first, those at or above the floor.
         below: how many of the ranked ones were below it.
         best: the highest relevance, None without reranking or candidates.

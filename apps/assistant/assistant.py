@@ -11,6 +11,7 @@ from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.conversation import Conversation, Turn, joined, recent
+from edge.apps.assistant.gist import check_question
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.opening import open_llm
 from edge.apps.assistant.pipelines import PIPELINES
@@ -95,7 +96,8 @@ class Assistant:
         """Answers a question.
 
         Raises:
-            InputError: the question is empty, or too long for the generator's context.
+            InputError: the question holds no word, the sentence that asks is too long to judge passages by, or it is
+                too long for the generator's context.
             ModelError: a model failed, or cannot be reached.
             BudgetExceeded: the limit is too small.
         """
@@ -131,10 +133,10 @@ class Assistant:
     def _stream(
         self, asked: str, turns: Sequence[Turn], keep: Callable[[Turn], None], options: AskOptions | None
     ) -> AnswerStream:
-        if not asked.strip():
-            raise InputError("the question is empty")
+        options = options or self.options
+        check_question(asked, judged=options.rerank)
         steps = Steps(
-            self._library, self.generator, options or self.options,
+            self._library, self.generator, options,
             pipeline=self.pipeline, times=self.times, reranking=self._reranking,
         )  # fmt: skip
 

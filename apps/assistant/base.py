@@ -23,7 +23,8 @@ of squad11-dev, best of the 30 nearest passages: none of them is refused where t
 when their whole article is taken away, 2.5 % of questions from another field. On scifact 3.8 % are refused and 10 % of
 foreign questions let pass; a claim whose abstract is taken away finds others on its subject, and 86 % are let pass. Of
 30 questions written for this project's own documentation 7 % are refused, of 65 about other things none is let pass.
-Another reranker needs another floor: see `edge bench floor`."""
+It holds for single sentences; of longer questions the `gist` is judged. Another reranker needs another floor: see
+`edge bench floor`."""
 
 
 class Ahead(Protocol):

@@ -57,7 +57,7 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
                 _command(line, conversation, as_json)
             else:
                 _answer(conversation.stream(line), as_json, stats)
-        except EdgeError as error:  # the conversation goes on
+        except EdgeError as error:  # the conversation goes on; whatever else happens is a fault of ours, to be seen
             click.echo(f"edge: {error}", err=True)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():  # nobody is there to go on
@@ -100,6 +100,9 @@ def _lines() -> Iterator[str]:
             return
         except KeyboardInterrupt:  # a fresh line, as in a shell
             click.echo("\nCtrl-D or /quit ends", err=True)
+            continue
+        except UnicodeDecodeError as error:  # pasted in another encoding
+            click.echo(f"edge: what was typed is not valid UTF-8 (byte {error.start})", err=True)
             continue
         if line:
             yield line

@@ -76,9 +76,12 @@ class Citations:
         )
 
     def number(self, passage: Hit) -> int:
-        """The answer's number of a passage; a new one if the answer has not referred to it yet."""
+        """The answer's number of a passage; a new one if the answer has not referred to it yet. A passage that has
+        grown, because a later round found its neighbour, too, takes the place of what it was."""
         for number, known in enumerate(self._cited, 1):
             if known.id == passage.id:
+                if _covers(passage, known):
+                    self._cited[number - 1] = passage
                 return number
         self._cited.append(passage)
         return len(self._cited)
@@ -112,6 +115,11 @@ class Citations:
 
     def _knows(self, passage: Hit) -> bool:
         return any(known.id == passage.id for known in self._cited)
+
+
+def _covers(passage: Hit, known: Hit) -> bool:
+    (first, last), (start, end) = passage.ordinals, known.ordinals
+    return first <= start and end <= last
 
 
 def _without_holes(text: str) -> str:

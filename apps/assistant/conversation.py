@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge.apps.assistant.answer import Answer
+from edge.apps.assistant.gist import refers_back
 from edge.apps.assistant.stream import AnswerStream
-
-_WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
-_POINTING = {
-    "it", "its", "it's", "they", "them", "their", "theirs", "he", "him", "his", "she", "her", "hers", "this", "that",
-    "these", "those", "there", "then", "one", "ones", "former", "latter", "same", "else",
-}  # fmt: skip
-"""Words that stand for something said before."""
-
-_CONTINUING = re.compile(
-    r"^\s*(?:and|but|or|so|also|what about|how about|what if|why|how so|which one|when|where)\b", re.I
-)
-_FEW_WORDS = 3
 
 _REMEMBERED = 3
 """Turns shown to the generator; what a follow-up refers to was said a moment ago."""
@@ -39,18 +27,6 @@ class Turn:
 def recent(turns: Sequence[Turn]) -> list[tuple[str, str]]:
     """The last turns as (question, answer), cut to what a follow-up can refer to."""
     return [(turn.question, turn.answer.text[:_REMEMBERED_CHARS]) for turn in turns[-_REMEMBERED:]]
-
-
-def refers_back(question: str) -> bool:
-    """Whether a question can be understood only after what was said before, judged by its words.
-
-    >>> refers_back("and how long does it last?"), refers_back("how long does the warranty last?")
-    (True, False)
-    """
-    words = [word.casefold() for word in _WORD.findall(question)]
-    if any(word in _POINTING for word in words):
-        return True
-    return len(words) <= _FEW_WORDS and _CONTINUING.match(question) is not None
 
 
 def joined(question: str, turns: Sequence[Turn]) -> str:

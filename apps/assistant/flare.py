@@ -10,6 +10,7 @@ from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.base import NotInDocuments
 from edge.apps.assistant.foresight import Query
 from edge.apps.assistant.gathering import gathered
+from edge.apps.assistant.gist import gist
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
@@ -29,6 +30,9 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
     """Sentence by sentence: write it, and where the generator was unsure of a token, retrieve with what it was sure of
     and write it again. While a sentence is written, clusters near the question and the sentence before are fetched.
 
+    The answer ends with a sentence after which the generator stopped by itself, and with one that it says twice: not
+    every server continues an assistant's message, some begin anew and would say the same until `max_tokens`.
+
     Raises:
         CapabilityError: the generator does not tell how probable its tokens are.
     """
@@ -46,18 +50,22 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
             return
         if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
             retrievals += 1
-            found = steps.retrieve(question, [Query.of(query or question)], rank_by=f"{question} {query}".strip())
+            found = steps.retrieve(question, [Query.of(query or question)], rank_by=f"{gist(question)} {query}".strip())
             passages = gathered(steps.options.passages, found, passages)
             draft = _sentence(question, said, passages, steps, left)
         left -= len(draft)
-        last = steps.shown(_text(draft), steps.given)
+        ended = steps.finished
+        before, last = last, steps.shown(_text(draft), steps.given)
         if replies.refused(last):
             raise NotInDocuments
-        if not last.strip():  # nothing but marks of passages that there are not: it would be written again and again
+        # Nothing but marks of passages that there are not would be written again and again, too.
+        if last.strip() in ("", before.strip()):
             return
         shown = f" {last.lstrip()}" if said and not said[-1].isspace() and not last[:1].isspace() else last
         said += shown
         yield shown
+        if ended:
+            return
 
 
 def _sentence(
@@ -89,9 +97,13 @@ def _so_far(written: str) -> list[Query]:
 def _doubt(sentence: Sequence[Piece]) -> str | None:
     """The query of an uncertain sentence: its tokens that are not improbable. None if all are certain."""
     spoken = [piece for piece in sentence if piece.text.strip() and not piece.text.strip().startswith(_MARKS)]
-    if all(math.exp(piece.logprob or 0.0) >= UNSURE for piece in spoken):
+    if all(_sure(piece, UNSURE) for piece in spoken):
         return None
-    return _text([piece for piece in sentence if math.exp(piece.logprob or 0.0) >= _MASKED]).strip()
+    return _text([piece for piece in sentence if _sure(piece, _MASKED)]).strip()
+
+
+def _sure(piece: Piece, least: float) -> bool:
+    return (piece.logprob or 0.0) >= math.log(least)
 
 
 def _text(pieces: Sequence[Piece]) -> str:

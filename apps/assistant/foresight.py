@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge.apps.assistant.base import Ahead, Library, Vectors
+from edge.apps.assistant.gist import gist
 
 _LEAST_S = 0.1
 """Between two predictions."""
@@ -31,6 +32,12 @@ class Query:
     def of(cls, text: str) -> Query:
         """Both by the same text."""
         return cls(text, (text,))
+
+    @classmethod
+    def asked(cls, question: str) -> Query:
+        """By a question's words; near to it and to its gist, if that is something else: of a long text a vector holds
+        little of what is asked at its end."""
+        return cls(question, tuple(dict.fromkeys((gist(question), question))))
 
 
 Becoming = Callable[[str], Sequence[Query]]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.foresight import Query
 from edge.apps.assistant.gathering import gathered
+from edge.apps.assistant.gist import gist
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.pipelining import RetrievalPipeline
@@ -32,7 +33,7 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
     def search(query: str, seconds: float) -> list[Hit]:
         recent = replies.sentences(query)[-1:]
         return steps.retrieve(
-            question, [Query(query, (question, query))], seconds=seconds, rank_by=" ".join([question, *recent])
+            question, [Query(query, (question, query))], seconds=seconds, rank_by=" ".join([gist(question), *recent])
         )
 
     with RetrievalPipeline(search, trace=steps.trace) as pipeline:

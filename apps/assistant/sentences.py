@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from edge.apps.assistant.gist import gist
 from edge.apps.assistant.prose import prose
 from edge.apps.collection.collection import Collection
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
@@ -62,7 +63,7 @@ class PickedSentences(ExtractiveGenerator):
     def _judge(self, question: str, found: Sequence[str]) -> list[float]:
         """Scores sentences; negative for those not worth showing."""
         passages = [f"{passage.title}\n{passage.text}" for passage in self._passages]
-        relevance = self._collection.relevance(question, [*passages, *found])
+        relevance = self._collection.relevance(gist(question), [*passages, *found])
         best: dict[str, float] = {}
         for passage, value in zip(self._passages, relevance, strict=False):
             for sentence in sentences(passage.text):

@@ -16,13 +16,13 @@ from edge.apps.assistant.citations import Citations
 from edge.apps.assistant.context import documents_read
 from edge.apps.assistant.foresight import Becoming, Foresight, Query
 from edge.apps.assistant.gathering import fused
+from edge.apps.assistant.gist import gist
 from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.refusal import Refusal
 from edge.apps.assistant.thinking import Thinking
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.hits import Hit
-from edge.errors import InputError
 from edge.expectation import Expected
 from edge.runtimes.generation.base import Document, GenerationStats, Generator, Piece, Sampling
 from edge.runtimes.generation.extractive import Quoted
@@ -68,6 +68,7 @@ class Steps:
         self.pipeline = pipeline
         self._foresight = Foresight(library, self._vectors)
         self._thinking = Thinking()
+        self._longest = options.max_tokens
         self._times = times
         self._reranking = reranking
 
@@ -113,6 +114,7 @@ class Steps:
         if looking:
             self._foresight.begin(ahead, self.expect(prompt, passages))
         written: list[str] = []
+        self._longest = sampling.max_tokens
         self._thinking = thinking = Thinking()
         before = self.generator.stats
         started = time.perf_counter()
@@ -138,21 +140,14 @@ class Steps:
         self._go_on()
 
     def check_replied(self) -> None:
-        """Checks that the last reply was not all thinking, since an empty one means something else then.
-
-        Raises:
-            InputError: it was.
-        """
-        if self._thinking.under_way:
-            raise InputError(
-                f"{self.generator.name} was still thinking when its {self.options.max_tokens:,} tokens were used up, "
-                f"and had not begun to answer: allow more (--max-tokens), or take a model that does not think"
-            )
+        """Checks that the last reply was not all thinking. Raises as `Thinking.check_ended` does."""
+        longest = None if self.finished else self._longest
+        self._thinking.check_ended(self.generator.name, longest=longest, most=self.options.max_tokens)
 
     @property
     def finished(self) -> bool:
-        """Whether the last reply ended by itself, and not because it may be no longer."""
-        return self.generator.stats is None or self.generator.stats.finish != "length"
+        """Whether the last reply ended by itself, and not because it may be no longer or nobody wanted more."""
+        return self.generator.stats is None or self.generator.stats.finish == "stop"
 
     def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> float | None:
         """Seconds that the reply to a prompt should take; None before there was one like it."""
@@ -206,30 +201,31 @@ class Steps:
         """The passages that answer a question best, best first, none below the floor. One round.
 
         Args:
-            queries: what to look for, the question itself if not given; the results of several are fused.
+            queries: what to look for, the question if not given; the results of several are fused.
             seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
-            rank_by: what passages are judged by instead of the question.
+            rank_by: what passages are judged by instead of the question's gist.
         """
-        queries = queries or [Query.of(question)]
+        queries = queries or [Query.asked(question)]
+        rank_by = rank_by or gist(question)
         self._begin_round(queries)
         started = time.perf_counter()
         left = None if seconds is None else seconds - (self._reranking.upper if self.options.rerank else 0.0)
         pools = self._search(queries, self.options.pool, left)
         searched = time.perf_counter()
-        hits = self._rank(rank_by or question, fused(pools)[: self.options.pool])
-        return self._keep(queries, rank_by or question, hits, searched - started, time.perf_counter() - searched)
+        hits = self._rank(rank_by, fused(pools)[: self.options.pool])
+        return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
         """The passages that answer each of some questions best: searched as one batch, reranked each by its own
-        question, with a share of the pool each. One round."""
-        queries = [Query.of(question) for question in questions]
+        question's gist, with a share of the pool each. One round."""
+        queries = [Query.asked(question) for question in questions]
         share = max(self.options.passages, self.options.pool // len(queries))
         self._begin_round(queries)
         started = time.perf_counter()
         pools = self._search(queries, share, None)
         search_s = (time.perf_counter() - started) / len(queries)
         found = []
-        for query, question, pool in zip(queries, questions, pools, strict=True):
+        for query, question, pool in zip(queries, map(gist, questions), pools, strict=True):
             started = time.perf_counter()
             hits = self._rank(question, pool)
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))

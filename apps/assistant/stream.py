@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from edge.apps.assistant import replies
 from edge.apps.assistant.answer import NOT_FOUND, Answer, measured
 from edge.apps.assistant.base import Cancelled, NotInDocuments
 from edge.apps.assistant.steps import Steps
@@ -29,8 +30,14 @@ class Turns:
         self._running: weakref.ref[AnswerStream] | None = None
         self._ended = False
 
-    def take(self, stream: weakref.ref[AnswerStream]) -> None:
+    def take(self, stream: weakref.ref[AnswerStream], cancel: threading.Event) -> bool:
         """Waits for the answer that is being written; the next one is this stream's.
+
+        Args:
+            cancel: set, with `wake` after it, it ends the waiting.
+
+        Returns:
+            Whether it has become this stream's turn; not if it was cancelled.
 
         Raises:
             InputError: this thread is writing it, and would wait for itself; or there are no more turns.
@@ -38,10 +45,18 @@ class Turns:
         with self._changed:
             if self._owner == threading.get_ident():
                 raise InputError("an answer is still being written here: read it to its end or close it first")
-            self._changed.wait_for(lambda: self._owner is None or self._ended)
+            self._changed.wait_for(lambda: self._owner is None or self._ended or cancel.is_set())
             if self._ended:
                 raise InputError("the assistant has been closed")
+            if cancel.is_set():
+                return False
             self._owner, self._running = threading.get_ident(), stream
+            return True
+
+    def wake(self) -> None:
+        """Lets those who wait see that they were cancelled."""
+        with self._changed:
+            self._changed.notify_all()
 
     def give(self) -> None:
         """Lets the next one begin."""
@@ -91,6 +106,7 @@ class AnswerStream:
             done: called with the finished answer, unless it met an error.
         """
         self._steps = steps
+        self._turns = turns
         self._writing = Writing()
         self._reading = threading.RLock()
         # What runs must not refer to this stream: in a cycle with it, a stream that was left by `break` would end only
@@ -111,8 +127,10 @@ class AnswerStream:
         return self._writing.answer
 
     def cancel(self) -> None:
-        """Ends the answer before its next token. May be called from another thread or a signal handler."""
+        """Ends the answer before its next token, or while it waits for its turn. May be called from another thread or a
+        signal handler."""
         self._steps.cancel.set()
+        self._turns.wake()
 
     def close(self) -> None:
         """Ends the answer where it is; if another thread is reading it, before its next token."""
@@ -144,11 +162,13 @@ def _run(
     stream: weakref.ref[AnswerStream],
     done: Callable[[Answer], None],
 ) -> Texts:
-    turns.take(stream)
+    taken = turns.take(stream, steps.cancel)
     try:
+        # Without a turn it is cancelled, and its first step says so before the generator is asked for anything.
         yield from _written(writing, write(writing), steps, done)
     finally:
-        turns.give()
+        if taken:
+            turns.give()
 
 
 def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answer], None]) -> Texts:
@@ -169,6 +189,8 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
         if not shown:  # not a word: a model that has nothing to say, or only marks of passages that there are not
             raise NotInDocuments
         ended = True
+        # A refusal that begins like an answer, "I am sorry, ...", has been shown; it has no source all the same.
+        found = bool(steps.citations.of("")) or not replies.refused("".join(shown))
     except NotInDocuments:
         ended = True
         if not shown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from edge.errors import InputError
 from edge.runtimes.generation.base import Piece
 
 _OPEN, _CLOSE = "<think>", "</think>"
@@ -42,6 +43,26 @@ class Thinking:
             return []
         self._replying = True
         return [replace(piece, text=rest)]
+
+    def check_ended(self, generator: str, *, longest: int | None, most: int) -> None:
+        """Checks that a reply that has ended was not all thinking, since an empty one means something else then.
+
+        Args:
+            generator: its name.
+            longest: tokens it was allowed, if they were used up; None if it ended by itself.
+            most: what the user allows an answer: a step may allow less, and then more would not help.
+
+        Raises:
+            InputError: it was.
+        """
+        if not self.under_way:
+            return
+        when = "when it ended by itself" if longest is None else f"when its {longest:,} tokens were used up"
+        more = "allow more (--max-tokens), or " if longest == most else ""
+        raise InputError(
+            f"{generator} was still thinking {when}, and had not begun to answer: "
+            f"{more}take a model that does not think"
+        )
 
     def finish(self) -> list[Piece]:
         """What was held back when the reply has ended."""

@@ -163,12 +163,11 @@ class FakeGenerator:
             assert text.startswith(messages[-1].content), (text, messages[-1].content)
             text = text[len(messages[-1].content) :]
         pieces = self.tokens(text)
-        finish = "stop"
+        finish = "cancelled"
         new = 0
         try:
             for piece in pieces:
                 if cancel is not None and cancel.is_set():
-                    finish = "cancelled"
                     return
                 if new == sampling.max_tokens:
                     finish = "length"
@@ -176,6 +175,7 @@ class FakeGenerator:
                 time.sleep(self._seconds)
                 new += 1
                 yield Piece(piece, None, self.sure(piece.strip()))
+            finish = "stop"
         finally:
             self.closed += 1
             asked = sum(self.count(m.content) for m in messages) + sum(self.count(d.text) for d in documents)

@@ -186,7 +186,7 @@ def test_a_conversation_without_a_terminal(edge: Edge) -> None:
 
 @pytest.mark.usefixtures("llama")
 def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
-    long = " ".join(["word"] * 5000)
+    long = "Words of a long text. " * 1000 + "When does it flood?"
     code, out, err = edge(
         "chat", *ANY, "--llm", "tiny.gguf", "--max-tokens", "3", stdin=f"{long}\n{QUESTION}\n".encode()
     )

@@ -133,9 +133,11 @@ def test_a_filter_chooses_the_files(config: Config, tmp_path: Path) -> None:
             assert {Path(c.path).name for c in assistant.ask("When does the river flood?").citations} == {"a.md"}
 
 
-@pytest.mark.parametrize("question", ["", "  \n"])
-def test_an_empty_question_is_refused(collection: Collection, question: str) -> None:
-    with Assistant(collection) as assistant, pytest.raises(InputError, match="empty"):
+@pytest.mark.parametrize(
+    ("question", "told"), [("", "empty"), ("  \n", "empty"), ("🎉", "holds no word"), ("river " * 60, "359 characters")]
+)
+def test_a_question_that_cannot_be_answered_is_refused(collection: Collection, question: str, told: str) -> None:
+    with Assistant(collection) as assistant, pytest.raises(InputError, match=told):
         assistant.ask(question)
 
 

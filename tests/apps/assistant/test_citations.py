@@ -57,6 +57,18 @@ def test_pieces_do_not_matter(pieces: list[str]) -> None:
     assert read(Citations(), passages, *pieces) == read(Citations(), passages, "".join(pieces))
 
 
+def test_a_passage_that_grows_between_rounds_is_cited_as_it_is_then(hit: Callable[..., Hit]) -> None:
+    citations = Citations()
+    short = hit(7, "The pump is blue.\nIt hums.", ordinals=(3, 3))
+    text = f"{short.text}\nThe warranty is six years.\nAsk Bob."
+    grown = hit(7, text, line_start=70, line_end=73, ordinals=(3, 4))
+    read(citations, [short], "Ask somebody [1].")
+    for passages in ([grown], [short]):  # one that is found alone again takes nothing away
+        assert read(citations, passages, "The warranty is six years [1].") == "The warranty is six years [1]."
+        (citation,) = citations.of("The warranty is six years [1].")
+        assert (citation.line, citation.line_end, citation.quote) == (72, 73, "The warranty is six years.")
+
+
 def test_a_text_goes_back_into_a_prompt_with_the_prompts_numbers(hit: Callable[..., Hit]) -> None:
     citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(3)]
     shown = read(citations, passages, "A [3]. B [1].")
@@ -139,3 +151,23 @@ def test_statements_are_found_by_line_and_by_sentence(hit: Callable[..., Hit]) -
 def test_citations_have_the_keys_of_search_results(hit: Callable[..., Hit]) -> None:
     citation = Citations().of("Text.", [hit(1, "Text.")])[0]
     assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(citation.to_json())
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("so [3-1].", "so [1][2]."),
+        ("so [2, 2].", "so [1]."),
+        ("so [passages 1, 2 and 3].", "so [1][2][3]."),
+    ],
+)
+def test_more_marks(hit: Callable[..., Hit], written: str, shown: str) -> None:
+    passages = [hit(i, f"Text {i}.") for i in range(3)]
+    assert read(Citations(), passages, written) == shown
+    assert read(Citations(), passages, *written) == shown, "character by character"
+
+
+def test_a_range_has_at_most_ten_numbers(hit: Callable[..., Hit]) -> None:
+    passages = [hit(i, f"Text {i}.") for i in range(12)]
+    assert read(Citations(), passages, "so [1-10].") == "so " + "".join(f"[{n}]" for n in range(1, 11)) + "."
+    assert read(Citations(), passages, "so [1-11].") == "so [1][2]."

@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from edge.apps.assistant.answer import Answer, AnswerStats
-from edge.apps.assistant.conversation import Turn, joined, recent, refers_back
-
-
-@pytest.mark.parametrize(
-    ("question", "refers"),
-    [
-        ("and how long does it last?", True),
-        ("Who built them?", True),
-        ("why?", True),
-        ("What about bread?", True),
-        ("who built the bridge over the Ombra?", False),
-        ("why does the river flood in spring every year?", False),
-        ("flour", False),
-    ],
-)
-def test_what_refers_back(question: str, refers: bool) -> None:
-    assert refers_back(question) is refers
+from edge.apps.assistant.conversation import Turn, joined, recent
 
 
 def turn(question: str, text: str) -> Turn:

@@ -155,6 +155,16 @@ def test_ctrl_c_at_the_prompt_gives_a_fresh_line(
     assert "word3" in printed.out, "the conversation goes on"
 
 
+def test_what_cannot_be_decoded_gives_a_fresh_line(
+    assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(lambda: b"caf\xe9".decode("utf-8"), "q")
+    chat._talk(assistant({}), False, False)
+    printed = capsys.readouterr()
+    assert "edge: what was typed is not valid UTF-8 (byte 3)" in printed.err
+    assert "word3" in printed.out, "the conversation goes on"
+
+
 def test_a_second_ctrl_c_ends_the_answer_and_not_the_conversation(
     assistant: Any, typed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

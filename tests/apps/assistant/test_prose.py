@@ -124,3 +124,17 @@ def test_the_best_sentences_are_picked_with_their_passages() -> None:
 )
 def test_questions_fragments_and_what_is_much_worse_are_left_out(text: str, answer: str) -> None:
     assert picked(text) == answer
+
+
+def test_sentences_are_judged_by_the_sentence_that_asks() -> None:
+    asked: list[str] = []
+
+    class Noting(Judge):
+        def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+            asked.append(query)
+            return super().relevance(query, texts)
+
+    message = Message("user", "We moved to the valley in May. When does the river flood? Thanks!")
+    documents = [Document("1", "The river floods in spring.")]
+    list(PickedSentences(Noting()).stream([message], Sampling(), documents=documents))  # type: ignore[arg-type]
+    assert asked == ["When does the river flood?"]

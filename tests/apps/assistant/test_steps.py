@@ -160,6 +160,21 @@ def test_a_model_that_only_thought_has_not_answered(steps: Make, generator: Any,
     assert steps(said, max_tokens=5).write(prompts.answer(QUESTION), [hit(1, "Text.")]) == "", "a step is none"
 
 
+def test_why_a_model_only_thought_is_told_as_it_is(steps: Make, generator: Any, hit: Any) -> None:
+    def told(reply: str, *, step: int) -> str:
+        made = steps(generator(lambda *_: reply), max_tokens=5)
+        made.write(prompts.answer(QUESTION, max_tokens=step), [hit(1, "Text.")])
+        with pytest.raises(InputError) as error:
+            made.check_replied()
+        return str(error.value)
+
+    assert "when it ended by itself" in told("<think> It may", step=5)
+    assert "--max-tokens" not in told("<think> It may", step=5), "more would not help"
+    assert "its 5 tokens were used up" in told("<think> It may be as it is.", step=5)
+    assert "its 3 tokens were used up" in told("<think> It may be as it is.", step=3)
+    assert "--max-tokens" not in told("<think> It may be as it is.", step=3), "the step allows no more"
+
+
 def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(lambda messages, documents: "In spring [1]."))
     list(made.answer(prompts.answer(QUESTION), made.retrieve(QUESTION)))

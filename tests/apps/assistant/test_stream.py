@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edge.apps.assistant.answer import NOT_FOUND, Answer
+from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.errors import InputError
 
@@ -126,14 +127,55 @@ def test_who_waits_for_a_turn_is_told_that_there_is_none(open_stream: Open, turn
     assert told == ["the assistant has been closed"]
 
 
+@pytest.mark.parametrize("end", ["close", "cancel"])
+def test_who_waits_for_a_turn_can_be_cancelled(open_stream: Open, ended: list[str], end: str) -> None:
+    stream = open_stream()
+    next(stream)
+    waits = open_stream()
+    texts: list[str] = []
+    waiting = threading.Thread(target=lambda: texts.extend(waits), daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    threading.Thread(target=getattr(waits, end), daemon=True).start()
+    waiting.join(5)
+    assert not waiting.is_alive(), "and does not wait for the other answer's end"
+    assert texts == []
+    assert ended == ["closed"], "nothing was written"
+    assert waits.answer.text == ""
+    assert waits.answer.stats.interrupted
+    with pytest.raises(InputError, match="still being written"):  # it was not its turn to give away
+        next(open_stream())
+    assert stream.answer.text == "word0 word1 word2"
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        ("I am sorry, NOT IN THE DOCUMENTS.", False),
+        ("This is not in the\ndocuments, I fear.", False),
+        ("In spring [1]. Why is not in the documents.", True),
+        ("In spring.", True),
+    ],
+)
+def test_a_refusal_that_begins_like_an_answer_has_no_sources(
+    steps: Any, generator: Any, turns: Turns, reply: str, found: bool
+) -> None:
+    made = steps(generator(lambda messages, documents: reply))
+    question = "When does the river Ombra flood its valley?"
+    stream = AnswerStream(lambda writing: PIPELINES["plain"](question, made), made, turns, lambda answer: None)  # type: ignore[arg-type,return-value]
+    answer = stream.answer
+    assert answer.text == reply
+    assert answer.found is found
+    assert bool(answer.citations) is found
+
+
 def test_an_answer_without_a_word_is_none(open_stream: Open) -> None:
     answer = open_stream(count=0).answer
     assert (answer.text, answer.found, answer.stats.interrupted) == (NOT_FOUND, False, False)
 
 
 def test_figures_of_an_answer_left_early_hold_its_generation(steps: Any, generator: Any, turns: Turns) -> None:
-    from edge.apps.assistant.pipelines import PIPELINES
-
     question = "When does the river Ombra flood its valley?"
     made = steps(generator(lambda messages, documents: "In spring it does [1]."))
     stream = AnswerStream(lambda writing: PIPELINES["plain"](question, made), made, turns, lambda answer: None)  # type: ignore[arg-type,return-value]

@@ -53,3 +53,13 @@ def test_every_passage_has_a_line(passage: str, statement: str) -> None:
     assert 0 <= at <= len(passage)
     assert "\n" not in quote
     assert quote in " ".join(passage.split())
+
+
+def test_of_parts_that_share_as_much_the_shorter_is_shown() -> None:
+    passage = "The gate, which nobody has ever seen open in winter, opens. The gate opens. Rain falls."
+    assert support(passage, "gate opens")[1] == "The gate opens."
+
+
+def test_a_quote_may_be_as_long_as_allowed() -> None:
+    text = "a" * 130 + " " + "b" * 109
+    assert support(text + " c" * 60, "a" * 130)[1] == text + " …"
