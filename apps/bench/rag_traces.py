@@ -146,11 +146,11 @@ def _iter_retgen(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _flare(case: Case) -> Iterator[dict[str, Any]]:
-    yield _said(case.sentence, doubt=case.answer)
-    yield _said(case.sentence)
     second = case.around[0] if case.around else case.sentence
+    # A model writes on; where the next sentence begins, the pipeline stops it.
+    yield _said(f"{case.sentence} {second}", doubt=case.answer)
+    yield _said(f"{case.sentence} {second}")
     yield _said(second)
-    yield {"prompt_tokens": _INSTRUCTIONS + PASSAGES * _PASSAGE, "pieces": []}
 
 
 def _self_rag(case: Case) -> Iterator[dict[str, Any]]:

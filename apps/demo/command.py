@@ -13,7 +13,7 @@ import click
 
 from edge.apps.options import configure, engine_options
 from edge.config import format_size
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InputError
 from edge.resident import ResidentWatch
 from edge.runtimes.reranker import Ranking, Reranker
 
@@ -45,6 +45,8 @@ class Passage:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(question: str | None, memory: str | None, runtime: str | None, threads: int | None, as_json: bool) -> None:
     """Rank the passages that come with edge-rag by meaning, for QUESTION or for three prepared ones."""
+    if question is not None and not question.strip():
+        raise InputError("the query is empty")
     config = configure(memory=memory or _DEMO_MEMORY, runtime=runtime, threads=threads)
     passages = [Passage(**row) for row in _rows("passages.jsonl")]
     questions = (

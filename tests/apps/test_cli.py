@@ -89,7 +89,7 @@ def test_where_we_stand_other_errors_are_what_they_were(error: OSError, what: st
 
 
 def test_an_empty_question_is_refused_by_the_demo_as_by_rerank(edge_verb: Verb) -> None:
-    for arguments in (["demo", ""], ["rerank", "", "--docs", "docs.txt"]):
+    for arguments in (["demo", ""], ["rerank", "", "--docs", "docs.txt", "--memory", "4GB"]):
         Path("docs.txt").write_text("A text.\n", encoding="utf-8")
         ended = edge_verb(*arguments)
         assert (ended.code, ended.err) == (2, "edge: the query is empty\n")
