@@ -2,12 +2,18 @@
 
 The public classes are found here by name and loaded on first use, so that `import edge` stays fast and pulls in no
 runtime: `from edge import Reranker, Embedder`. Type checkers read `__init__.pyi`; nothing here imports another room.
+
+The import also tells libraries that are loaded later to report nothing (see `edge.privacy`).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
+
+from edge.privacy import silence_libraries
+
+silence_libraries()
 
 _PUBLIC = {
     "Answer": "edge.apps.assistant.answer",

@@ -1,4 +1,7 @@
-"""Fetches a model from the Hugging Face hub, or what stands at HF_ENDPOINT, with `huggingface_hub`."""
+"""Fetches a model from the Hugging Face hub, or what stands at HF_ENDPOINT, with `huggingface_hub`.
+
+Only a token that is in HF_TOKEN is sent there.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,18 @@ def fetch_hub(repository: str, revision: str, target: Path) -> dict[str, str]:
 
     # The library reads the variable when it is first imported, which may have been before it was set.
     endpoint = os.environ.get("HF_ENDPOINT") or None
+    # Left to itself the library sends the token of whoever is logged in to any hub, even for a public model.
+    token = os.environ.get("HF_TOKEN") or False
     try:
-        info = HfApi(endpoint=endpoint).model_info(repository, revision=revision, files_metadata=True)
+        info = HfApi(endpoint=endpoint, token=token).model_info(repository, revision=revision, files_metadata=True)
         files = {item.rfilename: item for item in info.siblings or []}
         names = wanted(files)
         if not any(name.endswith(".safetensors") for name in names):
             raise ModelError(f"{repository} has no safetensors weights")
         for name in names:
-            path = hf_hub_download(repository, name, revision=info.sha, local_dir=target, endpoint=endpoint)
+            path = hf_hub_download(
+                repository, name, revision=info.sha, local_dir=target, endpoint=endpoint, token=token
+            )
             lfs = files[name].lfs
             if lfs is not None and file_sha256(Path(path)) != lfs.sha256:
                 Path(path).unlink()

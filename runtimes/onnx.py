@@ -23,6 +23,7 @@ from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
 from edge.runtimes.onnx_graph import LayerGraphs
+from edge.runtimes.onnx_library import load_onnxruntime
 from edge.runtimes.onnx_stage import NOTHING, Stage, has_flash_attention, product_saturates
 from edge.runtimes.reference import rotation
 
@@ -55,7 +56,8 @@ class OnnxRuntime(Runtime):
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> OnnxLayerKernel:
         try:
             import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
+
+            load_onnxruntime()
         except ImportError as error:
             raise CapabilityError(f"the onnx runtime needs {error.name}: pip install onnxruntime onnx") from error
         return OnnxLayerKernel(spec, hidden_dtype, threads or physical_cores())

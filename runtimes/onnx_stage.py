@@ -6,16 +6,14 @@ import os
 import sys
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.runtimes.base import Weights
 from edge.runtimes.onnx_graph import Graph, product_graph
-
-if TYPE_CHECKING:
-    import onnxruntime
+from edge.runtimes.onnx_library import load_onnxruntime
 
 NOTHING = np.empty(0, np.uint8)
 """The scratch memory of a stage that needs none."""
@@ -33,8 +31,7 @@ class Stage:
     """
 
     def __init__(self, graph: Graph, threads: int) -> None:
-        import onnxruntime
-
+        onnxruntime = load_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
@@ -46,7 +43,7 @@ class Stage:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if affinities := worker_affinities(threads):
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
-        self._session: onnxruntime.InferenceSession = onnxruntime.InferenceSession(
+        self._session: Any = onnxruntime.InferenceSession(
             graph.serialize(), options, providers=["CPUExecutionProvider"]
         )
         self._inputs = [value.name for value in self._session.get_inputs()]

@@ -19,6 +19,7 @@ from edge.models.packed import PackedModel
 from edge.models.spec import ModelSpec
 from edge.models.tokenizer import PairTokenizer
 from edge.runtimes.heads import logits, sigmoid
+from edge.runtimes.onnx_library import load_onnxruntime
 
 _BATCH = 8
 
@@ -32,8 +33,7 @@ class PlainReranker:
         Raises:
             CapabilityError: the model is a decoder.
         """
-        import onnxruntime
-
+        onnxruntime = load_onnxruntime()
         with PackedModel.open(pack, "reranker") as model:
             self.spec: ModelSpec = model.spec
             if self.spec.layer.causal:

@@ -40,6 +40,7 @@ class Hub:
         self.files["README.md"] = b"not wanted"
         self.announced = hashlib.sha256(self.files["model.safetensors"]).hexdigest()
         self.cut: int | None = None
+        self.tokens: set[str | None] = set()
         self.asked: list[tuple[str, str]] = []
         hub = self
 
@@ -68,6 +69,7 @@ class Hub:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
         self.asked.append((request.command, path))
+        self.tokens.add(request.headers.get("Authorization"))
         if path.startswith("/api/models/org/model"):
             siblings = [self.sibling(name) for name in self.files]
             info = {"id": "org/model", "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
@@ -154,6 +156,21 @@ def test_from_the_hub(hub: Hub, models: Path) -> None:
     with pull("org/model", "int8") as model:
         assert model.spec.layer.precision == "int8"
     assert any(path.endswith(f"/revision/{COMMIT}") for _, path in hub.asked)
+
+
+def test_only_a_token_of_the_environment_is_sent(
+    hub: Hub, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    (tmp_path / "token").write_text("hf_of_who_is_logged_in", encoding="utf-8")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    pull("org/model", "fp32").close()
+    assert hub.tokens == {None}
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_environment")
+    pull("org/model", "int8").close()
+    assert hub.tokens == {None, "Bearer hf_of_the_environment"}
 
 
 def test_an_interrupted_pull_goes_on(hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
