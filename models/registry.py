@@ -10,7 +10,7 @@ from typing import Literal
 
 from edge.errors import ModelError
 from edge.models.packed import Kind, PackedModel
-from edge.models.staging import MANIFEST, recover
+from edge.models.staging import is_pack, recover, recover_all
 
 DEFAULT_RERANKER = "edge-reranker-minilm-l6"
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
@@ -100,8 +100,9 @@ def installed(directory: str | Path | None = None) -> Iterator[tuple[str, Path]]
     """Names and places of all packed models, the bundled ones first; a name may be there twice."""
     for place in (BUNDLED, models_dir(directory)):
         if place.is_dir():
+            recover_all(place)
             for path in sorted(place.iterdir()):
-                if (path / MANIFEST).is_file() and not path.name.startswith("."):
+                if not path.name.startswith(".") and is_pack(path):
                     yield path.name, path
 
 
@@ -121,11 +122,12 @@ def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path
     looked = []
     if _is_name(name):
         for place in (BUNDLED / str(name), models_dir(directory) / str(name)):
-            recover(place)
-            if (place / MANIFEST).is_file():
+            if is_pack(place):
                 return PackedModel.open(place, kind)
             looked.append(place)
     path = Path(name).expanduser()
+    if str(name) not in KNOWN:
+        recover(path)
     if path.exists() and str(name) not in KNOWN:
         return PackedModel.open(path, kind)
     looked.append(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -11,13 +12,17 @@ import psutil
 from edge.errors import StorageError
 
 MANIFEST = "edge.json"
+_PREVIOUS = ".previous"
+_READERS = 5
+"""That may take the old pack back while a new one is put in its place."""
 
 
 class Staging:
     """A temporary sibling of `target`, as a context manager: leaving it without `commit` takes everything back.
 
-    An existing pack at `target` stays until the new one is complete. The swap is two renames; a kill between them
-    leaves the old one under its hidden name, from where `recover` takes it back.
+    An existing pack at `target` stays until the new one is complete. The swap is two renames. A kill between them
+    leaves the old pack under a hidden name, and `recover` takes it back from there. Every reader asks `is_pack` or
+    calls `recover` before it looks at `target`.
     """
 
     def __init__(self, target: str | Path) -> None:
@@ -60,15 +65,27 @@ class Staging:
                 shutil.rmtree(previous, ignore_errors=True)
                 os.rename(self.target, previous)
             try:
-                os.rename(self.path, self.target)
+                self._appear(previous)
             except OSError:
                 if replaced:
-                    os.rename(previous, self.target)
+                    recover(self.target)
                 raise
             _sync(self.target.parent)
             shutil.rmtree(previous, ignore_errors=True)
         except OSError as error:
             raise StorageError(f"{self.target} cannot be put in place: {error.strerror}") from error
+
+    def _appear(self, previous: Path) -> None:
+        """Renames the new directory to `target`. A reader that came between the two renames has taken the old pack
+        back; then that is put aside again."""
+        for _ in range(_READERS):
+            with suppress(OSError):
+                os.rename(self.path, self.target)
+                return
+            if previous.exists() or not _replaceable(self.target):
+                break
+            os.rename(self.target, previous)
+        os.rename(self.path, self.target)
 
     def _remove_abandoned(self) -> None:
         for path in self.target.parent.glob(f".{self.target.name}.packing-*"):
@@ -78,14 +95,45 @@ class Staging:
 
 
 def recover(target: Path) -> None:
-    """Takes back the pack that a kill in the middle of a swap left under its hidden name."""
+    """Takes back the pack that a kill in the middle of a swap left under its hidden name.
+
+    Raises:
+        StorageError: it is there, and cannot be renamed.
+    """
     previous = _previous(target)
     if previous.is_dir() and not target.exists():
-        os.rename(previous, target)
+        try:
+            os.rename(previous, target)
+        except OSError as error:
+            if target.exists():
+                return  # another process was quicker
+            raise StorageError(
+                f"replacing {target} was interrupted, and {previous} cannot be renamed back to it: {error.strerror}"
+            ) from error
+
+
+def recover_all(folder: Path) -> None:
+    """Takes back every pack in a folder that was interrupted while it was replaced.
+
+    Raises:
+        StorageError: as `recover`.
+    """
+    for previous in sorted(folder.glob(f".*{_PREVIOUS}")):
+        recover(folder / previous.name[1 : -len(_PREVIOUS)])
+
+
+def is_pack(target: Path) -> bool:
+    """Whether there is a packed model at a path, an interrupted one taken back.
+
+    Raises:
+        StorageError: as `recover`.
+    """
+    recover(target)
+    return (target / MANIFEST).is_file()
 
 
 def _previous(target: Path) -> Path:
-    return target.parent / f".{target.name}.previous"
+    return target.parent / f".{target.name}{_PREVIOUS}"
 
 
 def _replaceable(target: Path) -> bool:

@@ -1,4 +1,5 @@
-"""Makes the slow twins of `tests/naive` importable as `naive` under pytest's importlib mode.
+"""Makes the slow twins of `tests/naive` and the attacks of `tests/campaign` importable as `naive` and `campaign` under
+pytest's importlib mode.
 
 Not by `pythonpath = ["tests"]`: that folder also holds `tests/edge`, which would hide the package under test.
 """
@@ -15,14 +16,15 @@ from hypothesis import settings
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-_folder = Path(__file__).parent / "naive"
-_spec = importlib.util.spec_from_file_location(
-    "naive", _folder / "__init__.py", submodule_search_locations=[str(_folder)]
-)
-assert _spec is not None
-assert _spec.loader is not None
-sys.modules["naive"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sys.modules["naive"])
+for _name in ("naive", "campaign"):
+    _folder = Path(__file__).parent / _name
+    _spec = importlib.util.spec_from_file_location(
+        _name, _folder / "__init__.py", submodule_search_locations=[str(_folder)]
+    )
+    assert _spec is not None
+    assert _spec.loader is not None
+    sys.modules[_name] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[_name])
 
 # A busy machine makes single examples slow; that is no failure.
 # CI tries the same examples every time: it judges a change, and new examples are for those who work on the code.

@@ -17,6 +17,8 @@ from edge.errors import StorageError
 from edge.models import staging, writer
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
+from edge.models.registry import installed, resolve
+from edge.models.staging import is_pack
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 
@@ -110,6 +112,47 @@ def test_a_kill_between_the_two_renames_is_recovered(golden: Path, tmp_path: Pat
     target.rename(tmp_path / ".pack.previous")
     PackedModel.open(target).close()
     assert names(tmp_path) == ["pack"]
+
+
+@pytest.mark.parametrize("address", ["path", "relative path", "name", "list", "pull", "pack"])
+def test_a_kill_between_the_two_renames_is_recovered_however_the_model_is_addressed(
+    golden: Path, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "own"
+    pack(golden / "bert-reranker", target).close()
+    target.rename(tmp_path / ".own.previous")
+    monkeypatch.chdir(tmp_path)
+    if address == "list":
+        assert ("own", target) in list(installed(tmp_path))
+    elif address == "pull":  # what a known name's pull looks at before it fetches
+        assert is_pack(target)
+    elif address == "pack":
+        pack(golden / "bert-reranker", target).close()
+    else:
+        name = {"path": target, "relative path": "./own", "name": "own"}[address]
+        elsewhere = tmp_path if address == "name" else tmp_path / "empty"
+        resolve(name, directory=elsewhere).close()
+    with PackedModel.open(target) as model:
+        model.verify()
+    assert not (tmp_path / ".own.previous").exists()
+
+
+def test_a_reader_that_takes_the_old_pack_back_does_not_stop_the_new_one(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "own"
+    pack(golden / "bert-reranker", target, "fp16").close()
+    rename, readers = os.rename, iter(range(2))
+
+    def rename_with_a_reader(source: Path, to: Path) -> None:
+        rename(source, to)
+        if Path(to).name == ".own.previous" and next(readers, None) is not None:
+            PackedModel.open(target).close()
+
+    monkeypatch.setattr(staging.os, "rename", rename_with_a_reader)
+    with pack(golden / "bert-reranker", target, "int8") as model:
+        assert model.spec.layer.precision == "int8"
+    assert names(tmp_path) == ["own"]
 
 
 def test_a_failed_swap_keeps_the_old_pack(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

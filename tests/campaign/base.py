@@ -1,0 +1,80 @@
+"""What the campaign is made of: an attack is a class of cases, and each case holds or fails."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack on one promise.
+
+    Attributes:
+        label: what is attacked and how, in a few words; it stands in the report when the case fails.
+        data: what `attempt` needs.
+    """
+
+    label: str
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended.
+
+    Attributes:
+        held: whether the promise was kept.
+        line: one line that says what was seen.
+    """
+
+    held: bool
+    line: str = ""
+
+
+HELD = Outcome(True)
+
+
+def failed(line: str) -> Outcome:
+    """The outcome of a case in which a promise was broken, with the first 400 characters of what was seen."""
+    return Outcome(False, " ".join(line.split())[:400])
+
+
+class Attack(ABC):
+    """A class of attacks. Subclasses in this folder are found by themselves.
+
+    Attributes:
+        name: how the class is called on the command line and in the report.
+        promise: what must hold, in one sentence.
+        quick: number of cases in the quick form, which CI runs; the whole quick form takes about three minutes.
+        order: classes with a smaller number run first.
+    """
+
+    name: ClassVar[str]
+    promise: ClassVar[str]
+    quick: ClassVar[int]
+    order: ClassVar[int] = 0
+
+    def prepare(self, place: Path) -> None:  # noqa: B027
+        """Makes what all cases share. `place` is an empty folder of this class's own.
+
+        It stays until the class has ended. `cases` is called after it.
+        """
+
+    @abstractmethod
+    def cases(self, chance: random.Random) -> Iterator[Case]:
+        """The cases, in an order that depends on `chance` alone. May be endless."""
+
+    @abstractmethod
+    def attempt(self, case: Case, place: Path) -> Outcome:
+        """Runs one case. `place` is the folder that `prepare` was given; what a case leaves there is its own affair.
+
+        An exception counts as a failure of the case.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Ends what `prepare` started."""

@@ -1,0 +1,90 @@
+"""Operations on packed models: packing over a model that is there, pulling, calibrating."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from campaign.operations.base import After, Operation
+from campaign.program import Home
+
+SHAPE = "tiny-bert"
+
+
+def show(home: Home, model: str) -> tuple[str | None, str | None]:
+    """A model's fingerprint and calibration as `edge models show --verify` tells them, or what was wrong."""
+    done = home.look("models", "show", model, "--verify", "--json")
+    if done.code != 0:
+        return None, done.fault() or str(done)
+    facts = json.loads(done.out)
+    if facts["calibration_damage"]:
+        return None, f"the calibration of {model} is damaged: {facts['calibration_damage']}"
+    return json.dumps([facts["fingerprint"], facts["calibration"]]), None
+
+
+class PackByPath(Operation):
+    """`edge models pack` over an older pack; the model is addressed by its path."""
+
+    name = "models pack, by path"
+
+    def target(self, home: Home) -> str:
+        return str(home.path / "packs" / "own")
+
+    def prepare(self, home: Home) -> None:
+        from edge.models.pack import pack
+        from edge.models.synth import synth_checkpoint
+
+        for seed in (0, 1):
+            synth_checkpoint(SHAPE, home.path / f"checkpoint-{seed}", seed)
+        folder = self.folder(home)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        pack(home.path / "checkpoint-1", folder, name="own").close()
+        self.new = self.known(home)
+        shutil.rmtree(folder)
+        pack(home.path / "checkpoint-0", folder, name="own").close()
+        self.old = self.known(home)
+        assert self.old != self.new
+
+    def folder(self, home: Home) -> Path:
+        return home.path / "packs" / "own"
+
+    def known(self, home: Home) -> str:
+        state, problem = show(home, self.target(home))
+        assert state is not None, problem
+        return state
+
+    def arguments(self, home: Home) -> list[str]:
+        return ["models", "pack", str(home.path / "checkpoint-1"), str(self.folder(home)), "--name", "own"]
+
+    def watched(self, home: Home) -> tuple[Path, ...]:
+        return (self.folder(home).parent,)
+
+    def judge(self, home: Home, after: After) -> str | None:
+        state, problem = show(home, self.target(home))
+        if state is None:
+            return problem
+        if after.acknowledged and state != self.new:
+            return "the command succeeded, and the older model is there"
+        if state not in (self.old, self.new):
+            return "the model is neither the older nor the newer one"
+        again = self.again(home)
+        if again.code != 0:
+            return f"repeated: {again}"
+        state, problem = show(home, self.target(home))
+        if state != self.new:
+            return f"repeated, it is not the newer model: {problem}"
+        left = [path.name for path in self.folder(home).parent.iterdir() if path.name != "own"]
+        return f"repeated, it leaves {', '.join(left)} behind" if left else None
+
+
+class PackByName(PackByPath):
+    """The same; the model is addressed by its name."""
+
+    name = "models pack, by name"
+
+    def target(self, home: Home) -> str:
+        return "own"
+
+    def folder(self, home: Home) -> Path:
+        return home.models / "own"

@@ -1,0 +1,212 @@
+"""Runs the program the way a person does: as a process, in a home folder of its own, watched from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.sampler import Sampler
+from campaign.warm import Warm
+
+EDGE = (str(Path(sys.executable).with_name("edge")),)
+TINY = {"EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder"}
+"""Settings under which the models of `Home.with_tiny_models` are used."""
+
+_WARM = Warm()
+
+PATIENCE = 60.0
+"""Seconds after which a command counts as hanging."""
+
+_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "OMP_NUM_THREADS")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
+_BUG = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault", "panicked at")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended.
+
+    Attributes:
+        arguments: of the command.
+        code: exit code; negative for a signal.
+        out, err: what it printed.
+        peak: high-water mark of the anonymous memory of its process tree, in bytes; 0 where it was not sampled.
+        seconds: that it took.
+        hung: it did not end in the time it was given, and was killed.
+    """
+
+    arguments: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    peak: int
+    seconds: float
+    hung: bool
+
+    def __str__(self) -> str:
+        said = (self.err or self.out).strip()[-200:]
+        return f"`edge {' '.join(self.arguments)[:120]}` ended with {self.code}: {said}"
+
+    def fault(self, limit: int | None = None) -> str | None:
+        """What no command may do, whatever it was given; None when it did none of that.
+
+        Args:
+            limit: bytes of memory that its process tree was allowed.
+        """
+        said = self.out + self.err
+        bug = next((sign for sign in _BUG if sign in said), None)
+        control = _CONTROL.search(said)
+        if self.hung:
+            problem = f"hangs: no end after {self.seconds:.0f} s"
+        elif bug is not None:
+            problem = f"prints {bug!r}: {said[said.index(bug) :][-300:]}"
+        elif self.code not in (0, 1, 2, 130) and self.code != -signal.SIGKILL:
+            problem = f"ends with code {self.code}: {self.err[-200:]}"
+        elif self.code == 2 and not self.err.strip():
+            problem = "ends with code 2 and says nothing"
+        elif control is not None:
+            problem = f"prints the control character U+{ord(control[0]):04X}"
+        elif limit is not None and self.peak > limit:
+            problem = f"took {self.peak:,} bytes of {limit:,}: {self.peak / limit:.3f} times the limit"
+        else:
+            return None
+        return f"`edge {' '.join(self.arguments)[:160]}` {problem}"
+
+
+class Home:
+    """A new home folder: settings, caches, data and models of its own, and nothing of this machine's.
+
+    Attributes:
+        path: the folder; `work` in it is where commands run, `models` the models directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.work = self.path / "work"
+        self.models = self.path / "models"
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    def with_tiny_models(self) -> Home:
+        """Puts the reranker `tiny` and the embedder `tiny-embedder` there, with random weights."""
+        from edge.models.synth import synth
+
+        for name, shape in (("tiny", "tiny-bert"), ("tiny-embedder", "tiny-bert-embedder")):
+            if not (self.models / name).exists():
+                synth(shape, self.models / name).close()
+        return self
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The variables of a command that runs here; `more` wins."""
+        tiny = TINY if (self.models / "tiny").exists() else {}
+        return {
+            **{name: os.environ[name] for name in _KEPT if name in os.environ},
+            "HOME": str(self.path),
+            "XDG_CONFIG_HOME": str(self.path / ".config"),
+            "XDG_CACHE_HOME": str(self.path / ".cache"),
+            "XDG_DATA_HOME": str(self.path / ".local" / "share"),
+            "EDGE_MODELS_DIR": str(self.models),
+            "EDGE_SCRATCH_DIR": str(self.path / "scratch"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUTF8": "1",
+            **tiny,
+            **more,
+        }
+
+    def edge(
+        self,
+        *arguments: str,
+        stdin: bytes | None = None,
+        sampled: bool = False,
+        patience: float = PATIENCE,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = EDGE,
+    ) -> Finished:
+        """Runs `edge ARGUMENTS` here and waits for it.
+
+        Args:
+            stdin: what it reads; nothing if None.
+            sampled: look at its memory every 2 ms.
+            patience: seconds after which it is killed and counts as hanging.
+            environment: more variables.
+            command: what the arguments are given to.
+        """
+        started = time.monotonic()
+        # Files and not pipes: a command that prints much is not slowed down by the reader, and needs no second thread.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
+            given.write(stdin or b"")
+            given.seek(0)
+            process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=self.work, env=self.environment(**(environment or {})), stdin=given, stdout=out, stderr=err,
+                start_new_session=True,
+            )  # fmt: skip
+            peak, hung = 0, False
+            try:
+                if sampled:
+                    with Sampler(process.pid) as sampler:
+                        process.wait(patience)
+                    peak = sampler.peak
+                else:
+                    process.wait(patience)
+            except subprocess.TimeoutExpired:
+                hung = True
+            finally:
+                end(process)
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode("utf-8", "replace"))
+        seconds = time.monotonic() - started
+        return Finished(tuple(arguments), process.returncode, *texts, peak, seconds, hung)
+
+    def look(self, *arguments: str, **more: str) -> Finished:
+        """Runs `edge ARGUMENTS` here as `edge` does, in a fork of a process that has imported the program already (see
+        `warm`). Its memory is not sampled, and it reads nothing.
+
+        Args:
+            more: more variables.
+        """
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            code, hung = _WARM.run(arguments, self.work, self.environment(**more), out, err, PATIENCE)
+            texts = [file.read_bytes().decode("utf-8", "replace") for file in (out, err)]
+        return Finished(tuple(arguments), code, *texts, 0, time.monotonic() - started, hung)
+
+
+def end_warm() -> None:
+    """Ends the process behind `Home.look`."""
+    _WARM.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process that was started in a session of its own, with everything it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Snapshot:
+    """A folder that is put back as it was before every case, at the same path."""
+
+    def __init__(self, folder: Path) -> None:
+        """Copies the folder as it is now beside itself."""
+        self.folder = folder
+        self._kept = folder.with_name(folder.name + ".kept")
+        shutil.rmtree(self._kept, ignore_errors=True)
+        shutil.copytree(folder, self._kept, symlinks=True)
+
+    def restore(self) -> None:
+        """Puts every file back, with its times."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self._kept, self.folder, symlinks=True)

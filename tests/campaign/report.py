@@ -1,0 +1,75 @@
+"""What the campaign found: counts per class as a table, and everything as JSON."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+MOST_FAILURES = 200
+"""Failures of a class that are kept in the report; all are counted."""
+
+
+@dataclass
+class Tally:
+    """What became of one class.
+
+    Attributes:
+        tried, held, failed: cases.
+        seconds: that they took.
+        failures: number, label and line of the cases that failed.
+    """
+
+    name: str
+    promise: str
+    tried: int = 0
+    held: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, number: int, label: str, held: bool, line: str, seconds: float) -> None:
+        """Counts a case."""
+        self.tried += 1
+        self.seconds += seconds
+        if held:
+            self.held += 1
+            return
+        self.failed += 1
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append({"case": number, "label": label, "line": line})
+
+
+def table(tallies: Iterable[Tally]) -> str:
+    """Tried, held and failed per class, and below it the cases that failed."""
+    rows = list(tallies)
+    lines = [f"{'class':18} {'tried':>8} {'held':>8} {'failed':>8} {'seconds':>9}"]
+    lines += [f"{t.name:18} {t.tried:>8,} {t.held:>8,} {t.failed:>8,} {t.seconds:>9,.0f}" for t in rows]
+    total = [sum(getattr(t, name) for t in rows) for name in ("tried", "held", "failed", "seconds")]
+    lines.append(f"{'all':18} {total[0]:>8,} {total[1]:>8,} {total[2]:>8,} {total[3]:>9,.0f}")
+    for tally in rows:
+        lines += [f"FAILED {tally.name} case {f['case']}: {f['label']}: {f['line']}" for f in tally.failures]
+    return "\n".join(lines)
+
+
+def document(seed: int, tallies: Iterable[Tally]) -> dict[str, Any]:
+    """Everything, for a program to read."""
+    import edge
+
+    return {
+        "seed": seed,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "version": edge.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "classes": [asdict(tally) for tally in tallies],
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes the JSON report."""
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,38 @@
+"""The campaign's command: attacks the program of this checkout, and counts what held.
+
+python tests/campaign/run.py --quick              three minutes, what CI runs
+python tests/campaign/run.py --hours 1            as many cases as an hour has room for
+python tests/campaign/run.py --class kills --cases 200
+python tests/campaign/run.py --class kills --seed 1 --case 17      one case again
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def load() -> None:
+    """Makes this folder importable as `campaign`. Not by `sys.path`: beside it lies `tests/edge`, which would hide the
+    package under test."""
+    if "campaign" in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(
+        "campaign", FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["campaign"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    sys.path[:] = [place for place in sys.path if place and Path(place).resolve() != FOLDER]
+    load()
+    from campaign.command import main
+
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Compiles `shim.c` and says what it shall do to a program's file operations."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+SOURCE = Path(__file__).with_name("shim.c")
+Doing = Literal["kill", "torn", "EIO", "ENOSPC", "EDQUOT", "lose"]
+
+
+def unavailable() -> str | None:
+    """Why the shim cannot be used on this machine; None if it can."""
+    if not sys.platform.startswith("linux"):
+        return "the shim needs Linux"
+    return None if shutil.which("gcc") or shutil.which("cc") else "the shim needs a C compiler"
+
+
+@functools.cache
+def library() -> Path:
+    """The compiled shim: once per version of its source and user.
+
+    Raises:
+        RuntimeError: it cannot be compiled here.
+    """
+    if reason := unavailable():
+        raise RuntimeError(reason)
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"edge-campaign-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise RuntimeError(f"{folder} belongs to somebody else")
+    target = folder / f"shim-{digest}.so"
+    if not target.exists():
+        draft = folder / f".shim-{digest}.{os.getpid()}"
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        command = [str(compiler), "-shared", "-fPIC", "-O2", "-o", str(draft), str(SOURCE), "-lpthread"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"shim.c cannot be compiled: {done.stderr}")
+        draft.replace(target)
+    return target
+
+
+@dataclass(frozen=True)
+class Shim:
+    """What happens to a program's file operations below some folders.
+
+    Attributes:
+        watch: the folders.
+        at: number of the operation that is spoiled, from 1; 0 only counts.
+        doing: how it is spoiled (see `shim.c`).
+        lasting: later writes, creations and flushes fail, too.
+        reads: reads count as well.
+        log: a file that takes every change, for `powerloss`.
+    """
+
+    watch: tuple[Path, ...]
+    at: int = 0
+    doing: Doing = "kill"
+    lasting: bool = False
+    reads: bool = False
+    log: Path | None = None
+
+    def environment(self, counter: Path) -> dict[str, str]:
+        """The variables that put the shim before a program; `counter` is made anew, and read by `counted`."""
+        counter.write_bytes(bytes(16))
+        return {
+            "LD_PRELOAD": str(library()),
+            "SHIM_WATCH": ":".join(str(folder.resolve()) for folder in self.watch),
+            "SHIM_COUNTER": str(counter),
+            "SHIM_AT": str(self.at),
+            "SHIM_DO": self.doing,
+            "SHIM_LASTING": "1" if self.lasting else "0",
+            "SHIM_READS": "1" if self.reads else "0",
+            **({"SHIM_LOG": str(self.log)} if self.log is not None else {}),
+        }
+
+
+def counted(counter: Path) -> tuple[int, int]:
+    """How many operations the program did, and how many of them were spoiled."""
+    done, spoiled = struct.unpack("<QQ", counter.read_bytes()[:16])
+    return done, spoiled

@@ -1,0 +1,22 @@
+"""The quick form of the campaign, class by class, and tests that its tools see what they shall see."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from campaign.base import Attack
+from campaign.command import SEED, attacks, run
+from campaign.report import table
+
+if not sys.platform.startswith("linux"):
+    pytest.skip("the campaign looks at processes through /proc", allow_module_level=True)
+
+
+@pytest.mark.parametrize("attack", attacks(), ids=lambda attack: attack.name)
+def test_every_promise_holds_under_attack(attack: Attack, tmp_path: Path) -> None:
+    tallies = run([attack], tmp_path, seed=SEED)
+    assert tallies[0].tried >= min(attack.quick, 1)
+    assert tallies[0].failed == 0, table(tallies)
