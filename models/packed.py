@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -168,10 +169,10 @@ class PackedModel:
         return self._checked_rows("positions", ids, self._vector(ROW_BLOCKS["positions"], np.uint32)).view(np.float32)
 
     def verify(self) -> None:
-        """Reads everything again and compares every checksum.
+        """Reads everything again and compares every checksum, and that what lies between the blocks is empty.
 
         Raises:
-            CorruptBlock: names the first block or row that differs.
+            CorruptBlock: names the first block, row or gap that differs.
         """
         fresh = BlockFile(self.file.path, self.file.extents)
         try:
@@ -179,6 +180,7 @@ class PackedModel:
             buffer = memoryview(bytearray(largest))
             for block in fresh.extents:
                 fresh.read(block, buffer)
+            self._verify_gaps(fresh)
         finally:
             fresh.close()
         for name, table in (("embedding", self.embedding), ("positions", self.positions)):
@@ -190,6 +192,17 @@ class PackedModel:
             raise CorruptBlock(f"{self.tokenizer_path} does not match its sha256")
         if (self.path / VOCABULARY).is_file():
             read_tables(self.path / VOCABULARY)
+
+    def _verify_gaps(self, file: BlockFile) -> None:
+        """What fills up to an aligned block is zero."""
+        tables = [(table.offset, table.rows * table.row_nbytes) for table in (self.embedding, self.positions) if table]
+        filled = sorted([*((extent.offset, extent.nbytes) for extent in file.extents.values()), *tables])
+        for (start, nbytes), (end, _) in itertools.pairwise(filled):
+            if start + nbytes < end:
+                gap = np.empty((1, end - start - nbytes), np.uint8)
+                file.read_scattered([start + nbytes], gap)
+                if gap.any():
+                    raise CorruptBlock(f"{file.path} is corrupt between bytes {start + nbytes:,} and {end:,}")
 
     def close(self) -> None:
         """Closes the data file."""

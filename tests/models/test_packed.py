@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.blocks import BlockId
+from edge.blocks import ALIGNMENT, BlockId
 from edge.errors import CorruptBlock, ModelError
 from edge.models.manifest import FORMAT, Manifest
 from edge.models.pack import pack
@@ -65,6 +65,15 @@ def test_a_flipped_bit_in_a_row_names_the_row(copy: Path) -> None:
         with pytest.raises(CorruptBlock, match="positions row 4 is corrupt"):
             model.position_rows(5)
         with pytest.raises(CorruptBlock, match="row"):
+            model.verify()
+
+
+def test_a_flipped_bit_between_two_blocks_is_found(copy: Path) -> None:
+    with PackedModel.open(copy) as model:
+        ends = sorted(extent.offset + extent.nbytes for extent in model.file.extents.values())
+        gap = next(end for end in ends if end % ALIGNMENT)
+        flip(copy / "model.safetensors", gap)
+        with pytest.raises(CorruptBlock, match=f"corrupt between bytes {gap:,} and"):
             model.verify()
 
 
