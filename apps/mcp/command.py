@@ -32,13 +32,14 @@ def memory(
     """Serve add_memory, search_memory, list_memories, update_memory and delete_memory."""
     from edge.apps.mcp.memory import memory_server
     from edge.apps.mcp.protocol import load_sdk
+    from edge.apps.mcp.stdio import serve
     from edge.apps.memory.command import whose
     from edge.apps.memory.memory import Memory
 
     load_sdk()
     config = configure(memory=memory, runtime=runtime, threads=threads)
     with Memory(path, **whose(user_id, agent_id, run_id), config=config) as opened:
-        memory_server(opened).run("stdio")
+        serve(memory_server(opened), opened.budget)
 
 
 @mcp.command()
@@ -50,8 +51,9 @@ def files(collection: Path | None, memory: str | None, runtime: str | None, thre
     from edge.apps.collection.place import locate
     from edge.apps.mcp.files import files_server
     from edge.apps.mcp.protocol import load_sdk
+    from edge.apps.mcp.stdio import serve
 
     load_sdk()
     config = configure(memory=memory, runtime=runtime, threads=threads)
     with Collection(locate(collection), config=config, read_only=True) as opened:
-        files_server(opened).run("stdio")
+        serve(files_server(opened), opened.budget)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.searching import read_hits
-from edge.apps.mcp.protocol import make_server, told
+from edge.apps.mcp.protocol import make_server
 from edge.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def files_server(collection: Collection) -> MCPServer[Any]:
             filters: conditions on the files: path:docs/**, type:pdf, after:2026-01-31, before:2026-07-01, larger:1MB.
             rerank: let the cross-encoder judge; false is quicker and less exact.
         """
-        with told():
-            hits = collection.search(query, top_k, rerank=rerank, where=filters or ())
+        hits = collection.search(query, top_k, rerank=rerank, where=filters or ())
         results = []
         for hit in hits:
             result = {
@@ -59,7 +58,7 @@ def files_server(collection: Collection) -> MCPServer[Any]:
             line_end: last line wanted; to the end if not given.
             passage: first passage wanted, as continues_at_passage of the answer before says.
         """
-        with told(), collection.database.read() as db:
+        with collection.database.read() as db:
             file = catalog.find(db, path)
             if file is None:
                 raise InputError(f"{path} is not in the collection; search says what is")
@@ -84,8 +83,7 @@ def files_server(collection: Collection) -> MCPServer[Any]:
 
     def status() -> dict[str, Any]:
         """What the collection holds: folders, numbers of files by kind, what failed and why."""
-        with told():
-            found = collection.status()
+        found = collection.status()
         return {
             "folders": list(found.roots),
             "files": found.indexed,
@@ -95,4 +93,4 @@ def files_server(collection: Collection) -> MCPServer[Any]:
             "failed": [{"path": file.path, "reason": file.reason} for file in found.failed],
         }
 
-    return make_server("edge-files", _INSTRUCTIONS, [search, get, status])
+    return make_server("edge-files", _INSTRUCTIONS, [search, get, status], collection.budget)

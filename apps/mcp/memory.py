@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.mcp.protocol import Tool, make_server, told
+from edge.apps.mcp.answers import Tool
+from edge.apps.mcp.protocol import make_server
 from edge.apps.memory.memory import Memory
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ _INSTRUCTIONS = (
     "Long-term memory of this user, kept on this machine. Search it before answering about people, preferences, plans "
     "or earlier conversations; add what will matter later, one self-contained sentence at a time."
 )
+
+
+_ECHO = 500
+"""Characters of a stored text that the answer repeats: the client has just sent it, and an answer has a bound."""
 
 
 def memory_server(memory: Memory) -> MCPServer[Any]:
@@ -39,10 +44,8 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             expiration_date: the last day on which it counts, such as 2026-12-31.
             run_id: the session it belongs to, if it is to be kept apart.
         """
-        with told():
-            return memory.add(
-                text, metadata=metadata, timestamp=timestamp, expiration_date=expiration_date, run_id=run_id
-            )
+        added = memory.add(text, metadata=metadata, timestamp=timestamp, expiration_date=expiration_date, run_id=run_id)
+        return added | {"results": [_abridged(result) for result in added["results"]]}
 
     def search_memory(
         query: str,
@@ -62,8 +65,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             run_id: only this session.
             neighbours: so many turns of the conversation before and after each result.
         """
-        with told():
-            return memory.search(query, top_k, filters=filters, run_id=run_id, neighbours=neighbours)
+        return memory.search(query, top_k, filters=filters, run_id=run_id, neighbours=neighbours)
 
     def list_memories(
         top_k: int = 20, filters: dict[str, Any] | None = None, run_id: str | None = None
@@ -75,8 +77,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             filters: as for search_memory.
             run_id: only this session.
         """
-        with told():
-            return memory.get_all(top_k=top_k, filters=filters, run_id=run_id)
+        return memory.get_all(top_k=top_k, filters=filters, run_id=run_id)
 
     def update_memory(
         memory_id: str,
@@ -92,10 +93,9 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
             metadata: keys to set.
             expiration_date: the last day on which it counts.
         """
-        with told():
-            if expiration_date is None:
-                return memory.update(memory_id, text, metadata)
-            return memory.update(memory_id, text, metadata, expiration_date)
+        if expiration_date is None:
+            return memory.update(memory_id, text, metadata)
+        return memory.update(memory_id, text, metadata, expiration_date)
 
     def delete_memory(memory_id: str) -> dict[str, Any]:
         """Delete a memory.
@@ -103,8 +103,17 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         Args:
             memory_id: the id from a search or a list.
         """
-        with told():
-            return memory.delete(memory_id)
+        return memory.delete(memory_id)
 
     tools: list[Tool] = [add_memory, search_memory, list_memories, update_memory, delete_memory]
-    return make_server("edge-memory", _INSTRUCTIONS, tools)
+    return make_server("edge-memory", _INSTRUCTIONS, tools, memory.budget)
+
+
+def _abridged(result: dict[str, Any]) -> dict[str, Any]:
+    """The result of an addition, with the beginnings of long texts and without metadata, which the client knows."""
+    similar = [_abridged(memory) for memory in result.get("similar", ())]
+    shown = {name: value for name, value in result.items() if name not in ("metadata", "similar")}
+    text = shown.get("memory")
+    if isinstance(text, str) and len(text) > _ECHO:
+        shown["memory"] = f"{text[:_ECHO]} ... ({len(text):,} characters)"
+    return shown | ({"similar": similar} if similar else {})

@@ -1,19 +1,17 @@
-"""What both servers share: making one, and telling a model what went wrong in words it can act on."""
+"""What both servers share: the SDK, and making a server of functions."""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edge.errors import CapabilityError, EdgeError
+from edge.apps.mcp.answers import Tool, bounded
+from edge.budget import MemoryBudget
+from edge.errors import CapabilityError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
-
-
-Tool = Callable[..., dict[str, Any]]
 
 
 def load_sdk() -> type[MCPServer[Any]]:
@@ -30,8 +28,9 @@ def load_sdk() -> type[MCPServer[Any]]:
     return server
 
 
-def make_server(name: str, instructions: str, tools: list[Tool]) -> MCPServer[Any]:
+def make_server(name: str, instructions: str, tools: Sequence[Tool], budget: MemoryBudget) -> MCPServer[Any]:
     """An MCP server with these functions as its tools; their names, type hints and docstrings are what clients see.
+    Errors of ours that they raise are told to the model, and their answers are bounded (`answers.bounded`).
 
     Raises:
         CapabilityError: as `load_sdk`.
@@ -40,16 +39,5 @@ def make_server(name: str, instructions: str, tools: list[Tool]) -> MCPServer[An
     version = importlib.metadata.version("edge-rag")
     server = load_sdk()(name, version=version, instructions=instructions, log_level="WARNING")
     for tool in tools:
-        server.add_tool(tool)
+        server.add_tool(bounded(tool, budget))
     return server
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Errors of ours inside the block become tool errors, whose sentence the model gets to read."""
-    from mcp.server.mcpserver.exceptions import ToolError
-
-    try:
-        yield
-    except EdgeError as error:
-        raise ToolError(str(error)) from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,6 +16,7 @@ import pytest
 
 from edge.models.synth import synth
 
+LINUX = sys.platform == "linux"
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 
@@ -145,3 +148,44 @@ def test_without_the_sdk_the_way_to_it_is_named(home: Path, tmp_path: Path) -> N
         done = subprocess.run([sys.executable, "-c", code, "mcp", server], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert "need mcp 2 or newer: pip install 'edge-rag[mcp]'" in done.stderr
+
+
+def test_what_is_stored_is_confirmed_however_long_it_is(home: Path, tmp_path: Path) -> None:
+    """Its answer repeats the beginning only: one that repeated all would have to be refused, after the fact."""
+    text = "the river floods in spring " * 60_000
+
+    async def talk(client: Any) -> None:
+        (added,) = (await call(client, "add_memory", text=text, metadata={"kind": "k"}))["results"]
+        assert added["event"] == "ADD"
+        assert len(added["memory"]) < 600
+        assert "the answer is longer than" in await refused(client, "list_memories")
+
+    ask(home, "memory", "--path", str(tmp_path / "memory"), "--user-id", "ann", talk=talk)
+
+
+def test_a_message_that_is_too_long_is_answered_and_never_held(home: Path, tmp_path: Path) -> None:
+    """Asked without the official client, which does not send such messages, and watched from outside."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+        "EDGE_MODELS_DIR": str(home / "models"), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
+        "XDG_CONFIG_HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home),
+    }  # fmt: skip
+    code = "from edge.apps.cli import main; main()"
+    command = [sys.executable, "-c", code, "mcp", "memory", "--path", str(tmp_path / "m"), "--memory", "200MB"]
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for number, (method, params) in enumerate(
+            [("initialize", hello), ("tools/call", {"name": "x" * 40_000_000}), ("ping", {})]
+        ):
+            message = {"jsonrpc": "2.0", "method": method, "params": params, "id": number}
+            server.stdin.write(json.dumps(message).encode() + b"\n")
+            server.stdin.flush()
+            answer = json.loads(server.stdout.readline())
+            assert answer["id"] == number
+            assert ("error" in answer) == (number == 1)
+        held = int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())[1]) if LINUX else 0
+        assert held < 150_000  # code of libraries included; the message alone would have passed it
+        server.stdin.close()
+        assert server.wait(60) == 0

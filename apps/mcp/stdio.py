@@ -1,0 +1,243 @@
+"""`serve`: an MCP server over stdin and stdout that holds every message under a lease while it is answered.
+
+The SDK reads lines of any length, parses them and starts a task for each, so a client could make it take any amount of
+memory. Here a line is read piece by piece under a lease. A line that is too long is refused without being kept. As long
+as other messages hold the memory that the next one needs, that one waits in the client's pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from edge.apps.mcp.answers import ANSWER
+from edge.apps.mcp.envelope import Envelope, Id, parsed_nbytes
+from edge.budget import Lease, MemoryBudget
+from edge.config import format_size
+from edge.errors import BudgetExceeded
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+MOST_BYTES = 4 << 20
+"""Of a message. What an agent remembers or asks is a few kilobytes."""
+
+_PIECE = 1 << 16
+"""Bytes that are read at a time."""
+
+_PER_MESSAGE = 256 << 10
+"""Memory that a message takes besides its content: tasks, contexts, the objects of the protocol, a small answer."""
+
+_TOO_LARGE, _NO_MEMORY = -32600, -32000
+"""Codes of JSON-RPC: an invalid request, and a server's own error."""
+
+_ANSWERED = re.compile(r'"id":("(?:[^"\\]|\\.)*"|-?\d+)')
+_HEAD = 300
+
+
+def serve(server: MCPServer[Any], budget: MemoryBudget) -> None:
+    """Serves until stdin ends.
+
+    While serving, descriptor 0 is the null device and descriptor 1 is stderr, so that nothing else gets between the
+    messages.
+    """
+    import anyio
+
+    with _diverted() as (source, target):
+        anyio.run(_serve, server, budget, source, target)
+
+
+async def _serve(server: MCPServer[Any], budget: MemoryBudget, source: int, target: int) -> None:
+    from mcp.server.stdio import stdio_server
+
+    output = Output(target)
+    messages = Messages(source, output, budget)
+    output.answered = messages.answered
+    server.middleware.append(messages.watch)
+    lowlevel = server._lowlevel_server
+    async with stdio_server(stdin=messages, stdout=output) as (incoming, outgoing):
+        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
+
+
+class Output:
+    """Lines on a descriptor, one at a time, whoever writes them."""
+
+    def __init__(self, descriptor: int) -> None:
+        import anyio
+
+        self._descriptor = descriptor
+        self._lock = anyio.Lock()
+        self.answered: Any = lambda identifier: None
+
+    async def write(self, line: str) -> None:
+        """Writes a line whole; the message that it answers is done with."""
+        import anyio
+
+        async with self._lock:
+            await anyio.to_thread.run_sync(_write, self._descriptor, line)
+        found = _ANSWERED.search(line[:_HEAD])
+        if found is not None:
+            self.answered(json.loads(found[1]))
+
+    async def flush(self) -> None:
+        """Nothing waits here."""
+
+
+class Messages:
+    """The lines of a descriptor, each held under a lease from its first byte until its answer is written."""
+
+    def __init__(self, descriptor: int, output: Output, budget: MemoryBudget, *, most_bytes: int = MOST_BYTES) -> None:
+        import anyio
+
+        self._descriptor = descriptor
+        self._output = output
+        self._budget = budget
+        self._most = most_bytes
+        self._rest = b""
+        self._ended = False
+        self._held: dict[Id, list[Lease]] = {}
+        self._notification: Lease | None = None
+        self._changed = anyio.Event()
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> str:
+        """The next message, without its end of line."""
+        if self._notification is not None:  # nobody answers it, and it has been taken
+            self._notification.release()
+            self._notification = None
+        while True:
+            lease = self._budget.reserve("messages", 0)
+            try:
+                await self._grow(lease, _PER_MESSAGE)  # before it is read: until then it waits in the client's pipe
+                line = await self._line(lease)
+            except BaseException:
+                lease.release()
+                raise
+            if line is not None:
+                return line
+            lease.release()
+
+    def answered(self, identifier: Id) -> None:
+        """Gives the memory of a message back."""
+        for lease in self._held.pop(identifier, ()):
+            lease.release()
+        self._changed.set()
+
+    async def watch(self, context: Any, call_next: Any) -> Any:
+        """Holds what a tool's answer takes until that is written, and gives a cancelled request's memory back when its
+        tool has ended: nobody writes an answer to that."""
+        import anyio
+
+        leases = self._held.get(context.request_id)
+        if leases is not None:
+            ANSWER.set(leases)
+        try:
+            return await call_next(context)
+        except anyio.get_cancelled_exc_class():
+            self.answered(context.request_id)
+            raise
+
+    async def _line(self, lease: Lease) -> str | None:
+        """Reads to the end of the line; None if it was refused."""
+        envelope = Envelope()
+        line = bytearray()
+        length = 0
+        reason = ""
+        while True:
+            piece = await self._piece()
+            if not piece and not length:
+                raise StopAsyncIteration
+            envelope.feed(piece)
+            length += len(piece)
+            if length > self._most and not reason:
+                reason = f"it is longer than the {format_size(self._most)} that a message may have"
+            if not reason and not await self._grow(lease, _needed(length, envelope)):
+                reason = f"it needs {format_size(_needed(length, envelope))} of memory, more than the limit leaves"
+            if reason:
+                line.clear()
+                lease.release()
+            else:
+                line += piece
+            if not piece or piece.endswith(b"\n"):
+                break
+        if reason:
+            await self._refuse(envelope.id, length, reason)
+            return None
+        if envelope.id is None or envelope.id in self._held:
+            if self._notification is not None:
+                self._notification.release()
+            self._notification = lease
+        else:
+            self._held[envelope.id] = [lease]
+        return line.decode("utf-8", "replace")
+
+    async def _piece(self) -> bytes:
+        """The next bytes, up to the end of a line; empty at the end."""
+        import anyio
+
+        if not self._rest and not self._ended:
+            self._rest = await anyio.to_thread.run_sync(os.read, self._descriptor, _PIECE, abandon_on_cancel=True)
+            self._ended = not self._rest
+        end = self._rest.find(b"\n") + 1 or len(self._rest)
+        piece, self._rest = self._rest[:end], self._rest[end:]
+        return piece
+
+    async def _grow(self, lease: Lease, nbytes: int) -> bool:
+        """Resizes a lease, if need be once other messages have been answered; False if that does not help."""
+        import anyio
+
+        while not _fits(lease, nbytes):
+            if not self._held:
+                return False
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        return True
+
+    async def _refuse(self, identifier: Id, length: int, reason: str) -> None:
+        text = f"the message of {format_size(length)} was not read: {reason}"
+        if identifier is None:
+            print(f"edge: {text}", file=sys.stderr, flush=True)
+            return
+        error = {"code": _TOO_LARGE if length > self._most else _NO_MEMORY, "message": text}
+        await self._output.write(json.dumps({"jsonrpc": "2.0", "id": identifier, "error": error}) + "\n")
+
+
+def _needed(length: int, envelope: Envelope) -> int:
+    return _PER_MESSAGE + parsed_nbytes(length, envelope.structure, wide=envelope.wide)
+
+
+def _fits(lease: Lease, nbytes: int) -> bool:
+    try:
+        lease.resize(max(lease.nbytes, nbytes))
+    except BudgetExceeded:
+        return False
+    return True
+
+
+def _write(descriptor: int, line: str) -> None:
+    data = memoryview(line.encode("utf-8", "replace"))
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+@contextmanager
+def _diverted() -> Iterator[tuple[int, int]]:
+    """Private duplicates of stdin and stdout, in whose places the null device and stderr stand meanwhile."""
+    sys.stdout.flush()
+    source, target = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    try:
+        yield source, target
+    finally:
+        os.dup2(source, 0)
+        os.dup2(target, 1)  # both duplicates stay open: a thread may still wait in one

@@ -1,0 +1,169 @@
+"""Messages are read within leases: too long ones are refused unread, and those that do not fit now wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from edge.budget import MemoryBudget
+
+anyio = pytest.importorskip("anyio")
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+
+from edge.apps.mcp.answers import ANSWER, MOST_BYTES, bounded  # noqa: E402
+from edge.apps.mcp.stdio import Messages, Output  # noqa: E402
+
+MB = 1 << 20
+
+
+def request(identifier: object, text: str = "", **more: object) -> bytes:
+    return json.dumps({"method": "m", "params": {"text": text, **more}, "id": identifier}).encode() + b"\n"
+
+
+class Client:
+    """Both ends of the two pipes of a server whose ledger has `limit` bytes."""
+
+    def __init__(self, limit: int, most_bytes: int = MB) -> None:
+        self._source, self._sink = os.pipe()
+        self._answers, target = os.pipe()
+        self.budget = MemoryBudget(limit, baseline=0)
+        self.output = Output(target)
+        self.messages = Messages(self._source, self.output, self.budget, most_bytes=most_bytes)
+        self.output.answered = self.messages.answered
+
+    def send(self, *lines: bytes) -> None:
+        """Writes in a thread: a pipe holds 64 kB, and what is not read waits."""
+
+        def write() -> None:
+            for line in lines:
+                os.write(self._sink, line)
+            os.close(self._sink)
+
+        threading.Thread(target=write, daemon=True).start()
+
+    def answer(self) -> Any:
+        """The next line that the server wrote."""
+        data = b""
+        while not data.endswith(b"\n"):
+            data += os.read(self._answers, 1)
+        return json.loads(data)
+
+
+def run(talk: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        with anyio.fail_after(60):
+            await talk()
+
+    anyio.run(limited)
+
+
+def identifier(line: str) -> object:
+    return json.loads(line)["id"]
+
+
+def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() -> None:
+    async def talk() -> None:
+        client = Client(40 * MB)
+        client.send(
+            request(1), request("long", "x" * 3 * MB), b'{"method":"no id","t":"' + b"y" * 2 * MB + b'"}\n', request(3)
+        )
+        assert identifier(await anext(client.messages)) == 1
+        most = 0
+        reserve = client.budget._resize
+
+        def watched(lease: Any, nbytes: int) -> None:
+            nonlocal most
+            reserve(lease, nbytes)
+            most = max(most, client.budget.used)
+
+        client.budget._resize = watched  # type: ignore[method-assign]
+        assert identifier(await anext(client.messages)) == 3
+        refusal = client.answer()
+        assert refusal["id"] == "long"
+        assert "3.15 MB was not read: it is longer than the 1.05 MB" in refusal["error"]["message"]
+        assert most < 10 * MB  # as far as it was read: eight times a megabyte
+        with pytest.raises(StopAsyncIteration):
+            await anext(client.messages)
+
+    run(talk)
+
+
+def test_what_has_many_parts_is_refused_by_what_they_would_take() -> None:
+    async def talk() -> None:
+        client = Client(20 * MB)
+        client.send(request(1, parts=[[]] * 200_000), request(2, "x" * 800_000))
+        assert identifier(await anext(client.messages)) == 2
+        assert "more than the limit leaves" in client.answer()["error"]["message"]
+        assert client.budget.holders()["messages"] > 6 * MB
+
+    run(talk)
+
+
+def test_a_message_waits_until_those_before_it_are_answered() -> None:
+    async def talk() -> None:
+        client = Client(10 * MB)
+        client.send(request(1, "x" * 700_000), request(2, "x" * 700_000))
+        assert identifier(await anext(client.messages)) == 1
+        second: list[object] = []
+
+        async def read() -> None:
+            second.append(identifier(await anext(client.messages)))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await anyio.sleep(0.3)
+            assert second == []
+            assert 5 * MB < client.budget.used <= 10 * MB
+            client.messages.answered(1)
+        assert second == [2]
+
+    run(talk)
+
+
+def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
+    async def talk() -> None:
+        client = Client(10 * MB)
+        client.send(*(request(number, "x" * 700_000) for number in range(5)), b'{"method": "notice"}\n')
+        seen: list[object] = []
+
+        async def answer() -> None:
+            while len(seen) < 5:
+                await anyio.sleep(0.01)
+                for number in tuple(seen):
+                    await client.output.write(
+                        json.dumps({"jsonrpc": "2.0", "id": number, "result": {}}).replace(" ", "") + "\n"
+                    )
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer)
+            async for line in client.messages:
+                seen.append(json.loads(line).get("id"))
+                assert client.budget.used <= 10 * MB
+            tasks.cancel_scope.cancel()
+        assert seen == [0, 1, 2, 3, 4, None]
+        for number in seen:
+            client.messages.answered(number)  # type: ignore[arg-type]
+        assert client.budget.used == 0
+
+    run(talk)
+
+
+def test_an_answer_is_bounded_and_held_until_it_is_written() -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    budget = MemoryBudget(60 * MB, baseline=0)
+    leases: list[Any] = []
+    ANSWER.set(leases)
+    assert bounded(lambda: {"text": "x" * 1000}, budget)() == {"text": "x" * 1000}
+    assert budget.used == 0  # part of what every message holds
+    assert bounded(lambda: {"text": "x" * 10_000}, budget)() == {"text": "x" * 10_000}
+    assert budget.used == sum(lease.nbytes for lease in leases) > 10_000
+    with pytest.raises(ToolError, match="the answer is longer than"):
+        bounded(lambda: {"texts": ["x" * 1000] * (MOST_BYTES // 1000)}, budget)()
+    with pytest.raises(ToolError, match="answers needs"):
+        bounded(lambda: {"text": "\u4e00" * 300_000}, MemoryBudget(MB, baseline=0))()
