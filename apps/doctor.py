@@ -18,6 +18,7 @@ from edge.config import Config, format_size
 from edge.errors import EdgeError
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
+from edge.runtimes.native.runtime import native_state, processor_level
 
 _LIBRARIES = {
     "numpy": "", "onnxruntime": "", "onnx": "", "tokenizers": "", "safetensors": "", "faiss-cpu": "",
@@ -54,10 +55,11 @@ def doctor(as_json: bool) -> int:
         "models_dir": str(models_dir(config.models_dir or None)),
         "libraries": libraries,
         "runtimes": runtimes,
+        "native_runtime": native_state(),
         "models": models,
     }
     problems = [f"{name} is not installed" for name, extra in _LIBRARIES.items() if not extra and not libraries[name]]
-    if config.runtime not in runtimes:
+    if config.runtime not in (*runtimes, "auto"):
         problems.append(f"the runtime {config.runtime!r} cannot be used here; usable: {', '.join(runtimes)}")
     # Ranking needs no embedder, and the default one is fetched when it is wanted.
     needed = ("reranker", "embedder") if config.embedder else ("reranker",)
@@ -79,6 +81,7 @@ def _print(report: dict[str, Any]) -> None:
     click.echo(f"memory       {free} of {total} available; limit in force {format_size(report['memory_limit'])}")
     click.echo(f"scratch      {format_size(report['scratch_free'])} free for offloaded hidden states")
     click.echo(f"runtimes     {', '.join(report['runtimes'])}")
+    click.echo(f"native       {report['native_runtime']}")
     for name, found in report["libraries"].items():
         extra = _LIBRARIES[name]
         missing = f"not installed (pip install 'edge-rag[{extra}]')" if extra else "MISSING: pip install edge-rag"
@@ -97,6 +100,8 @@ def _version(name: str) -> str | None:
 
 
 def _usable(runtime: str) -> bool:
+    if runtime == "native":
+        return processor_level() > 0
     needs = {"onnx": "onnxruntime", "mlx": "mlx"}.get(runtime)
     return needs is None or importlib.util.find_spec(needs) is not None
 

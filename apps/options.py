@@ -41,7 +41,7 @@ def engine_options(command: Command) -> Command:
     """`--memory`, `--runtime`, `--threads`: settings every model-running verb takes."""
     for option in (
         click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
-        click.option("--runtime", help="What executes layers: onnx, numpy, mlx, or a plug-in."),
+        click.option("--runtime", help="What executes layers: auto, native, onnx, numpy, mlx, or a plug-in."),
         click.option("--memory", help="Memory limit of the whole process, such as 300MB."),
     ):
         command = option(command)

@@ -84,7 +84,8 @@ class Config:
         llm_key: what the server asks for as a bearer token, if anything.
         llm_remote: allows a server that is not this machine: questions and documents are sent there.
         context: tokens that prompt and answer may have; 0 for what the model was trained for, at most 4,096.
-        runtime: what executes layers: `onnx`, `numpy`, `mlx` or an installed plug-in.
+        runtime: what executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto` takes `native`
+            where it runs the model, else `onnx`.
         mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
         models_dir: where packed models live; empty takes the platform's place for user data.
@@ -101,7 +102,7 @@ class Config:
     llm_key: str = field(default="", repr=False)
     llm_remote: bool = False
     context: int = 0
-    runtime: str = "onnx"
+    runtime: str = "auto"
     mode: str = "ranked"
     threshold: str = "auto"
     models_dir: str = ""

@@ -21,6 +21,9 @@ Hidden = npt.NDArray[Any]
 HiddenDtype = Literal["float32", "float16"]
 Weights = Mapping[str, npt.NDArray[Any]]
 
+AUTOMATIC = ("native", "onnx")
+"""What "auto" chooses from, the fastest first. The last one refuses no layer."""
+
 
 class LayerKernel(ABC):
     """One compiled layer. Sequences are packed: their tokens lie one after the other, without padding. The result of a
@@ -75,6 +78,11 @@ class Runtime(ABC):
     name: str
     libraries: tuple[str, ...] = ()
 
+    def refusal(self, spec: LayerSpec) -> str | None:
+        """Why this runtime cannot run such layers on this machine, or None where it can or where only
+        `layer_kernel` finds out."""
+        return None
+
     @abstractmethod
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> LayerKernel:
         """Compiles a layer.
@@ -86,6 +94,17 @@ class Runtime(ABC):
         Raises:
             CapabilityError: the library is missing (the message has the pip line) or the layer kind is not supported.
         """
+
+
+def runtime_for(name: str, spec: LayerSpec) -> Runtime:
+    """The runtime called `name`, or for "auto" the fastest of `AUTOMATIC` that runs such layers here.
+
+    Raises:
+        CapabilityError: no such runtime.
+    """
+    if name != "auto":
+        return load_runtime(name)
+    return next(runtime for runtime in map(load_runtime, AUTOMATIC) if runtime.refusal(spec) is None)
 
 
 def load_runtime(name: str) -> Runtime:

@@ -29,7 +29,7 @@ from edge.models.packed import PackedModel
 from edge.models.spec import ModelSpec
 from edge.models.tokens import TokenBatch
 from edge.resident import ResidentWatch, measured_growth, trim_heap
-from edge.runtimes.base import HiddenDtype, load_runtime
+from edge.runtimes.base import HiddenDtype, runtime_for
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.runtimes.saturation import saturating_tokens
 from edge.runtimes.stats import RunStats
@@ -79,7 +79,7 @@ class Engine:
         model: PackedModel,
         budget: MemoryBudget,
         *,
-        runtime: str = "onnx",
+        runtime: str = "auto",
         threads: int = 0,
         max_tokens: int | None = None,
         scratch: Path,
@@ -109,7 +109,7 @@ class Engine:
         self._closed = False
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
 
-        chosen = load_runtime(runtime)
+        chosen = runtime_for(runtime, model.spec.layer)
         libraries = 0
         try:
             budget.hold_libraries(("tokenizers", *chosen.libraries))
@@ -119,10 +119,10 @@ class Engine:
             self.kernel = chosen.layer_kernel(model.spec.layer, threads=threads, hidden_dtype=self._dtype)
         self.vocabulary = Vocabulary(model, budget, max_tokens=self.max_tokens)
         room = budget.free - compiled.nbytes - self.vocabulary.nbytes
-        self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, runtime, threads, room)
+        self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, chosen.name, threads, room)
         capacity = self._row_capacity(libraries + compiled.nbytes)
         with ExitStack() as held:
-            held.enter_context(budget.reserve(f"{runtime} runtime", compiled.nbytes))
+            held.enter_context(budget.reserve(f"{chosen.name} runtime", compiled.nbytes))
             held.enter_context(budget.reserve("headroom", HEADROOM))
             held.enter_context(budget.reserve("head", model.file.nbytes(HEAD)))
             held.callback(self.vocabulary.close)

@@ -9,19 +9,17 @@ block of tokens and of a few sequences, however large the chunk is.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
+from edge.runtimes.cores import physical_cores
 from edge.runtimes.onnx_graph import LayerGraphs
 from edge.runtimes.onnx_library import load_onnxruntime
 from edge.runtimes.onnx_stage import NOTHING, Stage, has_flash_attention, product_saturates
@@ -257,12 +255,6 @@ class OnnxLayerKernel(LayerKernel):
                 inputs["mask"][:, end - rows :] = self._triangle[:rows, :rows]
                 outputs["masked"] = scores.reshape(self.spec.kv_heads, -1, rows, end)
             self._attend.run({}, NOTHING, outputs, **inputs)
-
-
-def physical_cores() -> int:
-    """Physical cores that this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
 def block_tokens(spec: LayerSpec) -> int:

@@ -14,6 +14,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import InputError
 from edge.knowledge.backend import Segment
 from edge.knowledge.tree import KnowledgeTree
+from edge.runtimes.cores import physical_cores
 from edge.runtimes.generation.base import (
     Document,
     Finish,
@@ -31,7 +32,6 @@ from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
 from edge.runtimes.generation.sampling import LlamaSampler
 from edge.runtimes.generation.stopping import Stopping
-from edge.runtimes.onnx import physical_cores
 from edge.trace import Trace
 
 
