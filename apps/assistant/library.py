@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.expectation import Expected
 from edge.ivf.base import Found
 from edge.ivf.index import VectorIndex
@@ -93,7 +93,7 @@ class _Probing:
     took: float = 0.0
 
     def search(
-        self, db: sqlite3.Connection, queries: Vectors, k: int, *, allowed: npt.NDArray[np.int64] | None = None
+        self, db: Connection, queries: Vectors, k: int, *, allowed: npt.NDArray[np.int64] | None = None
     ) -> Found:
         started = time.perf_counter()
         found = self.index.search(db, queries, k, seconds=self.seconds, allowed=allowed, window=self.window)

@@ -6,7 +6,6 @@ Every method that writes is called inside a write transaction of the collection'
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -20,6 +19,7 @@ from edge.apps.collection.scopes import below, nearest
 from edge.apps.documents.base import Chunk
 from edge.apps.store.database import Database
 from edge.apps.store.lexical import LexicalIndex
+from edge.connection import Connection
 
 TEXT_ROOT = ""
 """The root of texts that were added by themselves: below no folder, whatever their names look like."""
@@ -31,7 +31,7 @@ _GROUP = 500
 class Vectors(Protocol):
     """What a catalog needs of the vector index."""
 
-    def delete(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64]) -> int: ...
+    def delete(self, db: Connection, ids: npt.NDArray[np.int64]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Catalog:
     def __init__(self) -> None:
         self.lexical = LexicalIndex(FULL_TEXT)
 
-    def find(self, db: sqlite3.Connection, path: str) -> FileRow | None:
+    def find(self, db: Connection, path: str) -> FileRow | None:
         """The file at a path."""
         row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
         return None if row is None else FileRow(*row)
@@ -106,25 +106,25 @@ class Catalog:
                 return
             last = rows[-1][0]
 
-    def count_due(self, db: sqlite3.Connection, scopes: Collection[str]) -> int:
+    def count_due(self, db: Connection, scopes: Collection[str]) -> int:
         """Files at or below any of `scopes` that have work waiting."""
         chosen = frozenset(scopes)
         return sum(nearest(path, chosen) is not None for (path,) in db.execute("SELECT path FROM files WHERE due"))
 
     def insert(
-        self, db: sqlite3.Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
+        self, db: Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
     ) -> int:
         """A row for a file that was not known; its size and time stay 0 until it has been taken in."""
-        cursor = db.execute(
-            "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) VALUES (?, ?, 0, 0, ?, ?, ?)",
+        rows = db.execute(
+            "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) VALUES (?, ?, 0, 0, ?, ?, ?) "
+            "RETURNING id",
             (path, root, status, reason, due),
         )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
+        return int(rows.fetchall()[0][0])
 
     def settle(
         self,
-        db: sqlite3.Connection,
+        db: Connection,
         file: int,
         *,
         status: str,
@@ -143,35 +143,32 @@ class Catalog:
             (status, reason, size, mtime_ns, racy, hash, kind, title, file),
         )
 
-    def chunks(self, db: sqlite3.Connection, file: int) -> list[StoredChunk]:
+    def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
         """A file's chunks in their order."""
         rows = db.execute(
             "SELECT id, ordinal, line_start, line_end, page, hash FROM chunks WHERE file = ? ORDER BY ordinal", (file,)
         )
         return [StoredChunk(*row) for row in rows]
 
-    def insert_chunks(
-        self, db: sqlite3.Connection, file: int, chunks: Iterable[tuple[int, Chunk]]
-    ) -> npt.NDArray[np.int64]:
+    def insert_chunks(self, db: Connection, file: int, chunks: Iterable[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """Adds chunks, each with its ordinal, to a file and to the full-text index; returns their ids [n]."""
         ids: list[int] = []
         texts: list[str] = []
         for ordinal, chunk in chunks:
-            cursor = db.execute(
+            rows = db.execute(
                 "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, hash) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 (
                     file, ordinal, chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page,
                     chunk_hash(chunk),
                 ),
             )  # fmt: skip
-            assert cursor.lastrowid is not None
-            ids.append(cursor.lastrowid)
+            ids.append(int(rows.fetchall()[0][0]))
             texts.append(passage(chunk.context, chunk.text))
         self.lexical.add(db, ids, texts)
         return np.array(ids, np.int64)
 
-    def move_chunks(self, db: sqlite3.Connection, moved: Sequence[tuple[int, int, Chunk]]) -> None:
+    def move_chunks(self, db: Connection, moved: Sequence[tuple[int, int, Chunk]]) -> None:
         """Gives chunks, (id, new ordinal, chunk), their new places; their texts are the same."""
         # Two steps, because a place may still be taken by a chunk that leaves it next.
         db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
@@ -180,7 +177,7 @@ class Catalog:
             [(ordinal, new.line_start, new.line_end, new.page, chunk) for chunk, ordinal, new in moved],
         )
 
-    def delete_chunks(self, db: sqlite3.Connection, ids: Sequence[int], vectors: Vectors | None) -> None:
+    def delete_chunks(self, db: Connection, ids: Sequence[int], vectors: Vectors | None) -> None:
         """Deletes chunks with their full-text rows and vectors."""
         for group in groups(ids):
             marks = ", ".join("?" * len(group))
@@ -190,17 +187,17 @@ class Catalog:
         if vectors is not None and len(ids):
             vectors.delete(db, np.array(sorted(ids), np.int64))
 
-    def empty(self, db: sqlite3.Connection, file: int, vectors: Vectors | None) -> None:
+    def empty(self, db: Connection, file: int, vectors: Vectors | None) -> None:
         """Deletes all chunks of a file."""
         ids = [row[0] for row in db.execute("SELECT id FROM chunks WHERE file = ?", (file,))]
         self.delete_chunks(db, ids, vectors)
 
-    def remove(self, db: sqlite3.Connection, file: int, vectors: Vectors | None) -> None:
+    def remove(self, db: Connection, file: int, vectors: Vectors | None) -> None:
         """Deletes a file and its chunks."""
         self.empty(db, file, vectors)
         db.execute("DELETE FROM files WHERE id = ?", (file,))
 
-    def same_chunks(self, db: sqlite3.Connection, hashes: Sequence[bytes]) -> dict[bytes, int]:
+    def same_chunks(self, db: Connection, hashes: Sequence[bytes]) -> dict[bytes, int]:
         """For those of `hashes` that a chunk of any file has already, the id of one such chunk."""
         found: dict[bytes, int] = {}
         for group in groups(hashes):

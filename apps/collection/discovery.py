@@ -7,7 +7,6 @@ interrupted goes on where it stopped.
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from edge.apps.collection.scopes import nearest
 from edge.apps.collection.storable import storable, written
 from edge.apps.documents.base import Found, Reason, SkippedFile
 from edge.apps.store.database import Database
+from edge.connection import Connection
 
 _BATCH = 1_000
 """Files that are marked in one transaction."""
@@ -156,7 +156,7 @@ class Discovery:
                 return None
         return _Mark(path, root, row, reason, unreadable, *stat)
 
-    def _write(self, db: sqlite3.Connection, mark: _Mark) -> None:
+    def _write(self, db: Connection, mark: _Mark) -> None:
         row = mark.row
         if mark.reason is None:
             if row is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Any
 from edge.apps.collection.storable import checked
 from edge.apps.documents.ignoring import Pattern, pattern_parts
 from edge.config import parse_size
+from edge.connection import Connection
 from edge.errors import ConfigError, InputError
 
 _FUNCTION = "path_matches"
@@ -102,7 +102,7 @@ class Filters:
     def __bool__(self) -> bool:
         return self != Filters()
 
-    def where(self, db: sqlite3.Connection) -> tuple[str, list[Any]]:
+    def where(self, db: Connection) -> tuple[str, list[Any]]:
         """The SQL condition on a row of the table `files`, with its parameters.
 
         Args:
@@ -112,7 +112,9 @@ class Filters:
         params: list[Any] = []
         if self._patterns:
             patterns = self._patterns
-            db.create_function(_FUNCTION, 1, lambda path: any(p.matches(path) for p in patterns), deterministic=True)
+            db.create_scalar_function(
+                _FUNCTION, lambda path: any(p.matches(path) for p in patterns), 1, deterministic=True
+            )
             clauses.append(f"{_FUNCTION}(files.path)")
         if self.kinds:
             one = "lower(files.kind) = ? OR substr(lower(files.path), -length(?)) = ?"

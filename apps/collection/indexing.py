@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from edge.apps.collection.preparation import Preparation, Prepared, TextExtracto
 from edge.apps.collection.report import IndexReport
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 class MaintainedIndex(Index, Protocol):
     """What a run needs of the vector index."""
 
-    def maintain(self, write: Callable[[], AbstractContextManager[sqlite3.Connection]]) -> object: ...
+    def maintain(self, write: Callable[[], AbstractContextManager[Connection]]) -> object: ...
 
 
 class Run:

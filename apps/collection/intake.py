@@ -7,7 +7,6 @@ its last part; what an interrupted run has taken in is recognized by its hash an
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from edge.apps.collection.catalog import Catalog, chunk_hash, passage
 from edge.apps.collection.preparation import Prepared
 from edge.apps.documents.base import Chunk
 from edge.apps.store.database import Database
+from edge.connection import Connection
 
 BATCH = 256
 """Chunks that are embedded and committed together: what the embedder sends through its layers in one pass."""
@@ -34,9 +34,9 @@ Floats = npt.NDArray[np.float32]
 class Index(Protocol):
     """What an intake needs of the vector index."""
 
-    def add(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
-    def delete(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64]) -> int: ...
-    def vectors(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64]) -> Floats: ...
+    def add(self, db: Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
+    def delete(self, db: Connection, ids: npt.NDArray[np.int64]) -> int: ...
+    def vectors(self, db: Connection, ids: npt.NDArray[np.int64]) -> Floats: ...
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class Intake:
         table = np.concatenate(parts)
         return table[[rows[key] for key in hashes]]
 
-    def _write(self, db: sqlite3.Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
+    def _write(self, db: Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
         """One file's part of a batch; returns the ids of the chunks that were added."""
         prepared, catalog = file.prepared, self._catalog
         known = prepared.file

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import apsw
 
 from edge.errors import StorageError
 
@@ -50,19 +51,20 @@ class WriterLock:
         finally:
             self._threads.release()
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self) -> apsw.Connection:
         """The locked file."""
         try:
-            db = sqlite3.connect(self._path, timeout=self._seconds, isolation_level=None)
-        except sqlite3.Error as error:
+            db = apsw.Connection(str(self._path))
+            db.set_busy_timeout(int(self._seconds * 1000))
+        except apsw.Error as error:
             raise StorageError(f"{self._path} cannot be opened: {error}") from error
         try:
             # The file stays empty, so there is nothing to roll back: a journal would only be refused by a full disk.
             db.execute("PRAGMA journal_mode = MEMORY")
             db.execute("BEGIN EXCLUSIVE")
-        except sqlite3.Error as error:
-            db.close()
-            if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        except apsw.Error as error:
+            db.close(True)
+            if isinstance(error, apsw.BusyError | apsw.LockedError):
                 raise self._busy("process") from error
             raise StorageError(f"{self._path} cannot be locked: {error}") from error
         return db

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
+from edge.connection import Connection
 from edge.errors import ModelError
 from edge.models.blending import Retrieved
 from edge.runtimes.embedder import Embedder
@@ -161,5 +161,5 @@ class Models:
         return EmbedderIdentity(model.name, str(source), model.fingerprint, embedder.dim)
 
 
-def _has_passages(db: sqlite3.Connection) -> bool:
+def _has_passages(db: Connection) -> bool:
     return db.execute("SELECT 1 FROM chunks LIMIT 1").fetchone() is not None

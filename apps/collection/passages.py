@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from edge.apps.collection.catalog import passage
 from edge.apps.collection.models import Models
 from edge.apps.store.rebuilding import Floats
+from edge.connection import Connection
 
 
 class Passages:
@@ -16,11 +16,11 @@ class Passages:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    def rows(self, db: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, str]]:
+    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, str]]:
         sql = "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
         return [(identifier, passage(context, text)) for identifier, context, text in db.execute(sql, (after, limit))]
 
-    def count(self, db: sqlite3.Connection, after: int) -> int:
+    def count(self, db: Connection, after: int) -> int:
         return int(db.execute("SELECT count(*) FROM chunks WHERE id > ?", (after,)).fetchone()[0])
 
     def vectors(self, made_from: Sequence[str]) -> Floats:

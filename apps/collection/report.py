@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.roots import read_roots
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.ivf.base import IndexStatus
 from edge.trace import Trace
 
@@ -115,7 +115,7 @@ class CollectionStatus:
 
 
 def read_status(
-    db: sqlite3.Connection,
+    db: Connection,
     path: Path,
     embedder: EmbedderIdentity | None,
     vectors: IndexStatus | None,
@@ -164,7 +164,7 @@ class IndexedFile:
     chunks: int
 
 
-def read_files(db: sqlite3.Connection, where: Filters) -> list[IndexedFile]:
+def read_files(db: Connection, where: Filters) -> list[IndexedFile]:
     """The indexed files that pass the conditions, in the order of their paths."""
     clause, params = where.where(db)
     rows = db.execute(

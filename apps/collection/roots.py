@@ -7,12 +7,12 @@ about a file.
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 from collections.abc import Callable, Iterable
 
 from edge.apps.collection.scopes import below, nearest
 from edge.apps.collection.storable import checked
+from edge.connection import Connection
 from edge.errors import InputError
 
 
@@ -34,12 +34,12 @@ def resolved(path: str | os.PathLike[str]) -> str:
     return _checked(os.path.realpath(os.path.expanduser(_checked(os.fspath(path)))))
 
 
-def read_roots(db: sqlite3.Connection) -> list[str]:
+def read_roots(db: Connection) -> list[str]:
     """All roots, in the order of their names."""
     return [row[0] for row in db.execute("SELECT path FROM roots ORDER BY path")]
 
 
-def register_roots(db: sqlite3.Connection, given: Iterable[str]) -> None:
+def register_roots(db: Connection, given: Iterable[str]) -> None:
     """Adds roots, which must exist.
 
     Raises:
@@ -51,7 +51,7 @@ def register_roots(db: sqlite3.Connection, given: Iterable[str]) -> None:
         db.execute("INSERT OR IGNORE INTO roots VALUES (?)", (root,))
 
 
-def forget_roots(db: sqlite3.Connection, paths: Iterable[str]) -> None:
+def forget_roots(db: Connection, paths: Iterable[str]) -> None:
     """Removes roots that are among `paths` or lie below one."""
     for path in paths:
         condition, params = below(path)

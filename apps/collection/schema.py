@@ -6,10 +6,9 @@ up where it stopped. `chunks.id` is never used twice, and is also the id of the 
 
 from __future__ import annotations
 
-import sqlite3
-
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
+from edge.connection import Connection
 from edge.ivf.index import VectorIndex
 
 FULL_TEXT = "chunks_text"
@@ -70,13 +69,13 @@ def migrations() -> list[Migration]:
     return [_FILES, *vectors[:_VECTORS], _RACY, *vectors[_VECTORS:]]
 
 
-def get_setting(db: sqlite3.Connection, name: str) -> str | None:
+def get_setting(db: Connection, name: str) -> str | None:
     """A setting's value, None if it was never set."""
     row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
-def set_setting(db: sqlite3.Connection, name: str, value: str) -> None:
+def set_setting(db: Connection, name: str, value: str) -> None:
     """Sets a setting."""
     db.execute(
         "INSERT INTO settings VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value", (name, value)

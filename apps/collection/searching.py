@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Found
 from edge.trace import Trace
@@ -51,7 +51,7 @@ class Index(Protocol):
     """What a searcher needs of the vector index."""
 
     def search(
-        self, db: sqlite3.Connection, queries: Floats, k: int, *, allowed: npt.NDArray[np.int64] | None = None
+        self, db: Connection, queries: Floats, k: int, *, allowed: npt.NDArray[np.int64] | None = None
     ) -> Found: ...
 
 
@@ -104,7 +104,7 @@ class Searcher:
         return [replace(hit, snippet=found.text, marks=found.marks) for hit, found in shown]
 
     def _nearest(
-        self, db: sqlite3.Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
+        self, db: Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
     ) -> list[tuple[int, float]]:
         with remedy("edge index --rebuild"):
             if not clause:
@@ -123,7 +123,7 @@ class Searcher:
         return [(identifier, score) for identifier, score in pairs if identifier >= 0]
 
     def _fuse(
-        self, db: sqlite3.Connection, lexical: Sequence[tuple[int, float]], near: Sequence[tuple[int, float]], k: int
+        self, db: Connection, lexical: Sequence[tuple[int, float]], near: Sequence[tuple[int, float]], k: int
     ) -> list[Hit]:
         """The `k` best of both rankings together that do not read alike."""
         words = {identifier: (rank, score) for rank, (identifier, score) in enumerate(lexical, 1)}
@@ -147,7 +147,7 @@ class Searcher:
         return hits
 
 
-def _placed(db: sqlite3.Connection, fused: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def _placed(db: Connection, fused: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Ids with their scores, best first, those that tie by path and place: their ids tell only when a passage was taken
     in, and what an incremental run leaves shall be searched as a new index is."""
     counts = Counter(score for _, score in fused)
@@ -162,7 +162,7 @@ def _placed(db: sqlite3.Connection, fused: Sequence[tuple[int, float]]) -> list[
     return sorted(fused, key=lambda found: (-found[1], places.get(found[0], ("", 0))))
 
 
-def read_hits(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Hit]:
+def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     """Chunks by id, as hits without score and snippet."""
     found: dict[int, Hit] = {}
     for group in groups(ids):

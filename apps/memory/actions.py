@@ -6,7 +6,6 @@ A trajectory is returned only where the cache is sure enough; how sure is enough
 
 from __future__ import annotations
 
-import sqlite3
 import uuid as uuids
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from edge.apps.memory.trajectories import (
     stored_under,
 )
 from edge.apps.store.rebuilding import remedy
+from edge.connection import Connection
 from edge.errors import InputError
 
 _CANDIDATES = 8
@@ -86,12 +86,12 @@ class ActionCache:
                 )
                 return known
             identifier = str(uuids.uuid4())
-            number = db.execute(
+            rows = db.execute(
                 "INSERT INTO actions (uuid, task, state, key, trajectory, user_id, agent_id, run_id, successes,"
-                " failures, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)",
+                " failures, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?) RETURNING id",
                 (identifier, task, state, action_key(task, state), text, *whose, now, now),
-            ).lastrowid
-            assert number is not None
+            )
+            number = int(rows.fetchall()[0][0])
             index.add(db, np.array([ACTIONS + number], np.int64), vector)
             store.ledger.advance(db)
         store.upkeep.wrote(1)
@@ -257,7 +257,7 @@ class ActionCache:
             order = list(enumerate(near))
         return [action for _, action in sorted(order, key=lambda pair: min(pair[0], len(same)))]
 
-    def _found(self, db: sqlite3.Connection, action_id: str) -> tuple[int, Action]:
+    def _found(self, db: Connection, action_id: str) -> tuple[int, Action]:
         found = find_action(db, action_id, self._bound)
         if found is None:
             raise InputError(f"there is no trajectory {action_id!r} here")

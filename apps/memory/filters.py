@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from edge.apps.memory.arguments import check_unicode
 from edge.apps.memory.moments import parse_day, parse_moment, whole_day
 from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.connection import Connection
 from edge.errors import InputError
 
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "icontains")
@@ -91,10 +91,10 @@ def names_scope(filters: Mapping[str, Any]) -> bool:
     )
 
 
-def register(db: sqlite3.Connection) -> None:
+def register(db: Connection) -> None:
     """Gives a connection the one function that filters need and SQLite lacks: case folding beyond ASCII."""
-    db.create_function(
-        "edge_casefold", 1, lambda text: text.casefold() if isinstance(text, str) else None, deterministic=True
+    db.create_scalar_function(
+        "edge_casefold", lambda text: text.casefold() if isinstance(text, str) else None, 1, deterministic=True
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid as uuids
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +20,12 @@ from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
+from edge.connection import Connection
 from edge.ivf.index import VectorIndex
 
 Vectors = npt.NDArray[np.float32]
 
-_INSERT = f"INSERT INTO memories ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))})"
+_INSERT = f"INSERT INTO memories ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))}) RETURNING id"
 _UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in COLUMNS[1:])} WHERE id = ?"
 _HISTORY = (
     "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
@@ -82,7 +82,7 @@ class Ledger:
 
     def insert(
         self,
-        db: sqlite3.Connection,
+        db: Connection,
         index: VectorIndex,
         entries: Sequence[Entry],
         vectors: Vectors,
@@ -126,7 +126,7 @@ class Ledger:
 
     def restore(
         self,
-        db: sqlite3.Connection,
+        db: Connection,
         index: VectorIndex,
         records: Sequence[tuple[Record, str | None]],
         vectors: Vectors,
@@ -147,7 +147,7 @@ class Ledger:
 
     def change(
         self,
-        db: sqlite3.Connection,
+        db: Connection,
         index: VectorIndex,
         old: Record,
         new: Record,
@@ -175,7 +175,7 @@ class Ledger:
         self.note(db, [(old, new, event)], new.updated_at)
         self.advance(db)
 
-    def delete(self, db: sqlite3.Connection, index: VectorIndex, records: Sequence[Record], now: str) -> None:
+    def delete(self, db: Connection, index: VectorIndex, records: Sequence[Record], now: str) -> None:
         """Deletes memories; their history stays."""
         ids = [record.id for record in records]
         self.lexical.delete(db, ids, [record.indexed_text for record in records])
@@ -186,7 +186,7 @@ class Ledger:
         self.note(db, ((record, None, "DELETE") for record in records), now)
         self.advance(db)
 
-    def clear(self, db: sqlite3.Connection, index: VectorIndex | None) -> None:
+    def clear(self, db: Connection, index: VectorIndex | None) -> None:
         """Deletes all rows of all tables, history included, and of the settings what was learnt of actions."""
         if index is not None:
             index.clear(db)
@@ -196,13 +196,11 @@ class Ledger:
         db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
         self.advance(db)
 
-    def advance(self, db: sqlite3.Connection) -> None:
+    def advance(self, db: Connection) -> None:
         """Tells every process that what it remembers of the rows is out of date."""
         db.execute("UPDATE settings SET value = value + 1 WHERE name = 'generation'")
 
-    def note(
-        self, db: sqlite3.Connection, changes: Iterable[tuple[Record | None, Record | None, str]], now: str
-    ) -> None:
+    def note(self, db: Connection, changes: Iterable[tuple[Record | None, Record | None, str]], now: str) -> None:
         """Lines of history: the memory before, after, and what happened."""
         rows = []
         for old, new, event in changes:
@@ -212,14 +210,14 @@ class Ledger:
             rows.append(_history_row(record, HistoryLine(before, after, event, record.created_at, now)))
         db.executemany(_INSERT_HISTORY, rows)
 
-    def link(self, db: sqlite3.Connection, record: Record, earlier: Sequence[tuple[str, float]]) -> None:
+    def link(self, db: Connection, record: Record, earlier: Sequence[tuple[str, float]]) -> None:
         """Links a memory to earlier ones stored under the same ids, by `uuid` and similarity; others are left out."""
         for uuid, similarity in earlier:
             other = find_record(db, uuid, record.scope)
             if other is not None and other.id < record.id and other.scope == record.scope:
                 db.execute("INSERT OR IGNORE INTO links VALUES (?, ?, ?)", (record.id, other.id, similarity))
 
-    def links(self, db: sqlite3.Connection, record: Record) -> list[tuple[str, float]]:
+    def links(self, db: Connection, record: Record) -> list[tuple[str, float]]:
         """Ids of the memories that are linked to this one, either way, and how similar they are; most similar first."""
         return [
             (str(uuid), float(similarity))
@@ -232,7 +230,7 @@ class Ledger:
             )
         ]
 
-    def _known(self, db: sqlite3.Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
+    def _known(self, db: Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
         """The oldest shown memory of exactly these ids that says all that an entry says."""
         same, params = _same_text(entry.text, scope, now)
         told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
@@ -240,27 +238,23 @@ class Ledger:
         rows = db.execute(f"{SELECT} {same} AND {told} ORDER BY memories.id", (*params, *values))
         return next((record for row in rows if (record := Record.of(row)).metadata == dict(entry.metadata)), None)
 
-    def _twins(self, db: sqlite3.Connection, text: str, scope: Scope, now: datetime) -> list[Record]:
+    def _twins(self, db: Connection, text: str, scope: Scope, now: datetime) -> list[Record]:
         """The latest shown memories of exactly these ids with this text, as many as are linked."""
         same, params = _same_text(text, scope, now)
         latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
         return [Record.of(row) for row in db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS))]
 
-    def _insert_row(self, db: sqlite3.Connection, record: Record) -> Record:
-        cursor = db.execute(_INSERT, record.row[1:])
-        assert cursor.lastrowid is not None
-        return replace(record, id=cursor.lastrowid)
+    def _insert_row(self, db: Connection, record: Record) -> Record:
+        return replace(record, id=int(db.execute(_INSERT, record.row[1:]).fetchall()[0][0]))
 
-    def _index(self, db: sqlite3.Connection, index: VectorIndex, records: Sequence[Record], vectors: Vectors) -> None:
+    def _index(self, db: Connection, index: VectorIndex, records: Sequence[Record], vectors: Vectors) -> None:
         if records:
             ids = [record.id for record in records]
             self.lexical.add(db, ids, [record.indexed_text for record in records])
             with remedy(REBUILD):
                 index.add(db, np.array(ids, np.int64), vectors)
 
-    def _link(
-        self, db: sqlite3.Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]
-    ) -> Added:
+    def _link(self, db: Connection, outcome: Added, similar: Sequence[Similar], outcomes: Sequence[Added]) -> Added:
         record = outcome.record
         found = {twin.id: (twin, similarity) for twin, similarity in outcome.similar}
         exactly, ids = record.scope.exactly()
@@ -276,7 +270,7 @@ class Ledger:
         return Added(record, outcome.event, tuple(linked))
 
 
-def read_history(db: sqlite3.Connection, uuid: str, scope: Scope) -> list[dict[str, Any]]:
+def read_history(db: Connection, uuid: str, scope: Scope) -> list[dict[str, Any]]:
     """A memory's history in mem0's form, oldest first; empty outside `scope`.
 
     Raises:
@@ -295,7 +289,7 @@ def read_history(db: sqlite3.Connection, uuid: str, scope: Scope) -> list[dict[s
     ]
 
 
-def restore_history(db: sqlite3.Connection, record: Record, changes: Iterable[HistoryLine]) -> None:
+def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLine]) -> None:
     """Gives a memory the history it had elsewhere."""
     db.executemany(_INSERT_HISTORY, [_history_row(record, change) for change in changes])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import Any
 from edge.apps.memory.arguments import check_text
 from edge.apps.memory.moments import spoken
 from edge.apps.memory.scope import Scope
+from edge.connection import Connection
 
 _BATCH = 500
 """Ids in one statement."""
@@ -121,7 +121,7 @@ def visible(now: datetime) -> tuple[str, list[str]]:
     )
 
 
-def read_records(db: sqlite3.Connection, ids: Iterable[int]) -> dict[int, Record]:
+def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
     """Records by id; ids that are not there are missing."""
     found: dict[int, Record] = {}
     for group in batches(list(ids)):
@@ -130,7 +130,7 @@ def read_records(db: sqlite3.Connection, ids: Iterable[int]) -> dict[int, Record
     return found
 
 
-def find_record(db: sqlite3.Connection, uuid: str, scope: Scope) -> Record | None:
+def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
     """The memory with this id, if it belongs to `scope`.
 
     Raises:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.memory.turns import Vectors, in_context
+from edge.connection import Connection
 
 REBUILD = "edge memory rebuild"
 """The command to name where vectors cannot be read."""
@@ -26,7 +26,7 @@ class Remembered:
     def __init__(self, embed: Callable[[list[str]], Vectors]) -> None:
         self._embed = embed
 
-    def rows(self, db: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, MadeFrom]]:
+    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, MadeFrom]]:
         memories = db.execute(
             "SELECT memories.id, memories.text, earlier.text FROM memories "
             "LEFT JOIN memories AS earlier ON earlier.id = memories.follows "
@@ -39,7 +39,7 @@ class Remembered:
         actions = db.execute(sql, (after - ACTIONS, limit))
         return [(ACTIONS + identifier, MadeFrom(action_text(task, state))) for identifier, task, state in actions]
 
-    def count(self, db: sqlite3.Connection, after: int) -> int:
+    def count(self, db: Connection, after: int) -> int:
         sql = "SELECT (SELECT count(*) FROM memories WHERE id > ?) + (SELECT count(*) FROM actions WHERE id > ?)"
         return int(db.execute(sql, (after, after - ACTIONS)).fetchone()[0])
 

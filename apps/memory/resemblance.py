@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +11,7 @@ from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.scope import Scope
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.ivf.index import VectorIndex
 
 Vectors = npt.NDArray[np.float32]
@@ -30,7 +29,7 @@ _COLUMNS = 2_048
 
 
 def find_similar(
-    db: sqlite3.Connection, index: VectorIndex, vectors: Vectors, scope: Scope, budget: MemoryBudget
+    db: Connection, index: VectorIndex, vectors: Vectors, scope: Scope, budget: MemoryBudget
 ) -> list[list[Similar]]:
     """For each of `vectors` [n, dim], the most similar memories stored under exactly these ids, and those before it in
     `vectors` itself (as `-1 - row`), with a cosine of at least `NEAR`; at most 3, most similar first.
@@ -73,7 +72,7 @@ def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int) -> No
 
 
 def _in_index(
-    db: sqlite3.Connection, index: VectorIndex, block: Vectors, scope: Scope, allowed: npt.NDArray[np.int64] | None
+    db: Connection, index: VectorIndex, block: Vectors, scope: Scope, allowed: npt.NDArray[np.int64] | None
 ) -> list[list[Similar]]:
     with remedy(REBUILD):
         result = index.search(db, block, MOST_LINKS if allowed is not None else _BEYOND, allowed=allowed)

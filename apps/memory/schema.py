@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
+from edge.connection import Connection
 from edge.ivf.index import VectorIndex
 
 TEXT_INDEX = "memories_fts"
@@ -99,8 +99,8 @@ def action_key(task: str, state: str) -> str:
     return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()
 
 
-def _key_actions(db: sqlite3.Connection) -> None:
-    db.create_function("edge_action_key", 2, action_key, deterministic=True)
+def _key_actions(db: Connection) -> None:
+    db.create_scalar_function("edge_action_key", action_key, 2, deterministic=True)
     db.execute("ALTER TABLE actions ADD COLUMN key TEXT NOT NULL DEFAULT ''")
     db.execute("UPDATE actions SET key = edge_action_key(task, state)")
     db.execute("CREATE INDEX actions_key ON actions(key)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
+from edge.connection import Connection
 from edge.errors import InputError
 
 Ids = npt.NDArray[np.int64]
@@ -209,7 +209,7 @@ class Searcher:
             self._remembered = None
             self._lease.release()
 
-    def _allowed(self, db: sqlite3.Connection, whose: Condition) -> tuple[Ids, bool]:
+    def _allowed(self, db: Connection, whose: Condition) -> tuple[Ids, bool]:
         """Ids of the memories that may be returned, ascending, and whether they are all there are. Remembered until
         any process writes."""
         generation = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()[0]
@@ -228,9 +228,7 @@ class Searcher:
             self._remembered = (key, allowed, len(allowed) == total)
         return allowed, len(allowed) == total
 
-    def _lexical(
-        self, db: sqlite3.Connection, query: str, depth: int, whose: Condition, everything: bool
-    ) -> dict[int, float]:
+    def _lexical(self, db: Connection, query: str, depth: int, whose: Condition, everything: bool) -> dict[int, float]:
         """BM25 scores of the best `depth` memories that may be returned."""
         lexical = self._store.ledger.lexical
         if everything:

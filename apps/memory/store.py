@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config
+from edge.connection import Connection
 from edge.errors import StorageError
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
@@ -77,14 +77,14 @@ class MemoryStore:
         self.upkeep = Upkeep(lambda: self.index, self.database.write, self.rebuilding.finish)
 
     @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
+    def read(self) -> Iterator[Connection]:
         """One consistent view; the connection knows the functions that filters use."""
         with self.database.read() as db:
             register(db)
             yield db
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Iterator[Connection]:
         """One transaction, as `Database.write`."""
         with self.database.write() as db:
             register(db)

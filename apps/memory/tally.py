@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections import Counter
 from dataclasses import dataclass
 
 from edge.apps.memory.store import MemoryStore
+from edge.connection import Connection
 from edge.errors import EdgeError
 
 _COUNTERS = ("lookups", "hits")
@@ -54,7 +54,7 @@ class Tally:
         with self._lock:
             self._counts.update(lookups=1, hits=int(hit))
 
-    def save(self, db: sqlite3.Connection) -> None:
+    def save(self, db: Connection) -> None:
         """Adds what was counted here since to what all have, inside a transaction."""
         with self._lock:
             counts, self._counts = self._counts, Counter()

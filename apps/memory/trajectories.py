@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.schema import action_key
 from edge.apps.memory.scope import Scope
+from edge.connection import Connection
 from edge.errors import InputError
 
 _SELECT = "SELECT id, uuid, task, state, trajectory, successes, failures, created_at, updated_at FROM actions"
@@ -60,7 +60,7 @@ def dump_trajectory(trajectory: Any) -> str:
     return check_unicode(text, "the trajectory")
 
 
-def find_action(db: sqlite3.Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:
+def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:
     """The trajectory with this id, if it belongs to `scope`, with its row's number.
 
     Raises:
@@ -71,12 +71,12 @@ def find_action(db: sqlite3.Connection, uuid: str, scope: Scope) -> tuple[int, A
     return None if row is None else (row[0], _action(row))
 
 
-def read_actions(db: sqlite3.Connection, numbers: Iterable[int]) -> list[Action]:
+def read_actions(db: Connection, numbers: Iterable[int]) -> list[Action]:
     """The trajectories of these rows, in their order."""
     return [_action(db.execute(f"{_SELECT} WHERE id = ?", (number,)).fetchone()) for number in numbers]
 
 
-def same_actions(db: sqlite3.Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
+def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
     """Trajectories of `scope` for exactly this task and state, by row number: what worked best comes first, then the
     newest. There are several where the scope leaves an id open."""
     condition, params = scope.condition("actions")
@@ -85,7 +85,7 @@ def same_actions(db: sqlite3.Connection, task: str, state: str, scope: Scope, mo
     return {row[0]: _action(row) for row in db.execute(sql, (*_same(task, state), *params, most))}
 
 
-def stored_under(db: sqlite3.Connection, task: str, state: str, scope: Scope) -> str | None:
+def stored_under(db: Connection, task: str, state: str, scope: Scope) -> str | None:
     """The id of the trajectory for this task and state under exactly the ids of `scope`."""
     condition, params = scope.exactly("actions")
     sql = f"SELECT uuid FROM actions WHERE {_SAME} AND {condition}"

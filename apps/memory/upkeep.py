@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from edge.connection import Connection
 from edge.errors import EdgeError
 from edge.ivf.base import MaintenanceReport
 from edge.ivf.index import VectorIndex
@@ -15,7 +15,7 @@ from edge.ivf.index import VectorIndex
 _CHECK_ROWS = 256
 """Rows this process writes before it looks again whether something is to be done."""
 
-Write = Callable[[], AbstractContextManager[sqlite3.Connection]]
+Write = Callable[[], AbstractContextManager[Connection]]
 
 
 class Upkeep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from edge.apps.memory.resemblance import find_similar
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.turns import in_context
+from edge.connection import Connection
 from edge.errors import InputError
 from edge.ivf.index import VectorIndex
 
@@ -150,7 +150,7 @@ class Writer:
         store.upkeep.wrote(1)
 
     @staticmethod
-    def _turn_before(db: sqlite3.Connection, entry: Entry, scope: Scope) -> Record | None:
+    def _turn_before(db: Connection, entry: Entry, scope: Scope) -> Record | None:
         """What was said last in a run, if `entry` goes on with it."""
         if scope.run_id is None or not entry.turn:
             return None

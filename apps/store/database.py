@@ -6,52 +6,47 @@ blocked by it. Every connection's page cache is held under a lease of the memory
 
 from __future__ import annotations
 
-import os
-import sqlite3
+import contextlib
+import secrets
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any, cast
 
-from edge.budget import Lease, MemoryBudget
-from edge.errors import BudgetExceeded, EdgeError, StorageError
+import apsw
+import psutil
 
-Migration = str | Callable[[sqlite3.Connection], None]
+from edge.apps.store import health
+from edge.apps.store.connecting import has_checksums, reserve_checksums
+from edge.apps.store.failures import damaged, translated
+from edge.apps.store.health import Trouble
+from edge.apps.store.mark import HighWaterMark
+from edge.apps.store.pool import ConnectionPool
+from edge.budget import MemoryBudget
+from edge.connection import Connection
+from edge.errors import StorageError
+
+Migration = str | Callable[[Connection], None]
 """One step of a schema: a script of SQL statements, or a function that is called inside the step's transaction."""
 
-_CONNECTION_BYTES = 512 << 10
-"""What a connection holds besides its page cache: prepared statements, the schema, FTS5's pending terms."""
+_SAME_START_S = 60.0
+"""Start times of the system that differ by less are one: the clock is set now and then."""
 
-_IDLE = 2
-"""Connections kept open for the next transactions: a reader's and a writer's."""
-
-_MOST = 4
-"""Transactions at a time, so that a pool of many threads does not hold a page cache for each of them."""
-
-_PATIENCE_S = 1.0
-"""Wait for one of them to end. Who has them may wait for the one who waits; then one more is opened."""
-
-_JOURNAL_BYTES = 16 << 20
-"""The log file is cut back to this size when a checkpoint has emptied it."""
-
-
-class _Handle:
-    """One connection and the lease of its cache, given back together.
-
-    Attributes:
-        frozen: the file's size and time when it was opened as one that does not change; None if it may.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, lease: Lease, frozen: tuple[int, int] | None) -> None:
-        self.connection = connection
-        self.frozen = frozen
-        self.close = weakref.finalize(self, _close, connection, lease)
+_BOOKKEEPING = f"""
+CREATE TABLE IF NOT EXISTS commits(one INTEGER PRIMARY KEY CHECK (one = 1), lineage BLOB NOT NULL,
+    number INTEGER NOT NULL);
+{health.TABLE}"""
+"""Tables of every database, beside those of its owner: the number of its last commit, and what is not in order."""
 
 
 class Database:
     """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
+
+    Attributes:
+        lost: says that commits are missing which the file once held, as found when it was opened; None if there are
+            none.
 
     >>> database = Database(Path("notes.db"), ["CREATE TABLE notes(text TEXT)"], budget=budget)
     >>> with database.write() as db:
@@ -67,6 +62,7 @@ class Database:
         read_only: bool = False,
         cache: int = 2 << 20,
         busy_seconds: float = 30.0,
+        verbs: str = "edge",
     ) -> None:
         """Opens the file, makes it if it is missing, and brings its schema up to date.
 
@@ -76,6 +72,7 @@ class Database:
             read_only: nothing is created or migrated.
             cache: bytes of pages each connection may keep.
             busy_seconds: how long to wait for another process that is writing.
+            verbs: the command that has the verbs `check` and `repair` for this database, as messages name it.
 
         Raises:
             StorageError: the file cannot be opened, is no database, or its schema is newer than `migrations`.
@@ -83,15 +80,14 @@ class Database:
         """
         self.path = path
         self.read_only = read_only
-        self._budget = budget
-        self._cache = cache
-        self._busy_seconds = busy_seconds
-        self._own = threading.local()
-        self._idle: list[_Handle] = []
-        self._lent = 0
-        self._changed = threading.Condition()
+        self.verbs = verbs
+        self.lost: Trouble | None = None
+        self._mark = HighWaterMark(path.with_name(path.name + "-mark"))
+        self._started = psutil.boot_time()
+        self._pool = ConnectionPool(
+            path, budget=budget, read_only=read_only, cache=cache, busy_seconds=busy_seconds, verbs=verbs
+        )
         self._writing = threading.Lock()
-        self._closed = False
         try:
             self._migrate(migrations)
         except BaseException:
@@ -99,7 +95,7 @@ class Database:
             raise
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Iterator[Connection]:
         """One transaction: committed at the end of the block, taken back if the block raises.
 
         Raises:
@@ -107,38 +103,43 @@ class Database:
                 object has been closed.
             BudgetExceeded: a connection's page cache does not fit.
         """
-        if self._current() is not None:
+        if self._pool.current() is not None:
             raise RuntimeError("a transaction is already open in this thread")
-        with self._writing, self._borrowed() as db:
+        with self._writing, self._pool.borrowed() as db:
             with self._translated():
                 db.execute("BEGIN IMMEDIATE")
+            before = db.total_changes()
+            commit: Any = None
             try:
                 with self._translated():
                     yield db
+                    if db.total_changes() != before:
+                        sql = "UPDATE commits SET number = number + 1 RETURNING lineage, number"
+                        commit = db.execute(sql).fetchall()[0]
                     db.execute("COMMIT")
             finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                _end(db)
+            if commit is not None:
+                self._remember(*commit)
 
     @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
+    def read(self) -> Iterator[Connection]:
         """One consistent view of the last committed state; inside another transaction of this thread, that one's.
 
         Raises:
             StorageError: the file cannot be read, is damaged, or this object has been closed.
             BudgetExceeded: a connection's page cache does not fit.
         """
-        current = self._current()
+        current = self._pool.current()
         if current is not None:
             yield current
             return
-        with self._borrowed() as db, self._translated():
+        with self._pool.borrowed() as db, self._translated():
             db.execute("BEGIN")
             try:
                 yield db
             finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                _end(db)
 
     def vacuum(self) -> None:
         """Rewrites the file without its free pages and empties the log.
@@ -146,21 +147,15 @@ class Database:
         Raises:
             StorageError: another process uses the file, or the disk has no room for a second copy.
         """
-        with self._writing, self._borrowed() as db, self._translated():
+        with self._writing, self._pool.borrowed() as db, self._translated():
+            reserve_checksums(db)
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         """Begins no more transactions, waits for those of other threads to end, and closes the connections. Closing
         twice is harmless."""
-        own = self._current() is not None
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._lent <= own)
-            idle, self._idle = self._idle, []
-        for handle in idle:
-            handle.close()
+        self._pool.close()
 
     def __enter__(self) -> Database:
         return self
@@ -170,125 +165,38 @@ class Database:
     ) -> None:
         self.close()
 
-    def _current(self) -> sqlite3.Connection | None:
-        """The connection of this thread's open transaction."""
-        return getattr(self._own, "connection", None)
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
-        handle = self._take()
-        self._own.connection = handle.connection
-        try:
-            yield handle.connection
-        finally:
-            self._own.connection = None
-            with self._changed:
-                if self._closed or len(self._idle) >= _IDLE:
-                    handle.close()
-                else:
-                    self._idle.append(handle)
-                self._lent -= 1
-                self._changed.notify_all()
-
-    def _take(self) -> _Handle:
-        with self._changed:
-            self._changed.wait_for(lambda: self._idle or self._closed or self._lent < _MOST, _PATIENCE_S)
-            self._check_open()
-            self._lent += 1
-            if (handle := self._idle_one()) is not None:
-                return handle
-        try:
-            try:
-                return self._open()
-            except BudgetExceeded:
-                with self._changed:  # another transaction's connection will do
-                    self._changed.wait_for(lambda: self._idle or self._closed or self._lent == 1, self._busy_seconds)
-                    self._check_open()
-                    if (handle := self._idle_one()) is not None:
-                        return handle
-                return self._open()
-        except BaseException:
-            with self._changed:
-                self._lent -= 1
-                self._changed.notify_all()
-            raise
-
-    def _idle_one(self) -> _Handle | None:
-        """An idle connection, if there is one that sees what the file holds now."""
-        while self._idle:
-            handle = self._idle.pop()
-            if handle.frozen is None or handle.frozen == self._frozen():
-                return handle
-            handle.close()
-        return None
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StorageError(f"{self.path} has been closed")
-
-    def _open(self) -> _Handle:
-        lease = self._budget.reserve("SQLite", self._cache + _CONNECTION_BYTES)
-        frozen = self._frozen()
-        try:
-            with self._translated():
-                # One thread at a time uses it.
-                db = sqlite3.connect(
-                    self._uri(frozen is not None),
-                    uri=True,
-                    isolation_level=None,
-                    check_same_thread=False,
-                    timeout=self._busy_seconds,
-                )
-            handle = _Handle(db, lease, frozen)
-        except BaseException:
-            lease.release()
-            raise
-        try:
-            with self._translated():
-                db.execute(f"PRAGMA cache_size = -{self._cache >> 10}")
-                db.execute("PRAGMA mmap_size = 0")
-                db.execute("PRAGMA foreign_keys = ON")
-                if not self.read_only:
-                    db.execute("PRAGMA journal_mode = WAL")
-                    # Files that a committed state no longer names are deleted, so a commit must be on disk.
-                    db.execute("PRAGMA synchronous = FULL")
-                    db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
-        except BaseException:
-            handle.close()
-            raise
-        return handle
-
-    def _uri(self, frozen: bool) -> str:
-        name = self.path.absolute().as_uri()
-        if not self.read_only:
-            return f"{name}?mode=rwc"
-        return f"{name}?mode=ro&immutable=1" if frozen else f"{name}?mode=ro"
-
-    def _frozen(self) -> tuple[int, int] | None:
-        """Size and time of the file, where it has to be read as one that does not change: readers of a log keep marks
-        beside it, and cannot where they must not write. That others can write there shows in size and time."""
-        log = self.path.with_name(self.path.name + "-wal")
-        if not self.read_only or os.access(self.path.parent, os.W_OK) or log.exists() or not self.path.exists():
-            return None
-        stat = self.path.stat()
-        return stat.st_size, stat.st_mtime_ns
-
     def _migrate(self, migrations: Sequence[Migration]) -> None:
+        left_behind = not self.read_only and self._has_log()
+        known = self._history()
         with self.read() as db:
             version = _version(db)
+            kept = _has_bookkeeping(db)
+            checked = has_checksums(cast(apsw.Connection, db))
+            self._refuse_foreign(db)
         if version > len(migrations):
             raise StorageError(
                 f"{self.path} was written by a newer version of edge-rag (schema {version}; this one knows "
                 f"{len(migrations)}): update edge-rag to open it"
             )
-        if version == len(migrations):
-            return
-        if self.read_only:
+        current = version == len(migrations) and kept
+        if current and not checked:
+            raise damaged(self.path, "is damaged: its header says that pages have no checksums", self.verbs)
+        if self.read_only and not current:
             raise StorageError(
                 f"{self.path} has schema {version} and this version of edge-rag needs {len(migrations)}: "
                 f"open it once for writing, as `edge index` does, to bring it up to date"
             )
+        if not current:
+            if not checked:  # of a version before checksums
+                self.vacuum()
+            self._bring_up_to_date(migrations)
+        self._compare(known, left_behind)
+
+    def _bring_up_to_date(self, migrations: Sequence[Migration]) -> None:
+        with self.write() as db:
+            for statement in _statements(_BOOKKEEPING):
+                db.execute(statement)
+            db.execute("INSERT OR IGNORE INTO commits VALUES (1, ?, 0)", (secrets.token_bytes(16),))
         for number, migration in enumerate(migrations, 1):
             with self.write() as db:
                 if _version(db) >= number:  # applied before, or by another process meanwhile
@@ -298,36 +206,83 @@ class Database:
                 else:
                     for statement in _statements(migration):
                         db.execute(statement)
-                db.execute(f"PRAGMA user_version = {number}")
+                db.execute(f"PRAGMA user_version = {number}").fetchall()
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """SQLite's errors as ours, in one sentence with the file's name."""
+    def _refuse_foreign(self, db: Connection) -> None:
+        """Raises `DamagedStore` for a schema that runs something which none of ours does."""
+        row = db.execute(
+            "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') "
+            "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%' AND sql NOT LIKE '% USING fts5(text, content=%') LIMIT 1"
+        ).fetchone()
+        if row is not None:
+            what = "virtual table" if row[0] == "table" else row[0]
+            raise damaged(self.path, f"holds a {what}, {row[1]!a}, that edge-rag does not make", self.verbs)
+
+    def _compare(self, known: tuple[int, float] | None, left_behind: bool) -> None:
+        """Compares the database with its mark, which was read before it; and looks at all pages once where the system
+        was started again after somebody wrote, and left a log behind."""
+        with self.read() as db:
+            lineage, number = db.execute("SELECT lineage, number FROM commits").fetchone()
+            if left_behind and known is not None and abs(known[1] - self._started) > _SAME_START_S:
+                found = db.execute("PRAGMA quick_check(1)").fetchall()
+                if found != [("ok",)]:
+                    raise damaged(self.path, f"is damaged since the system stopped ({found[0][0]})", self.verbs)
+        if known is not None and number < known[0]:
+            missing = known[0] - number
+            what = "the last commit is" if missing == 1 else f"the last {missing:,} commits are"
+            self.lost = Trouble("lost commits", f"{what} missing: the log was damaged", f"{self.verbs} repair")
+            if not self.read_only:
+                with self.write() as db:
+                    health.note(db, self.lost)
+                    db.execute("UPDATE commits SET number = max(number, ?)", (known[0],))
+        elif not self.read_only:
+            self._mark.make()
+            if known is None:
+                self._remember(lineage, number)
+
+    def _history(self) -> tuple[int, float] | None:
+        """What the mark remembers of this database. Read before the database, which other processes go on writing."""
+        if not self.path.exists() or not self._mark.path.exists():
+            return None
+        marks = self._mark.read_all()
+        if not marks:
+            return None
+        with self.read() as db:
+            if not _has_bookkeeping(db):
+                return None
+            lineage = db.execute("SELECT lineage FROM commits").fetchone()[0]
+        return marks.get(lineage)
+
+    def _remember(self, lineage: bytes, number: int) -> None:
+        # The commit is on disk. A mark that cannot be written notices less, and that is all.
+        with contextlib.suppress(OSError):
+            self._mark.write(lineage, number, self._started)
+
+    def _has_log(self) -> bool:
+        log = self.path.with_name(self.path.name + "-wal")
         try:
-            yield
-        except EdgeError:
-            raise
-        except sqlite3.OperationalError as error:
-            reason = str(error)
-            if "locked" in reason or "busy" in reason:
-                raise StorageError(
-                    f"another process has been writing to {self.path} for more than {self._busy_seconds:g} s; "
-                    f"try again when it is done"
-                ) from error
-            raise StorageError(f"{self.path}: {reason}") from error
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
-                raise
-            raise StorageError(f"{self.path} is damaged or not a database: {error}") from error
+            return log.stat().st_size > 0
+        except OSError:
+            return False
+
+    def _translated(self) -> AbstractContextManager[None]:
+        """SQLite's errors as ours, in one sentence with the file's name."""
+        return translated(self.path, self.verbs, self._pool.busy_seconds)
 
 
-def _close(connection: sqlite3.Connection, lease: Lease) -> None:
-    connection.close()
-    lease.release()
+def _end(db: Connection) -> None:
+    """Takes back what a transaction has not committed."""
+    if db.in_transaction:
+        with contextlib.suppress(apsw.Error):  # the error that brought us here is the one to tell
+            db.execute("ROLLBACK")
 
 
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
+def _version(db: Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchall()[0][0])
+
+
+def _has_bookkeeping(db: Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'commits'").fetchone() is not None
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -335,7 +290,7 @@ def _statements(script: str) -> Iterator[str]:
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
-        if sqlite3.complete_statement(statement):
+        if apsw.complete(statement):
             yield statement
             statement = ""
     if statement.strip():

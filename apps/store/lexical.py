@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-import sqlite3
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+
+from edge.connection import Connection
 
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
@@ -50,18 +51,18 @@ class LexicalIndex:
         """The statement that makes the table, for a migration."""
         return f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
 
-    def add(self, db: sqlite3.Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
+    def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Adds rows; an id must not be there yet."""
         rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
 
-    def delete(self, db: sqlite3.Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
+    def delete(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Deletes rows; `texts` must be exactly those they were added with."""
         rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
     def search(
-        self, db: sqlite3.Connection, query: str, k: int, *, where: str = "", params: Sequence[object] = ()
+        self, db: Connection, query: str, k: int, *, where: str = "", params: Sequence[object] = ()
     ) -> list[tuple[int, float]]:
         """The `k` best rows as (id, BM25 score), best first; higher is better.
 
@@ -80,7 +81,7 @@ class LexicalIndex:
         )
         return [(int(identifier), float(score)) for identifier, score in found]
 
-    def weights(self, db: sqlite3.Connection, query: str) -> dict[str, float]:
+    def weights(self, db: Connection, query: str) -> dict[str, float]:
         """The query's words that say something, with their inverse document frequencies: what a snippet shows."""
         words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}
         chosen = self._weighty(db, list(words.values()))
@@ -90,11 +91,11 @@ class LexicalIndex:
             word: math.log(1 + rows / max(1, counts.get(term, 0))) for word, term in words.items() if term in chosen
         }
 
-    def optimize(self, db: sqlite3.Connection) -> None:
+    def optimize(self, db: Connection) -> None:
         """Merges the index into one b-tree, which drops what deleted rows still occupy."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
-    def _weighty(self, db: sqlite3.Connection, terms: list[str]) -> list[str]:
+    def _weighty(self, db: Connection, terms: list[str]) -> list[str]:
         """The terms that say something, rarest first, as many as may be scored; the rarest if none does."""
         counts = self._frequencies(db, terms)
         present = sorted((term for term in terms if counts[term]), key=lambda term: counts[term])
@@ -107,7 +108,7 @@ class LexicalIndex:
             chosen.append(term)
         return chosen
 
-    def _frequencies(self, db: sqlite3.Connection, terms: Iterable[str]) -> dict[str, int]:
+    def _frequencies(self, db: Connection, terms: Iterable[str]) -> dict[str, int]:
         """How many rows hold each term; remembered until the number of rows has changed by a tenth."""
         rows = int(db.execute(f"SELECT count(*) FROM {self.table}_docsize").fetchone()[0])
         with self._lock:

@@ -7,7 +7,6 @@ has no vector yet.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.store.database import Database
+from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
 
 BATCH = 256
@@ -33,10 +33,10 @@ Made = TypeVar("Made")
 class Source(Protocol[Made]):
     """What has vectors."""
 
-    def rows(self, db: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, Made]]:
+    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, Made]]:
         """Ids of vectors beyond `after`, ascending, and what each is made from."""
 
-    def count(self, db: sqlite3.Connection, after: int) -> int:
+    def count(self, db: Connection, after: int) -> int:
         """How many ids there are beyond `after`."""
 
     def vectors(self, made_from: Sequence[Made]) -> Floats:
@@ -46,8 +46,8 @@ class Source(Protocol[Made]):
 class Index(Protocol):
     """What a rebuild needs of the vector index."""
 
-    def add(self, db: sqlite3.Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
-    def clear(self, db: sqlite3.Connection) -> None: ...
+    def add(self, db: Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
+    def clear(self, db: Connection) -> None: ...
 
 
 class Rebuilding(Generic[Made]):
@@ -98,6 +98,6 @@ def remedy(command: str) -> Iterator[None]:
         raise type(error)(f"{error}; `{command}` makes all vectors anew, from stored texts") from error
 
 
-def _last(db: sqlite3.Connection) -> int | None:
+def _last(db: Connection) -> int | None:
     row = db.execute("SELECT value FROM settings WHERE name = ?", (_LAST,)).fetchone()
     return None if row is None else int(row[0])

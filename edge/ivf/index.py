@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.errors import InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
 from edge.ivf.maintenance import Maintainer
@@ -95,7 +95,7 @@ class VectorIndex:
         """SQL of its tables, step by step; the owner of the database appends it to its own."""
         return list(MIGRATIONS)
 
-    def add(self, db: sqlite3.Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
+    def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
         """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced. Few rows go into a table of `db` and
         touch no file; many become a segment at once.
 
@@ -107,7 +107,7 @@ class VectorIndex:
         """
         self._writer.add(db, ids, vectors)
 
-    def delete(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> int:
+    def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
         """Removes vectors; returns how many of `ids` [n] there were.
 
         Raises:
@@ -115,7 +115,7 @@ class VectorIndex:
         """
         return self._writer.delete(db, ids)
 
-    def clear(self, db: sqlite3.Connection) -> None:
+    def clear(self, db: Connection) -> None:
         """Forgets all vectors without reading any; their files go when nobody can be reading them any more.
 
         Raises:
@@ -123,7 +123,7 @@ class VectorIndex:
         """
         Manifest(db).clear(time.time())
 
-    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
+    def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.
 
         Args:
@@ -159,7 +159,7 @@ class VectorIndex:
         """
         return self._maintainer.run(write, full=full, stop=stop, progress=progress)
 
-    def snapshot(self, db: sqlite3.Connection) -> Snapshot:
+    def snapshot(self, db: Connection) -> Snapshot:
         """The state `db` sees. Cheap while nothing has changed.
 
         Raises: as `search`.
@@ -168,7 +168,7 @@ class VectorIndex:
 
     def search(
         self,
-        db: sqlite3.Connection,
+        db: Connection,
         queries: Vectors,
         k: int,
         *,
@@ -202,7 +202,7 @@ class VectorIndex:
         return self._searcher.search(snapshot, queries, k, nprobe=nprobe, allowed=allowed, window=window)
 
     def lookahead(
-        self, db: sqlite3.Connection, queries: Vectors, *, nbytes: int | None = None, seconds: float | None = None
+        self, db: Connection, queries: Vectors, *, nbytes: int | None = None, seconds: float | None = None
     ) -> Lookahead:
         """Starts fetching what queries near `queries` [q, dim] will need; see `Searcher.lookahead`. Raises as `search`
         does."""
@@ -214,7 +214,7 @@ class VectorIndex:
         """Gives back the memory of all lists that no search or lookahead is using."""
         self._searcher.release_lists()
 
-    def status(self, db: sqlite3.Connection) -> IndexStatus:
+    def status(self, db: Connection) -> IndexStatus:
         """The state of the index in numbers.
 
         Raises:

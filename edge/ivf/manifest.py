@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from edge.connection import Connection
 from edge.errors import InputError
 from edge.ivf.base import CodecSpec, Ids, Vectors
 from edge.ivf.segments import PAGE, PART, SegmentEntry
@@ -81,7 +81,7 @@ class State:
 class Manifest:
     """The tables as one connection sees them. Writing needs a write transaction, which the caller commits."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Connection) -> None:
         self.db = db
 
     def stamp(self) -> tuple[int, int]:
@@ -269,7 +269,8 @@ class Manifest:
         """Removes those of `ids` that are pending; returns how many were."""
         count = 0
         for some in _cut(ids.tolist()):
-            count += self.db.execute(f"DELETE FROM ivf_pending WHERE id IN ({_marks(some)})", some).rowcount
+            self.db.execute(f"DELETE FROM ivf_pending WHERE id IN ({_marks(some)})", some).fetchall()
+            count += int(self.db.execute("SELECT changes()").fetchone()[0])
         return count
 
     def which_pending(self, ids: Ids) -> Ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.errors import ConfigError, StorageError
 from edge.ivf.base import NO_ROWS, Codec, Codecs, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.manifest import Manifest, State, flat
@@ -76,7 +76,7 @@ class Snapshots:
         self._training: Training | None = None
         self._segments: dict[str, Segment] = {}
 
-    def current(self, db: sqlite3.Connection) -> Snapshot:
+    def current(self, db: Connection) -> Snapshot:
         """The state `db` sees: that of its transaction, or the last committed one.
 
         Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.ivf.base import Codecs, CodecSpec, IndexOptions
 from edge.ivf.manifest import Manifest
 from edge.ivf.rewriting import Copy, Source
@@ -18,7 +18,7 @@ from edge.ivf.segments import OpenSegments
 from edge.ivf.snapshots import Snapshots
 from edge.trace import Trace
 
-Write = Callable[[], AbstractContextManager[sqlite3.Connection]]
+Write = Callable[[], AbstractContextManager[Connection]]
 Progress = Callable[[str, int, int], None]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.connection import Connection
 from edge.errors import InputError
 from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.base import Ids, IndexOptions, Vectors
@@ -30,7 +30,7 @@ class Writer:
         self._options = options
         self._budget = budget
 
-    def add(self, db: sqlite3.Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
+    def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
         """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced.
 
         Raises:
@@ -61,7 +61,7 @@ class Writer:
             manifest.delete_pending(waiting)
             self._write_segment(manifest, numbers, rows)
 
-    def delete(self, db: sqlite3.Connection, ids: npt.ArrayLike) -> int:
+    def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
         """Removes vectors; returns how many of `ids` [n] there were.
 
         Raises:
@@ -74,7 +74,7 @@ class Writer:
         manifest.count_rows(-count)
         return count
 
-    def vectors(self, db: sqlite3.Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
+    def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.
 
         Args:
@@ -101,7 +101,7 @@ class Writer:
             raise InputError(f"there is no vector with id {int(wanted[~found][0])} in the index")
         return out[inverse]
 
-    def _manifest(self, db: sqlite3.Connection) -> Manifest:
+    def _manifest(self, db: Connection) -> Manifest:
         """The tables, if they are those of vectors of this width."""
         manifest = Manifest(db)
         self._snapshots.state(manifest)

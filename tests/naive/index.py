@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+from apsw import Connection
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
@@ -49,17 +49,18 @@ class SimpleDatabase:
         self._db = self.connect()
         if not self._db.execute("PRAGMA user_version").fetchone()[0]:
             for script in VectorIndex.migrations():
-                self._db.executescript(script)
+                self._db.execute(script)
             self._db.execute("PRAGMA user_version = 1")
 
-    def connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=60)
+    def connect(self) -> Connection:
+        db = Connection(str(self.path))
+        db.set_busy_timeout(60_000)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         return db
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Iterator[Connection]:
         db = self.connect()
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -73,7 +74,7 @@ class SimpleDatabase:
             db.close()
 
     @contextlib.contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
+    def read(self) -> Iterator[Connection]:
         db = self.connect()
         try:
             db.execute("BEGIN")
@@ -152,7 +153,7 @@ class IndexRig:
             if len(ids):
                 self._check_search(db, stored[:: max(1, len(ids) // 5)], snapshot.nlist)
 
-    def _check_search(self, db: sqlite3.Connection, queries: Vectors, nlist: int) -> None:
+    def _check_search(self, db: Connection, queries: Vectors, nlist: int) -> None:
         # Every row is scored exactly: those that came after training lie outside of what codes can say.
         k = -(-len(self.twin.rows) // RESCORE)
         with patch("edge.ivf.batch.DEVIATIONS", 1e9):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from apsw import Connection
 
 from edge.apps.collection.collection import Collection
 from edge.budget import MemoryBudget
@@ -88,7 +88,7 @@ def test_a_reader_changes_nothing(make: Make, small: Any) -> None:
 
 def test_a_newer_collection_is_refused(make: Make, tmp_path: Path) -> None:
     make().close()
-    db = sqlite3.connect(tmp_path / "collection" / "edge.db")
+    db = Connection(str(tmp_path / "collection" / "edge.db"))
     db.execute("PRAGMA user_version = 1000")
     db.close()
     with pytest.raises(StorageError, match="newer version of edge-rag"):

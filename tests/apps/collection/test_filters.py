@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from apsw import Connection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -25,10 +25,10 @@ class File:
 
 def passing(files: list[File], filters: Filters) -> list[str]:
     """What SQL lets through."""
-    db = sqlite3.connect(":memory:")
+    db = Connection(":memory:")
     tables = migrations()[0]
     assert isinstance(tables, str)
-    db.executescript(tables)
+    db.execute(tables)
     db.executemany(
         "INSERT INTO files(path, root, size, mtime_ns, kind, status) VALUES (?, '/', ?, ?, ?, 'indexed')",
         [(f.path, f.size, round(f.mtime.timestamp() * 1e9), f.kind) for f in files],

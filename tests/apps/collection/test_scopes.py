@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 
 import pytest
+from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def test_outermost_paths_hold_all_and_not_each_other(some: list[str]) -> None:
 @given(st.lists(paths, max_size=8), paths)
 def test_sql_and_python_agree_on_what_is_below(some: list[str], scope: str) -> None:
     condition, params = below(scope)
-    db = sqlite3.connect(":memory:")
+    db = Connection(":memory:")
     db.execute("CREATE TABLE files(path TEXT)")
     db.executemany("INSERT INTO files VALUES (?)", [(path,) for path in some])
     found = [row[0] for row in db.execute(f"SELECT path FROM files WHERE {condition} ORDER BY rowid", params)]

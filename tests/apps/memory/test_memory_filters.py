@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,15 +90,15 @@ def holds(value: Any, operator: str, operand: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def db() -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(":memory:")
+def db() -> Iterator[Connection]:
+    connection = Connection(":memory:")
     connection.execute(f"CREATE TABLE memories ({', '.join(COLUMNS)})")
     register(connection)
     yield connection
     connection.close()
 
 
-def row(db: sqlite3.Connection, filters: dict[str, Any], **columns: Any) -> bool:
+def row(db: Connection, filters: dict[str, Any], **columns: Any) -> bool:
     """Whether a row with these columns passes."""
     given_columns = {"metadata": "{}"} | columns
     condition = compile_filters(filters)
@@ -112,7 +112,7 @@ def row(db: sqlite3.Connection, filters: dict[str, Any], **columns: Any) -> bool
 
 
 @given(data=metadata, filters=trees)
-def test_filters_on_metadata_are_those_of_the_twin(db: sqlite3.Connection, data: dict[str, Any], filters: Any) -> None:
+def test_filters_on_metadata_are_those_of_the_twin(db: Connection, data: dict[str, Any], filters: Any) -> None:
     assert row(db, filters, metadata=json.dumps(data, ensure_ascii=False)) == passes(data, filters)
 
 
@@ -134,7 +134,7 @@ def test_filters_on_metadata_are_those_of_the_twin(db: sqlite3.Connection, data:
         ({"NOT": {"user_id": "ann"}}, False), ({"color": "red", "user_id": "ann"}, False),
     ],
 )  # fmt: skip
-def test_filters_on_fields(db: sqlite3.Connection, filters: dict[str, Any], expected: bool) -> None:
+def test_filters_on_fields(db: Connection, filters: dict[str, Any], expected: bool) -> None:
     found = row(
         db, filters, user_id="ann", agent_id="7", text="alles grün", pinned=1, importance=0.5,
         timestamp="2023-05-08T13:56:00.000000+00:00", expiration_date="2030-01-01", metadata='{"role": "x"}',
@@ -157,7 +157,7 @@ def test_filters_that_make_no_sense_are_refused(filters: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["id", "k"])
-def test_lists_may_be_long(db: sqlite3.Connection, key: str) -> None:
+def test_lists_may_be_long(db: Connection, key: str) -> None:
     many = [f"x{n}" for n in range(3_000)] + list(range(3_000))
     data = json.dumps({"k": "x2999"})
     assert row(db, {key: many}, uuid="x2999", metadata=data)

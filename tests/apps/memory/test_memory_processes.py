@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apsw import Connection
 from naive.words import WordEmbedder
 
 from edge.apps.memory.memory import Memory
@@ -86,7 +86,7 @@ def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> 
     for child in children:
         done += check(memory, child)
     assert done > PROCESSES, "hardly anything happened"
-    assert sqlite3.connect(tmp_path / "memory" / "memory.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert Connection(str(tmp_path / "memory" / "memory.db")).execute("PRAGMA integrity_check").fetchone() == ("ok",)
     memory.maintain(full=True)
     for child in children:
         found = memory.search("said", 10_000, user_id=child.user, rerank=False)["results"]
@@ -141,7 +141,7 @@ def test_a_writer_that_never_ends_is_waited_for_and_then_named(make: Make, tmp_p
     memory.store.database._busy_seconds = 0.2
     with memory.store.database.read() as db:  # the connection that the next write will have
         db.execute("PRAGMA busy_timeout = 200")
-    other = sqlite3.connect(tmp_path / "memory" / "memory.db", isolation_level=None)
+    other = Connection(str(tmp_path / "memory" / "memory.db"))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError, match=r"another process has been writing to .*memory\.db for more than 0\.2 s"):
         memory.add("after", user_id="ann")

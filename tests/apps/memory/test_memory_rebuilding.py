@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from apsw import Connection
 from naive.words import WordEmbedder
 
 from edge.apps.memory.memory import Memory
@@ -147,7 +147,7 @@ def test_the_rows_of_a_batch_are_one_transaction(filled: Memory, tmp_path: Path)
     seen = []
 
     def look(done: int, total: int) -> None:
-        with sqlite3.connect(filled.path / "memory.db") as db:
+        with Connection(str(filled.path / "memory.db")) as db:
             last = db.execute("SELECT value FROM settings WHERE name = 'rebuilding'").fetchone()
             pending = db.execute("SELECT max(id) FROM ivf_pending").fetchone()
             seen.append((last[0], str(pending[0])))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+
+from apsw import Connection
 
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.store import DATABASE
@@ -26,7 +27,7 @@ def test_a_memory_of_the_first_version_is_understood(make: Make, tmp_path: Path)
     said = memory.add("tea is good", **told)["results"][0]["id"]
     action = memory.actions.add("open settings", [1], state="home", user_id="ann")
     memory.close()
-    old = sqlite3.connect(tmp_path / "memory" / DATABASE, isolation_level=None)
+    old = Connection(str(tmp_path / "memory" / DATABASE))
     for statement in BACK:
         old.execute(statement)
     old.close()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 
 from edge.apps.store.database import Database
@@ -41,7 +41,7 @@ def insert(database: Database, text: str) -> None:
 
 def test_a_write_is_seen_as_a_whole_or_not_at_all(database: Database) -> None:
     insert(database, "one")
-    with pytest.raises(sqlite3.IntegrityError), database.write() as db:
+    with pytest.raises(apsw.ConstraintError), database.write() as db:
         db.executemany("INSERT INTO notes(text) VALUES (?)", [("two",), (None,)])
     assert texts(database) == ["one"]
 
@@ -76,7 +76,7 @@ def test_threads_write_one_after_the_other(database: Database) -> None:
 
 
 def test_another_process_that_keeps_writing_is_named(database: Database) -> None:
-    other = sqlite3.connect(database.path, isolation_level=None)
+    other = apsw.Connection(str(database.path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError, match=r"another process has been writing to .*notes\.db for more than 0\.2 s"):
         insert(database, "late")
@@ -126,7 +126,7 @@ def test_many_threads_share_a_few_connections(tmp_path: Path, budget: MemoryBudg
 def test_who_holds_a_connection_may_wait_for_another_thread_that_needs_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.apps.store.database._PATIENCE_S", 0.05)
+    monkeypatch.setattr("edge.apps.store.pool._PATIENCE_S", 0.05)
 
     def nested(depth: int) -> None:
         with database.read():
@@ -184,7 +184,7 @@ def test_a_reader_that_must_not_write_sees_what_others_wrote(
     path = tmp_path / "notes.db"
     with Database(path, [NOTES], budget=budget) as writer:
         insert(writer, "one")
-    monkeypatch.setattr("edge.apps.store.database.os.access", lambda *_: False)
+    monkeypatch.setattr("edge.apps.store.pool.os.access", lambda *_: False)
     with Database(path, [NOTES], budget=budget, read_only=True) as reader:
         assert texts(reader) == ["one"]
         with Database(path, [NOTES], budget=budget) as writer:
@@ -202,7 +202,7 @@ def test_a_cache_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_migrations_run_once_in_order(tmp_path: Path, budget: MemoryBudget) -> None:
     calls: list[str] = []
 
-    def fill(db: sqlite3.Connection) -> None:
+    def fill(db: apsw.Connection) -> None:
         calls.append("fill")
         db.execute("INSERT INTO notes(text) VALUES ('first;\n')")
 

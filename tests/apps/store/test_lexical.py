@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
+from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,9 +10,9 @@ from edge.apps.store.lexical import LexicalIndex
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
 
 
-def filled(texts: list[str]) -> tuple[sqlite3.Connection, LexicalIndex]:
-    db = sqlite3.connect(":memory:")
-    db.executescript(LexicalIndex.create("fts"))
+def filled(texts: list[str]) -> tuple[Connection, LexicalIndex]:
+    db = Connection(":memory:")
+    db.execute(LexicalIndex.create("fts"))
     lexical = LexicalIndex("fts")
     lexical.add(db, range(1, len(texts) + 1), texts)
     return db, lexical
