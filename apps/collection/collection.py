@@ -20,12 +20,13 @@ from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.indexing import Progress
 from edge.apps.collection.models import Models
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
-from edge.apps.collection.roots import absolute, read_roots, resolved
+from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
 from edge.apps.collection.schema import migrations
 from edge.apps.collection.searching import MOST, POOL, Searcher
 from edge.apps.collection.storable import checked
 from edge.apps.collection.writing import Writer
 from edge.apps.store.database import Database
+from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError
@@ -153,7 +154,9 @@ class Collection:
             StorageError: another process keeps writing, or the disk refuses.
             BudgetExceeded: the limit is too small.
         """
-        return self._writer.index([resolved(root) for root in listed(roots)], retry=retry, progress=progress)
+        given = [resolved(root) for root in listed(roots)]
+        check_there(given)
+        return self._writer.index(given, retry=retry, progress=progress)
 
     def update(self, paths: Iterable[Item], *, progress: Progress | None = None) -> IndexReport:
         """Brings single files and folders up to date, whether they appeared, changed or went; what lies below no root
@@ -179,6 +182,7 @@ class Collection:
             Others as for `index`.
         """
         additions = Additions.of(items, ids, title)
+        check_there(additions.files)
         with self._writer.lock():
             if additions.files:  # first, because one may not exist
                 self._writer.index(additions.files, retry=False, progress=None)
@@ -314,12 +318,18 @@ class Collection:
         with self.database.read() as db:
             return index.lookahead(db, queries, nbytes=nbytes, seconds=seconds)
 
+    def health(self) -> Health:
+        """What is unfinished or damaged, as far as it is known without reading everything (see `check`)."""
+        return self._writer.health()
+
     def status(self) -> CollectionStatus:
         """What the collection holds, what was left out and why, and the state of its index."""
         index = self.vectors
         with self.database.read() as db:
             state = index.status(db) if index is not None else None
-            return read_status(db, self.path, self._models.identity(), state, self.budget, self.trace)
+            rows = 0 if state is None else state.rows
+            health = self._writer.health(rows)
+            return read_status(db, self.path, self._models.identity(), state, self.budget, self.trace, health)
 
     def files(self, where: Conditions = None) -> list[IndexedFile]:
         """The indexed files that pass the conditions, in the order of their paths."""

@@ -105,10 +105,10 @@ class Run:
         self._counts += discovery.counts
         self._unreadable |= discovery.kept
 
-    def maintain(self, index: MaintainedIndex | None) -> None:
-        """Brings the vector index into shape after changes."""
+    def maintain(self, index: MaintainedIndex | None, *, due: bool = False) -> None:
+        """Brings the vector index into shape after changes; also without any, if it is `due`."""
         started = time.perf_counter()
-        if index is not None and (self._counts["indexed"] or self._counts["removed"]):
+        if index is not None and (due or self._counts["indexed"] or self._counts["removed"]):
             with self._trace.span("maintain", "index"):
                 index.maintain(self._database.write)
         self._seconds["maintain_s"] += time.perf_counter() - started

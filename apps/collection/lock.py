@@ -51,6 +51,24 @@ class WriterLock:
         finally:
             self._threads.release()
 
+    def is_held(self) -> bool:
+        """Whether anybody is writing now, another process or this one."""
+        if not self._path.exists():
+            return False
+        try:
+            db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        except apsw.Error:
+            return False
+        try:
+            db.execute("SELECT 1 FROM sqlite_schema").fetchall()
+        except (apsw.BusyError, apsw.LockedError):
+            return True
+        except apsw.Error:
+            return False
+        finally:
+            db.close(True)
+        return False
+
     def _opened(self) -> apsw.Connection:
         """The locked file."""
         try:

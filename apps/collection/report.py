@@ -9,6 +9,7 @@ from typing import Any
 
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.roots import read_roots
+from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.connection import Connection
@@ -94,6 +95,7 @@ class CollectionStatus:
         embedder: the model that made the vectors; None as long as there are none.
         vectors: the state of the vector index; None as long as there is none.
         resident_nbytes: of its lists, what is in this process's memory now; the rest is on disk.
+        health: what is unfinished or damaged.
         list_hits, list_misses: lists that searches of this process found in memory, or had to read.
     """
 
@@ -112,6 +114,7 @@ class CollectionStatus:
     resident_nbytes: int
     list_hits: int
     list_misses: int
+    health: Health
 
 
 def read_status(
@@ -121,6 +124,7 @@ def read_status(
     vectors: IndexStatus | None,
     budget: MemoryBudget,
     trace: Trace,
+    health: Health,
 ) -> CollectionStatus:
     """The status of the collection in the directory `path`, as `db` sees it, with what `budget` and `trace` know of its
     lists."""
@@ -149,6 +153,7 @@ def read_status(
         resident_nbytes=budget.holders().get("lists", 0),
         list_hits=int(counters.get("lists.hits", 0)),
         list_misses=int(counters.get("lists.misses", 0)),
+        health=health,
     )
 
 

@@ -39,16 +39,24 @@ def read_roots(db: Connection) -> list[str]:
     return [row[0] for row in db.execute("SELECT path FROM roots ORDER BY path")]
 
 
-def register_roots(db: Connection, given: Iterable[str]) -> None:
-    """Adds roots, which must exist.
+def check_there(paths: Iterable[str]) -> None:
+    """Refuses a path that does not exist.
 
     Raises:
         InputError: one does not.
     """
-    for root in given:
-        if not os.path.exists(root):
-            raise InputError(f"{root} does not exist")
-        db.execute("INSERT OR IGNORE INTO roots VALUES (?)", (root,))
+    for path in paths:
+        if not os.path.exists(path):
+            raise InputError(f"{path} does not exist")
+
+
+def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
+    """Adds roots; returns those that are new."""
+    return [
+        root
+        for root in given
+        if db.execute("INSERT OR IGNORE INTO roots VALUES (?) RETURNING path", (root,)).fetchall()
+    ]
 
 
 def forget_roots(db: Connection, paths: Iterable[str]) -> None:

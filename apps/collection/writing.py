@@ -24,11 +24,12 @@ from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
 from edge.apps.store.database import Database
+from edge.apps.store.health import Health, Trouble, forget, gathered, is_noted, note
 from edge.apps.store.rebuilding import Rebuilding
 from edge.arrangement import SLACK
 from edge.budget import MemoryBudget
 from edge.config import format_size
-from edge.errors import BudgetExceeded, InputError
+from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
@@ -63,23 +64,33 @@ class Writer:
         self._rebuilding = Rebuilding(database, Passages(models))
 
     def index(self, given: Sequence[str], *, retry: bool, progress: Progress | None) -> IndexReport:
-        """Brings folders and files up to date; all roots if none is given."""
+        """Brings folders and files up to date; all roots if none is given. A root that is new and of which nothing
+        could be taken in is not kept."""
         with self.lock():
             with self._database.write() as db:
-                register_roots(db, given)
+                new = register_roots(db, given)
                 roots = read_roots(db)
             if not roots:
                 raise InputError("the collection has no folder to index yet; name one")
-            chosen = with_nested(given, roots) if given else roots
-            present, missing = self._present(chosen, frozenset(chosen))
+            try:
+                return self._index_roots(given, roots, retry=retry, progress=progress)
+            except EdgeError:
+                self._forget_empty(new)
+                raise
 
-            def scanned(known: Callable[[Found], bool]) -> Iterable[Entry]:
-                return scan(present, exclude=[self._path], unchanged=known)
+    def _index_roots(
+        self, given: Sequence[str], roots: Sequence[str], *, retry: bool, progress: Progress | None
+    ) -> IndexReport:
+        chosen = with_nested(given, roots) if given else roots
+        present, missing = self._present(chosen, frozenset(chosen))
 
-            def settled() -> list[str]:
-                return self._present(present, frozenset(present))[0]
+        def scanned(known: Callable[[Found], bool]) -> Iterable[Entry]:
+            return scan(present, exclude=[self._path], unchanged=known)
 
-            return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
+        def settled() -> list[str]:
+            return self._present(present, frozenset(present))[0]
+
+        return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def update(self, paths: Iterable[str], *, progress: Progress | None) -> IndexReport:
         """Brings single files and folders below the roots up to date."""
@@ -156,12 +167,33 @@ class Writer:
     def compact(self, progress: Callable[[str, int, int], None] | None) -> None:
         """Gives the space of what was deleted back."""
         with self.lock():
-            index = self._vectors()
-            if index is not None:
-                index.maintain(self._database.write, full=True, progress=progress)
             with self._database.write() as db:
-                self._catalog.lexical.optimize(db)
-            self._database.vacuum()
+                note(db, Trouble("compacting", "the last compaction was interrupted", "edge compact"))
+            self._compact(progress)
+
+    def health(self, vectors: int | None = None) -> Health:
+        """What is unfinished or damaged.
+
+        Args:
+            vectors: in the index; not compared with the passages if not given.
+        """
+        busy = self.lock.is_held()
+        remedy = "" if busy else "edge index"
+        with self._database.read() as db:
+            due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
+            found = [self._database.lost, self._rebuilding.trouble(db, "passages", remedy)]
+            if due or is_noted(db, "indexing"):
+                waiting = f"{due:,} files are" if due != 1 else "1 file is"
+                what = f"{waiting} being taken in" if busy else f"a run was interrupted, {waiting} waiting"
+                found.append(Trouble("indexing", what, remedy))
+            if busy and is_noted(db, "compacting"):
+                found.append(Trouble("compacting", "the collection is being compacted", ""))
+            if vectors is not None and found[1] is None:
+                passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+                if passages != vectors:
+                    what = f"there are {vectors:,} vectors for {passages:,} passages"
+                    found.append(Trouble("missing vectors", what, "edge repair"))
+            return gathered(db, *found)
 
     def close(self) -> None:
         """Stops the worker that reads files."""
@@ -205,17 +237,57 @@ class Writer:
         """
         run = Run(self._database, self._catalog, self._budget, self._trace)
         discovery = Discovery(self._database, self._catalog, self._vectors(), retry=retry)
+        interrupted = self._resume()
         run.discover(discovery, scanned, roots)
         if run.due(scopes):
             index = self._index()
+            with self._database.write() as db:
+                note(db, Trouble("indexing", "a run was interrupted", "edge index"))
             if self._extractor is None:
                 self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)
             run.take_in_due(scopes, index, self._models.embed, self._extractor, progress)
         run.remove(discovery, settled())
         run.count(discovery)
-        run.maintain(self._vectors())
+        run.maintain(self._vectors(), due=interrupted)
+        with self._database.read() as db:
+            begun = is_noted(db, "indexing")
+        if begun:
+            with self._database.write() as db:
+                forget(db, "indexing")
         return run.report(missing)
+
+    def _resume(self) -> bool:
+        """Goes on with what was interrupted, other than taking files in: a rebuild, a compaction. Returns whether the
+        index has to be put in order afterwards."""
+        with self._database.read() as db:
+            rebuilding = self._rebuilding.trouble(db, "passages", "") is not None
+            interrupted, compacting = is_noted(db, "indexing"), is_noted(db, "compacting")
+        if rebuilding:
+            self._index()
+        if compacting:
+            self._compact(None)
+        return rebuilding or interrupted
+
+    def _compact(self, progress: Callable[[str, int, int], None] | None) -> None:
+        index = self._vectors()
+        if index is not None:
+            index.maintain(self._database.write, full=True, progress=progress)
+        with self._database.write() as db:
+            self._catalog.lexical.optimize(db)
+        self._database.vacuum()
+        with self._database.write() as db:
+            forget(db, "compacting")
+
+    def _forget_empty(self, roots: Iterable[str]) -> None:
+        """Takes roots back of which nothing was taken in."""
+        empty = [root for root in roots if not self._holds(root)]
+        with self._database.write() as db:
+            for root in empty:
+                condition, params = files_below(root)
+                db.execute("DELETE FROM roots WHERE path = ?", (root,))
+                sql = f"DELETE FROM files WHERE {condition} AND root = ? AND id NOT IN (SELECT file FROM chunks)"
+                db.execute(sql, (*params, root))
 
     def _check_room(self) -> None:
         """Files are read and embedded at the same time. Without this, one gives way to the other until a batch fails.

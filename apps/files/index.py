@@ -13,7 +13,7 @@ import click
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.place import PROJECT, locate
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.roots import absence
+from edge.apps.collection.roots import absence, check_there, resolved
 from edge.apps.collection.scopes import contains
 from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure, engine_options, report_options
@@ -103,6 +103,7 @@ def _run(
     retry: bool = False,
     rebuild: bool = False,
 ) -> None:
+    check_there([resolved(path) for path in paths])  # before a collection is made
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident, Collection(locate(chosen), config=config, trace=recorder) as collection:
         output = _Output(collection, resident, as_json=as_json, stats=stats)

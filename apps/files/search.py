@@ -18,6 +18,7 @@ from edge.apps.collection.place import locate
 from edge.apps.collection.scopes import contains
 from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure, engine_options, report_options
+from edge.apps.troubles import tell
 from edge.config import format_size
 from edge.resident import ResidentWatch
 from edge.trace import Trace
@@ -68,12 +69,15 @@ def search(
         with Collection(locate(collection), config=config, trace=recorder, read_only=True) as opened:
             hits = opened.search(query, top_k, rerank=not no_rerank, where=where, min_score=min_score)
             limit = opened.budget.limit
+            health = opened.health()
         seconds = time.perf_counter() - started
+    tell(health)
     figures = _figures(recorder, seconds, resident.high_water, limit)
     if trace is not None:
         recorder.write(trace)
     if as_json:
-        document = {"results": [_record(hit, explain) for hit in hits], "stats": figures}
+        results = [_record(hit, explain) for hit in hits]
+        document = {"results": results, "health": health.to_json(), "stats": figures}
         click.echo(json.dumps(document, ensure_ascii=False))
     else:
         for place, hit in enumerate(hits, 1):

@@ -54,6 +54,7 @@ def list_files(filters: tuple[str, ...], collection: Path | None, as_json: bool)
 def _document(found: CollectionStatus) -> dict[str, Any]:
     return {
         "collection": str(found.path),
+        "health": found.health.to_json(),
         "roots": list(found.roots),
         "indexed": found.indexed,
         "kinds": dict(found.kinds),
@@ -77,13 +78,16 @@ def _document(found: CollectionStatus) -> dict[str, Any]:
 def _print(found: CollectionStatus) -> None:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
     click.echo(f"collection  {shown(str(found.path))}")
+    click.echo(f"state       {found.health.state}")
+    for trouble in found.health:
+        click.echo(shown(f"  {trouble}"))
     for root in found.roots:
         click.echo(f"folder      {shown(root)}")
     click.echo(
         f"indexed     {found.indexed:,} files, {format_size(found.source_nbytes)}" + (f": {kinds}" if kinds else "")
     )
     if found.pending:
-        click.echo(f"waiting     {found.pending:,} files of an interrupted run: `edge index` goes on")
+        click.echo(f"waiting     {found.pending:,} files")
     if found.embedder is not None:
         click.echo(f"passages    {found.chunks:,}, {found.embedder.dim} dimensions by {found.embedder.name}")
     click.echo(f"database    {format_size(found.database_nbytes)}")

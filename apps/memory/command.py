@@ -15,6 +15,7 @@ from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.store import default_path, holds_memory
 from edge.apps.options import Command, configure, engine_options
 from edge.apps.progress import ProgressBar
+from edge.apps.troubles import tell
 from edge.errors import InputError
 
 DEFAULT_USER = "default"
@@ -160,8 +161,10 @@ def search(
             half_life=half_life,
             show_expired=show_expired,
         )
+        health = opened.health()
+    tell(health)
     if as_json:
-        print_json(result)
+        print_json(result | {"health": health.to_json()})
         return 0 if result["results"] else 1
     for place, hit in enumerate(result["results"], 1):
         click.echo(f"{place:3d}  {hit['score']:.3f}  {shown(hit)}")
@@ -182,8 +185,10 @@ def list_(top_k: int, filters: str | None, show_expired: bool, as_json: bool, **
     """List what is remembered, newest first; exit code 1 if nothing is."""
     with _open(options) as opened:
         result = opened.get_all(top_k=top_k, filters=json_object(filters, "--filters"), show_expired=show_expired)
+        health = opened.health()
+    tell(health)
     if as_json:
-        print_json(result)
+        print_json(result | {"health": health.to_json()})
         return 0 if result["results"] else 1
     for found in result["results"]:
         click.echo(f"{found['id']}  {shown(found)}")
@@ -306,6 +311,25 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
     with _open(options, everyone=everyone, make=True) as opened:
         count = opened.import_jsonl(source)
     print_count(count, "memories were new", as_json)
+
+
+@memory.command()
+@_path
+@_json
+def status(as_json: bool, **options: Any) -> None:
+    """Show how much is remembered, of all users, agents and sessions, and what is unfinished or damaged."""
+    with _open(options, everyone=True) as opened:
+        health = opened.health(thorough=True)
+        counts = opened.store.counts()
+    if as_json:
+        print_json({"path": str(opened.path), "health": health.to_json(), **counts})
+        return
+    click.echo(f"memory      {opened.path}")
+    click.echo(f"state       {health.state}")
+    for trouble in health:
+        click.echo(f"  {trouble}")
+    for name, count in counts.items():
+        click.echo(f"{name:11} {count:,}")
 
 
 @memory.command()

@@ -17,6 +17,7 @@ from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.searching import Searcher
 from edge.apps.memory.store import MemoryStore, default_path
 from edge.apps.memory.writing import Writer
+from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
@@ -84,6 +85,14 @@ class OpenMemory:
     def actions(self) -> ActionCache:
         """What was done before, to be done again without asking a model."""
         return self._actions
+
+    def health(self, *, thorough: bool = False) -> Health:
+        """What is unfinished or damaged, of all scopes, as far as it is known without reading everything.
+
+        Args:
+            thorough: also counts the vectors.
+        """
+        return self.store.health(thorough=thorough)
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
         """Puts the vector index in order now, which otherwise happens in the background; None if nothing was ever

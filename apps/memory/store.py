@@ -14,10 +14,11 @@ import platformdirs
 from edge.apps.memory.filters import register
 from edge.apps.memory.ledger import Ledger
 from edge.apps.memory.models import Models, TextEmbedder, TextReranker
-from edge.apps.memory.remembered import Remembered
+from edge.apps.memory.remembered import REBUILD, Remembered
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.upkeep import Upkeep
 from edge.apps.store.database import Database
+from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
@@ -67,7 +68,7 @@ class MemoryStore:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{path} cannot be made: {error.strerror}") from error
-        self.database = Database(path / DATABASE, migrations(), budget=budget)
+        self.database = Database(path / DATABASE, migrations(), budget=budget, verbs="edge memory")
         self.ledger = Ledger()
         self.models = Models(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
         self._config = config
@@ -111,6 +112,31 @@ class MemoryStore:
         index = self.index
         assert index is not None
         return index
+
+    def health(self, *, thorough: bool = False) -> Health:
+        """What is unfinished or damaged, as far as it is known without reading everything (see `check`).
+
+        Args:
+            thorough: also counts the vectors.
+        """
+        index = self.index if thorough else None
+        with self.read() as db:
+            rebuilding = self.rebuilding.trouble(db, "memories", REBUILD)
+            missing = None
+            if index is not None and rebuilding is None:
+                rows = index.status(db).rows
+                texts = db.execute("SELECT (SELECT count(*) FROM memories) + (SELECT count(*) FROM actions)").fetchone()
+                if texts[0] != rows:
+                    what = f"there are {rows:,} vectors for {texts[0]:,} memories and actions"
+                    missing = Trouble("missing vectors", what, "edge memory repair")
+            return gathered(db, self.database.lost, rebuilding, missing)
+
+    def counts(self) -> dict[str, int]:
+        """How many memories and actions there are, of all scopes."""
+        with self.read() as db:
+            return {
+                name: int(db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in ("memories", "actions")
+            }
 
     def embed(self, texts: list[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts; raises as `Models.embed`."""

@@ -235,21 +235,17 @@ class Database:
                 with self.write() as db:
                     health.note(db, self.lost)
                     db.execute("UPDATE commits SET number = max(number, ?)", (known[0],))
-        elif not self.read_only:
-            self._mark.make()
-            if known is None:
-                self._remember(lineage, number)
+        elif not self.read_only and (self._mark.make() or known is None):
+            self._remember(lineage, number)
 
     def _history(self) -> tuple[int, float] | None:
         """What the mark remembers of this database. Read before the database, which other processes go on writing."""
-        if not self.path.exists() or not self._mark.path.exists():
-            return None
         marks = self._mark.read_all()
-        if not marks:
+        if not marks or not self.path.exists():
             return None
         with self.read() as db:
-            if not _has_bookkeeping(db):
-                return None
+            if not _has_bookkeeping(db):  # the log held everything, and is gone
+                return max(marks.values())
             lineage = db.execute("SELECT lineage FROM commits").fetchone()[0]
         return marks.get(lineage)
 

@@ -23,7 +23,7 @@ class Trouble:
     Attributes:
         kind: `rebuilding`, `missing vectors`, `indexing`, `compacting`, `lost commits` or `damaged`.
         text: what it means, as a sentence without its end.
-        remedy: the command that ends it.
+        remedy: the command that ends it; empty where a running one is at it.
     """
 
     kind: str
@@ -31,7 +31,9 @@ class Trouble:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.text}; `{self.remedy}` {_ENDS.get(self.kind, 'finishes it')}"
+        if not self.remedy:
+            return self.text
+        return f"{self.text}; `{self.remedy}` {_ENDS.get(self.kind, 'goes on with it')}"
 
 
 _ENDS = {
@@ -65,6 +67,15 @@ class Health:
     def to_json(self) -> dict[str, Any]:
         """The state and its reasons."""
         return {"state": self.state, "troubles": [asdict(trouble) for trouble in self.troubles]}
+
+
+def gathered(db: Connection, *found: Trouble | None) -> Health:
+    """The troubles that are remembered, and those of `found` that there are, one of each kind."""
+    troubles = {trouble.kind: trouble for trouble in noted(db)}
+    for trouble in found:
+        if trouble is not None:
+            troubles[trouble.kind] = trouble
+    return Health(tuple(troubles[kind] for kind in sorted(troubles)))
 
 
 def note(db: Connection, trouble: Trouble) -> None:

@@ -69,19 +69,21 @@ class HighWaterMark:
                 return False
         return len(data) == _SLOTS * _STRIDE
 
-    def make(self) -> None:
-        """Makes an empty mark if there is none.
+    def make(self) -> bool:
+        """Makes an empty mark if there is none, or a damaged one; returns whether it did.
 
         Raises:
             StorageError: the disk refuses.
         """
         try:
-            if not self.path.exists() or self.path.stat().st_size != _SLOTS * _STRIDE:
-                with self.path.open("wb") as file:
-                    file.write(bytes(_SLOTS * _STRIDE))
-                    file.flush()
-                    os.fsync(file.fileno())
-                sync_folder(self.path.parent)
+            if self.path.exists() and self.sound():
+                return False
+            with self.path.open("wb") as file:
+                file.write(bytes(_SLOTS * _STRIDE))
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self.path.parent)
+            return True
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.store.database import Database
+from edge.apps.store.health import Trouble
 from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
 
@@ -64,6 +65,19 @@ class Rebuilding(Generic[Made]):
             if _last(db) is None:
                 index.clear(db)
                 db.execute("INSERT INTO settings VALUES (?, '0')", (_LAST,))
+
+    def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
+        """What a search has to know of a rebuild that is under way, or was interrupted; None if there is none.
+
+        Args:
+            what: the things that have vectors, such as `passages`.
+            remedy: the command that goes on.
+        """
+        last = _last(db)
+        if last is None:
+            return None
+        left = self._source.count(db, last)
+        return Trouble("rebuilding", f"{left:,} {what} have no vector yet and are found by their words alone", remedy)
 
     def finish(self, index: Index, progress: Progress | None = None) -> int:
         """Makes the vectors that a rebuild has not made yet, if one is under way; returns how many."""

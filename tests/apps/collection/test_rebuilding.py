@@ -50,7 +50,7 @@ def test_lost_segments_are_named_and_made_again(filled: Collection, make: Make, 
     assert collection.index().unchanged == BATCH + 40
 
 
-@pytest.mark.parametrize("goes_on", ["rebuild", "index", "add"])
+@pytest.mark.parametrize("goes_on", ["rebuild", "index", "nothing new", "add"])
 def test_an_interrupted_rebuild_is_finished_by_what_comes_next(
     filled: Collection, make: Make, tmp_path: Path, goes_on: str
 ) -> None:
@@ -62,6 +62,11 @@ def test_an_interrupted_rebuild_is_finished_by_what_comes_next(
     with pytest.raises(KeyboardInterrupt):
         filled.rebuild(progress=stop)
     assert found(filled, "river number 290")[0][0].endswith("290.txt"), "words are found meanwhile"
+    (trouble,) = filled.health()
+    assert str(trouble) == (
+        "41 passages have no vector yet and are found by their words alone; `edge index` goes on with it"
+    )
+    assert filled.status().health.state == "unfinished"
     filled.close()
     collection = make()
     new = tmp_path / "docs" / "again" / f"{BATCH + 39}.txt"
@@ -73,6 +78,8 @@ def test_an_interrupted_rebuild_is_finished_by_what_comes_next(
         assert collection.index().reused == 1, "of a passage that had no vector"
         new.unlink()
         collection.index()
+    elif goes_on == "nothing new":
+        assert not collection.index().changed
     else:
         collection.add("Another text.", ids=["another"])
         collection.delete("another")

@@ -121,7 +121,8 @@ def test_the_index_lies_in_the_nearest_edge_folder(edge: Edge) -> None:
 
 def test_search_json_has_the_documented_keys(edge: Edge) -> None:
     document = edge.json("search", "when does the river flood", "-n", "2")
-    assert set(document) == {"results", "stats"}
+    assert set(document) == {"results", "health", "stats"}
+    assert document["health"] == {"state": "ok", "troubles": []}
     assert len(document["results"]) == 2
     for result in document["results"]:
         assert set(result) == {"path", "line_start", "line_end", "score", "snippet", "id"}
