@@ -8,6 +8,12 @@ from typing import Any
 from edge.errors import CapabilityError
 
 
+def names(group: str) -> set[str]:
+    """What is registered in an entry-point group. An editable installation that is older than its sources lacks what
+    was added since."""
+    return {entry.name for entry in entry_points(group=group)}
+
+
 def load(group: str, name: str) -> Any:
     """What is registered under `name` in an entry-point group (`edge.runtimes`, `edge.devices`, `edge.codecs`).
 

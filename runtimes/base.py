@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.models.spec import LayerSpec
-from edge.plugins import load
+from edge.plugins import load, names
 
 Hidden = npt.NDArray[Any]
 HiddenDtype = Literal["float32", "float16"]
@@ -104,7 +104,11 @@ def runtime_for(name: str, spec: LayerSpec) -> Runtime:
     """
     if name != "auto":
         return load_runtime(name)
-    return next(runtime for runtime in map(load_runtime, AUTOMATIC) if runtime.refusal(spec) is None)
+    offered = names("edge.runtimes")
+    for candidate in AUTOMATIC[:-1]:
+        if candidate in offered and (runtime := load_runtime(candidate)).refusal(spec) is None:
+            return runtime
+    return load_runtime(AUTOMATIC[-1])
 
 
 def load_runtime(name: str) -> Runtime:

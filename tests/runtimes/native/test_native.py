@@ -15,6 +15,7 @@ import pytest
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
+from edge.runtimes import base
 from edge.runtimes.base import AUTOMATIC, Runtime, load_runtime, runtime_for
 from edge.runtimes.native import runtime as native
 from edge.runtimes.native.runtime import NativeLayerKernel, NativeRuntime
@@ -149,6 +150,14 @@ def test_refusals(layers: Any, layer: LayerSpec, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(CapabilityError, match="not compiled when edge-rag was installed"):
         runtime.layer_kernel(layer, threads=1)
     assert isinstance(runtime_for("auto", layer), OnnxRuntime)
+
+
+def test_an_installation_that_does_not_know_the_runtime_takes_the_next(
+    encoder: LayerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editable installation keeps the entry points of the day it was made."""
+    monkeypatch.setattr(base, "names", lambda group: {"onnx", "numpy"})
+    assert isinstance(runtime_for("auto", encoder), OnnxRuntime)
 
 
 PEAK = """
