@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from typing import Any
 
 import click
 
 from edge.apps.lazy import LazyGroup
+from edge.apps.screen import screens
+from edge.control_characters import escaped
 from edge.errors import EdgeError
 
 _VERBS = {
@@ -45,37 +48,71 @@ def edge() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
     _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
+    before, threading.excepthook = threading.excepthook, _thread_failed
+    try:
+        with screens():
+            code = _run(arguments)
+    finally:
+        threading.excepthook = before
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
     output = sys.stdout
-    if isinstance(output, io.TextIOWrapper):
-        output.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
         result: Any = edge.main(args=arguments, prog_name="edge", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
+        return code
     except click.exceptions.Exit as stop:
-        code = stop.exit_code
+        return stop.exit_code
     except click.ClickException as error:
+        error.message = escaped(error.message)  # it repeats arguments
         error.show()
-        code = 2
+        return 2
     except EdgeError as error:
-        click.echo(f"edge: {error}", err=True)
-        code = 2
+        return _failed(str(error))
     except (KeyboardInterrupt, click.Abort):
         click.echo("edge: interrupted", err=True)
-        code = 130
+        return 130
     except SystemExit as stop:
         # Where the reader of our output has gone (`edge ... | head`), Click puts another stream in its place and exits:
         # that is no error.
         gone = sys.stdout is not output
-        code = 0 if gone else stop.code if isinstance(stop.code, int) else 2
+        return 0 if gone else stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
         _discard_output()
-        code = 0
+        return 0
     except OSError as error:
         _discard_output()
-        click.echo(f"edge: {_what_failed(error)}: {error.strerror or error}", err=True)
-        code = 2
-    sys.exit(code)
+        return _failed(f"{_what_failed(error)}: {error.strerror or error}")
+    except MemoryError:
+        return _failed("the system has no more memory for this process; give a lower --memory, or less to work on")
+    except Exception as error:
+        from edge.apps.last_resort import report
+
+        return _failed(report(error, _verb(arguments)))
+
+
+def _failed(sentence: str) -> int:
+    click.echo(f"edge: {escaped(sentence)}", err=True)
+    return 2
+
+
+def _verb(arguments: list[str] | None) -> str:
+    """The verb alone: other arguments may be private."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return next((f"edge {name}" for name in given if name in _VERBS), "edge")
+
+
+def _thread_failed(caught: threading.ExceptHookArgs) -> None:
+    """Reports what nobody expected in a thread, where Python would print the traceback."""
+    if caught.exc_value is not None and not isinstance(caught.exc_value, SystemExit):
+        from edge.apps.last_resort import report
+
+        _failed(report(caught.exc_value, _verb(None)))
 
 
 def _open_closed_streams() -> None:

@@ -1,4 +1,9 @@
-"""Characters that have no place in a text: they steer whatever shows it."""
+"""Characters that have no place in what is shown: they steer a terminal, break a line, or turn the order of reading.
+
+One place knows them all: the controls of ASCII and Latin-1 (C0, DEL, C1), the separators of lines and paragraphs, the
+bidirectional controls of Unicode (UAX #9), by which a text can look like another one, tag characters, which say to a
+model what people cannot see, and lone surrogates, which no encoding can carry.
+"""
 
 from __future__ import annotations
 
@@ -6,3 +11,25 @@ import re
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """One control character other than TAB and LF: escapes, bells, and what else a terminal obeys instead of showing it."""
+
+STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+"""One character that is never shown as it is, in text of several lines: all of the above but TAB and LF."""
+
+_IN_A_LINE = re.compile(f"[\t\n]|{STEERING.pattern}")
+
+
+def harmless(text: str) -> str:
+    """Text of several lines with every steering character as an escape such as `\\u202e`; TAB and LF stay."""
+    return STEERING.sub(_escape, text)
+
+
+def escaped(text: str) -> str:
+    """Text as part of one line: every steering character, TAB and LF as escapes such as `\\n` and `\\x1b`."""
+    return _IN_A_LINE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
