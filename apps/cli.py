@@ -69,8 +69,10 @@ def _run(arguments: list[str] | None) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.message = escaped(error.message)  # it repeats arguments
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        message = error.format_message()  # it repeats arguments
+        click.echo(shown.getvalue().rpartition(message)[0] + escaped(message), err=True)
         return 2
     except EdgeError as error:
         return _failed(str(error))

@@ -14,6 +14,8 @@ from typing import Any
 import click
 import psutil
 
+from edge.apps.documents.extraction import WORKER_NBYTES
+from edge.apps.documents.process import WorkerProcess
 from edge.config import Config, format_size
 from edge.errors import EdgeError
 from edge.models.packed import Kind
@@ -57,6 +59,7 @@ def doctor(as_json: bool) -> int:
         "runtimes": runtimes,
         "native_runtime": native_state(),
         "models": models,
+        "sandbox": _sandbox(),
     }
     problems = [f"{name} is not installed" for name, extra in _LIBRARIES.items() if not extra and not libraries[name]]
     if config.runtime not in (*runtimes, "auto"):
@@ -88,8 +91,20 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(f"{name:20} {found or missing}")
     for model in report["models"].values():
         click.echo(f"{model['name']:28} {model['state']}")
+    for part, state in report["sandbox"].items():
+        click.echo(f"sandbox of documents: {part:13} {'in force' if state is True else state}")
     for problem in report["problems"]:
         click.echo(f"PROBLEM      {problem}")
+
+
+def _sandbox() -> dict[str, bool | str]:
+    """What is in force in a process that reads documents, as such a process says."""
+    try:
+        worker = WorkerProcess(memory=WORKER_NBYTES)
+    except EdgeError as error:
+        return {"process": str(error)}
+    worker.kill()
+    return worker.sandbox
 
 
 def _version(name: str) -> str | None:

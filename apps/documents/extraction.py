@@ -119,7 +119,8 @@ class Extractor:
             return self._ask(path, self._memory)
         except WorkerFailed as error:
             self._stop()
-            if error.verdict is not Verdict.MEMORY or self._most_memory == self._memory:
+            perhaps = error.verdict in (Verdict.MEMORY, Verdict.ABORT)
+            if not perhaps or self._most_memory == self._memory:
                 raise self._failure(error, self._memory) from error
         try:
             return self._ask(path, self._most_memory)
@@ -139,12 +140,12 @@ class Extractor:
             WorkerFailed, Skipped, InputError, BudgetExceeded, CapabilityError.
         """
         worker = self._started(memory)
-        request = {**self._settings, "path": str(path.absolute()), "name": printable(path.name)}
+        request = {**self._settings, "name": printable(path.name)}
         chunks: list[Chunk] = []
         document: dict[str, str] = {}
         nbytes = 0
         self._result.resize(0)
-        with closing(worker.ask(request, seconds=self._seconds, memory=memory)) as answers:
+        with closing(worker.ask(request, path, seconds=self._seconds)) as answers:
             for answer in answers:
                 if isinstance(answer, list):
                     chunk = Chunk(*answer)
@@ -178,7 +179,7 @@ class Extractor:
         if self._worker is None:
             self._lease.resize(memory)
             try:
-                self._worker = WorkerProcess()
+                self._worker = WorkerProcess(memory=memory, everything_importable=bool(self._settings["plugins"]))
             except BaseException:
                 self._lease.release()
                 raise
@@ -196,4 +197,9 @@ class Extractor:
             return InputError(f"took longer than {self._seconds:g} seconds to read")
         if error.verdict is Verdict.MEMORY:
             return InputError(f"needs more than {format_size(memory)} of memory to read")
+        if error.verdict is Verdict.ABORT:
+            return InputError(
+                f"crashed the process that was reading it ({error}), most likely because it needs more than "
+                f"{format_size(memory)} of memory"
+            )
         return InputError(f"crashed the process that was reading it ({error})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +17,45 @@ from edge.config import format_size
 HEAD_BYTES = 8192
 """How much of a file is looked at to tell what it is."""
 
+PASSES_DESCRIPTORS = hasattr(socket, "send_fds")
+"""Whether a process can hand an open file to another one: everywhere but on Windows."""
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file. No symlink is followed, and a pipe is not waited for.
+
+    Raises:
+        Skipped: a symlink, not a regular file, or not readable.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        if path.is_symlink():  # Windows has no O_NOFOLLOW
+            raise OSError(errno.ELOOP, "")
+        if not stat.S_ISREG(path.lstat().st_mode):  # opening some devices already does something
+            raise _special()
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Skipped(Reason.SYMLINK, "a symbolic link, which is not followed") from None
+        raise Skipped(Reason.UNREADABLE, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Skipped(Reason.UNREADABLE, f"cannot be read: {error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _special()
+    return descriptor
+
 
 class OpenedFile:
     """An open file and its first bytes. A context manager."""
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> None:
-        """Opens a file without following a symlink or waiting for a pipe.
+    def __init__(self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, descriptor: int | None = None) -> None:
+        """Opens a file as `open_regular` does.
+
+        Args:
+            descriptor: of the file, if it is open already; it is closed with the file.
 
         Raises:
             Skipped: a symlink, not a regular file, too large, empty, or not readable.
@@ -29,27 +63,10 @@ class OpenedFile:
         self.path = path
         self.name = path.name
         self.suffix = path.suffix.lower()
-        flags = os.O_RDONLY
-        for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
-            flags |= getattr(os, name, 0)
-        try:
-            if path.is_symlink():  # Windows has no O_NOFOLLOW
-                raise OSError(errno.ELOOP, "")
-            if not stat.S_ISREG(path.lstat().st_mode):  # opening some devices already does something
-                raise Skipped(Reason.SPECIAL, "not a regular file (a pipe, a socket, a device or a folder)")
-            descriptor = os.open(path, flags)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise Skipped(Reason.SYMLINK, "a symbolic link, which is not followed") from None
-            raise Skipped(Reason.UNREADABLE, f"cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise Skipped(Reason.UNREADABLE, f"cannot be read: {error}") from error
+        descriptor = open_regular(path) if descriptor is None else descriptor
         self.stream: BinaryIO = os.fdopen(descriptor, "rb")
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Skipped(Reason.SPECIAL, "not a regular file (a pipe, a socket, a device or a folder)")
-            self.nbytes = status.st_size
+            self.nbytes = os.fstat(descriptor).st_size
             if self.nbytes > max_bytes:
                 raise Skipped(
                     Reason.TOO_LARGE,
@@ -101,6 +118,10 @@ class OpenedFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stream.close()
+
+
+def _special() -> Skipped:
+    return Skipped(Reason.SPECIAL, "not a regular file (a pipe, a socket, a device or a folder)")
 
 
 def too_much_text() -> Skipped:

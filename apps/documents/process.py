@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,13 +18,18 @@ import threading
 import time
 from collections.abc import Generator, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import psutil
 
+from edge.apps.documents.opened import PASSES_DESCRIPTORS, open_regular
 from edge.errors import CapabilityError
 
-_BOOTSTRAP = "import sys; sys.path[:] = sys.argv[1:]; from edge.apps.documents.worker import main; main()"
+_BOOTSTRAP = (
+    "import sys; memory, everything = sys.argv[1:3]; sys.path[:] = sys.argv[3:]; "
+    "from edge.apps.documents.worker import main; main(memory=int(memory), everything_importable=everything == 'True')"
+)
 """Takes over the parent's import path before it imports anything, so that no module is found in the working directory,
 which may be the folder of strangers' files that is being read."""
 
@@ -32,6 +39,9 @@ _LONGEST_LOOK = 1.0
 """More time than this between two looks has not passed for the worker either: the machine was suspended."""
 
 _LONGEST_ANSWER = 64 * 10**6
+_LAST_WORDS = 1 << 16
+_LAST_SECONDS = 0.5
+"""How long a worker that says no more may take to end by itself, so that how it ended is known."""
 
 WAITING_FACTOR = 5
 """How much longer than its time of computing a worker may take by the clock: the machine may be busy, the disk slow."""
@@ -42,6 +52,8 @@ class Verdict(Enum):
 
     TIME = "time"
     MEMORY = "memory"
+    ABORT = "abort"
+    """It ended itself without a word. So do libraries that get no more memory, and few others."""
     CRASH = "crash"
 
 
@@ -56,50 +68,75 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A running worker. Not thread-safe: one question at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
         """Starts it and waits until it has imported what it needs.
+
+        Args:
+            memory: bytes it may hold for a file.
+            everything_importable: let it read whatever is on the import path, which plug-ins need.
 
         Raises:
             CapabilityError: it cannot be started.
         """
         if not sys.executable:
             raise CapabilityError("documents are read in a process of their own, and this Python cannot start another")
-        with tempfile.TemporaryFile() as errors:
-            path = [entry for entry in sys.path if isinstance(entry, str) and entry]
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _BOOTSTRAP, *path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-                )
-            except OSError as error:
-                raise CapabilityError(f"the process that reads documents cannot be started: {error}") from error
-            self._usage = psutil.Process(self._process.pid)
-            try:
-                list(self._answers(_START_SECONDS, sys.maxsize, last="ready"))
-            except WorkerFailed as error:
-                errors.seek(0)
-                lines = errors.read().decode("utf-8", "replace").strip().splitlines() or [str(error)]
-                raise CapabilityError(f"the process that reads documents does not start: {lines[-1]}") from error
+        self._memory = memory
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `kill`)
+        self._channel: socket.socket | None = None
+        path = [entry for entry in sys.path if isinstance(entry, str) and entry]
+        theirs: socket.socket | None = None
+        if PASSES_DESCRIPTORS:
+            self._channel, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, str(memory), str(everything_importable), *path],
+                stdin=subprocess.PIPE if theirs is None else theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        except OSError as error:
+            self._close()
+            raise CapabilityError(f"the process that reads documents cannot be started: {error}") from error
+        finally:
+            if theirs is not None:
+                theirs.close()
+        self._usage = psutil.Process(self._process.pid)
+        self.sandbox: dict[str, bool | str] = {}
+        try:
+            for answer in self._answers(_START_SECONDS, last="ready"):
+                self.sandbox = answer.get("sandbox", {})
+        except WorkerFailed as error:
+            raise CapabilityError(f"the process that reads documents does not start: {error}") from error
 
-    def ask(self, request: Mapping[str, Any], *, seconds: float, memory: int) -> Generator[Any, None, None]:
-        """Sends a request and yields the values of the answer, up to one that is a dictionary with `end`, `error` or
-        `out_of_memory`. If the caller stops before that, the worker is ended.
+    def ask(self, request: Mapping[str, Any], path: Path, *, seconds: float) -> Generator[Any, None, None]:
+        """Sends a request about a file and yields the values of the answer, up to one that is a dictionary with `end`,
+        `error` or `out_of_memory`. If the caller stops before that, the worker is ended.
 
         Raises:
+            Skipped: the file is not a regular one, or cannot be opened.
             WorkerFailed: it computed for longer than `seconds` (or took `WAITING_FACTOR` times as long by the clock),
-                held more than `memory` bytes, or crashed. It has been ended.
+                held more memory than it may, or crashed. It has been ended.
         """
-        line = json.dumps({**request, "seconds": WAITING_FACTOR * seconds, "memory": memory}).encode("ascii") + b"\n"
-        assert self._process.stdin is not None
+        asked = {**request, "seconds": WAITING_FACTOR * seconds, "path": str(path.absolute())}
         try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
+            self._send(json.dumps(asked).encode("ascii") + b"\n", path)
         except OSError as error:
             raise self._failed(None) from error
-        yield from self._answers(seconds, memory)
+        yield from self._answers(seconds)
+
+    def _send(self, line: bytes, path: Path) -> None:
+        if self._channel is None:
+            assert self._process.stdin is not None
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            return
+        descriptor = open_regular(path)
+        try:
+            sent = socket.send_fds(self._channel, [line], [descriptor])
+            self._channel.sendall(line[sent:])
+        finally:
+            os.close(descriptor)
 
     def resident(self) -> int:
         """Anonymous resident bytes of the worker (all resident ones where the system does not tell)."""
@@ -123,15 +160,21 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # what was still to be written has no reader
-                pipe.close()
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what was still to be written has no reader
+                    pipe.close()
+        self._close()
 
-    def _answers(self, seconds: float, memory: int, *, last: str = "end") -> Generator[Any, None, None]:
+    def _close(self) -> None:
+        self._errors.close()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _answers(self, seconds: float, *, last: str = "end") -> Generator[Any, None, None]:
         verdicts: list[Verdict] = []
         done = threading.Event()
         watch = threading.Thread(
-            target=self._watch, args=(done, seconds, memory, verdicts), name="edge-document-watch", daemon=True
+            target=self._watch, args=(done, seconds, verdicts), name="edge-document-watch", daemon=True
         )
         watch.start()
         assert self._process.stdout is not None
@@ -140,6 +183,8 @@ class WorkerProcess:
             while not finished:
                 line = self._process.stdout.readline(_LONGEST_ANSWER)
                 if not line.endswith(b"\n"):
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_LAST_SECONDS)
                     break
                 value = json.loads(line)
                 finished = isinstance(value, dict) and not {last, "error", "out_of_memory"}.isdisjoint(value)
@@ -148,7 +193,8 @@ class WorkerProcess:
             done.set()
             watch.join()
             if not finished:
-                self.kill()
+                self._process.kill()
+                self._process.wait()
         if not finished:
             raise self._failed(verdicts[0] if verdicts else None)
 
@@ -160,7 +206,7 @@ class WorkerProcess:
             return 0.0
         return float(times.user + times.system)
 
-    def _watch(self, done: threading.Event, seconds: float, memory: int, verdicts: list[Verdict]) -> None:
+    def _watch(self, done: threading.Event, seconds: float, verdicts: list[Verdict]) -> None:
         """Ends the worker when its time is up or its memory too much, until `done`."""
         started, seen, waited = self._computed(), time.monotonic(), 0.0
         while not done.wait(_WATCH_SECONDS):
@@ -169,16 +215,26 @@ class WorkerProcess:
             seen = now
             if self._computed() - started > seconds or waited > WAITING_FACTOR * seconds:
                 verdicts.append(Verdict.TIME)
-            elif self.resident() > memory:
+            elif self.resident() > self._memory:
                 verdicts.append(Verdict.MEMORY)
             if verdicts:
                 self._process.kill()
                 return
 
     def _failed(self, verdict: Verdict | None) -> WorkerFailed:
+        self._process.kill()
+        code = self._process.wait()
+        words = self._last_words()
         self.kill()
-        code = self._process.returncode
         how = f"exit code {code}"
         if code < 0 and -code in signal.Signals.__members__.values():
             how = signal.Signals(-code).name
-        return WorkerFailed(verdict or Verdict.CRASH, how)
+        if verdict is None and how == "SIGABRT" and ("bad_alloc" in words or not words):
+            verdict = Verdict.MEMORY if words else Verdict.ABORT
+        return WorkerFailed(verdict or Verdict.CRASH, f"{how}: {words}" if words else how)
+
+    def _last_words(self) -> str:
+        """The last line of what the worker wrote to stderr."""
+        self._errors.seek(0)
+        lines = self._errors.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""

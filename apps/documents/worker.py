@@ -1,7 +1,9 @@
 """The worker process: reads files and answers with their chunks, one JSON value per line, on a pipe of its own.
 
 Whatever a file does to it (hang, crash, eat memory) the parent survives: it kills the worker and starts another. The
-answers are JSON so that a worker that a file has taken over cannot make the parent do anything but read text.
+answers are JSON so that a worker that a file has taken over cannot make the parent do anything but read text. Where
+the system can pass descriptors between processes, the parent opens the files, and the worker works in a sandbox in
+which it can open none of them itself (see `sandbox`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import faulthandler
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +20,9 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.opened import PASSES_DESCRIPTORS, OpenedFile
 from edge.apps.documents.registry import choose, load
+from edge.apps.documents.sandbox import enter
 from edge.errors import InputError
 
 _ORPHAN_SECONDS = 10
@@ -27,23 +31,53 @@ _ORPHAN_SECONDS = 10
 _LIBRARIES_NBYTES = 64 * 10**6
 """Address space for the code of libraries that are loaded later; the parent's watch counts without it."""
 
+_PIECE = 1 << 16
+_NOISE = 1 << 16
+"""Bytes of what libraries write to stderr that are kept for the parent."""
 
-def main() -> None:
-    """Serves requests on stdin until it ends."""
+
+def main(*, memory: int, everything_importable: bool) -> None:
+    """Serves requests on stdin until it ends.
+
+    Args:
+        memory: bytes it may allocate beyond what an idle worker has.
+        everything_importable: as for `sandbox.enter`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    requests = os.fdopen(os.dup(0), "rb")
+    requests: Iterator[tuple[dict[str, Any], int | None]]
+    if PASSES_DESCRIPTORS:
+        requests = _requests_with_files(socket.socket(fileno=os.dup(0)))
+    else:
+        requests = _requests(os.fdopen(os.dup(0), "rb"))
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):  # what a library prints must not get between the answers
+    for standard in (0, 1):  # what a library prints must not get between the answers
         os.dup2(nothing, standard)
-    _say(answers, {"ready": True})
-    for line in requests:
-        request = json.loads(line)
+    _limit(memory)
+    _say(answers, {"ready": True, "sandbox": enter(everything_importable=everything_importable)})
+    for request, descriptor in requests:
         faulthandler.dump_traceback_later(request["seconds"] + _ORPHAN_SECONDS, exit=True)
-        _limit_memory(request["memory"])
-        for answer in _answers(request):
+        for answer in _answers(request, descriptor):
             _say(answers, answer, flush=isinstance(answer, dict))
         faulthandler.cancel_dump_traceback_later()
+
+
+def _requests(lines: BinaryIO) -> Iterator[tuple[dict[str, Any], None]]:
+    for line in lines:
+        yield json.loads(line), None
+
+
+def _requests_with_files(channel: socket.socket) -> Iterator[tuple[dict[str, Any], int]]:
+    """Requests, each with the descriptor of its file."""
+    while True:
+        line, descriptors = b"", list[int]()
+        while not line.endswith(b"\n"):
+            piece, passed, _, _ = socket.recv_fds(channel, _PIECE, 1)
+            if not piece:
+                return
+            line += piece
+            descriptors += passed
+        yield json.loads(line), descriptors[0]
 
 
 def _say(answers: BinaryIO, value: Any, *, flush: bool = True) -> None:
@@ -52,10 +86,10 @@ def _say(answers: BinaryIO, value: Any, *, flush: bool = True) -> None:
         answers.flush()
 
 
-def _answers(request: dict[str, Any]) -> Iterator[Any]:
+def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
     """What a file is, then its chunks, then the end; or, at any point, why it cannot be read."""
     try:
-        with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"]) as file:
+        with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
             kind = choose(file.name, file.head, request["plugins"])
             document = load(kind.extractor)(file)
         title = document.title or request["name"]
@@ -73,13 +107,15 @@ def _answers(request: dict[str, Any]) -> Iterator[Any]:
         yield {"error": f"damaged, or not what its name says ({type(error).__name__}: {error})"[:300], "reason": None}
 
 
-def _limit_memory(nbytes: int) -> None:
-    """Has the system refuse allocations beyond a limit, where it can; the parent's watch samples, and may be late."""
+def _limit(memory: int) -> None:
+    """Has the system refuse memory beyond a limit, where it can; the parent's watch samples, and may be late. What is
+    written to stderr, the one file open for writing, is limited as well."""
     if sys.platform == "linux":
         import resource
 
         with open("/proc/self/statm", "rb") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        soft = mapped + nbytes + _LIBRARIES_NBYTES
-        resource.setrlimit(resource.RLIMIT_AS, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+        for what, most in ((resource.RLIMIT_AS, mapped + memory + _LIBRARIES_NBYTES), (resource.RLIMIT_FSIZE, _NOISE)):
+            _, hard = resource.getrlimit(what)
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(what, (most, most))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,13 @@ def test_a_folder_that_may_not_be_written(edge_verb: Verb, tmp_path: Path, monke
     ended = edge_verb("doctor", "--json")
     assert f"{tmp_path} is no folder that can be written" in json.loads(ended.out)["problems"][0]
     assert ended.code == 2
+
+
+def test_the_sandbox_of_documents_is_told(edge_verb: Callable[..., Any]) -> None:
+    """As a process that reads documents says it, not as this system should have it."""
+    found = json.loads(edge_verb("doctor", "--json").out)["sandbox"]
+    assert set(found) == {"files", "system calls"}
+    if sys.platform == "linux":
+        assert found["system calls"] is True
+    off = edge_verb("doctor", EDGE_SANDBOX="off")
+    assert off.out.count("switched off by EDGE_SANDBOX") == 2

@@ -1,15 +1,60 @@
 """An extractor that does what its file says, and what no extractor should."""
 
+# ruff: noqa: SIM115
 import ctypes
+import errno
 import os
+import socket
 import sys
 import time
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 from edge.apps.documents.base import Block, Document
 
 
 def read(text):
     return Document("A plug-in's title", [Block(text, 1, 1)])
+
+
+def escape(way):
+    """Tries a way out of the process; says what stopped it."""
+    outside = os.path.dirname(os.path.abspath(__file__)) + "/../outside.txt"
+    ways = {
+        "read": lambda: open(outside).read(),
+        "read-by-path": lambda: open("/etc/passwd").read(),
+        "list": lambda: os.listdir(os.path.dirname(outside)),
+        "write": lambda: open(outside, "w"),
+        "create": lambda: open(outside + ".new", "w"),
+        "beside-the-program": lambda: open(__file__, "a"),
+        "delete": lambda: os.remove(outside),
+        "chmod": lambda: os.chmod(outside, 0o777),
+        "fork": os.fork,
+        "run": lambda: os.execv("/bin/sh", ["sh", "-c", "true"]),
+        "socket": lambda: socket.socket(),
+        "pair": lambda: socket.socketpair(),
+        "look-up": lambda: socket.getaddrinfo("localhost", 80),
+        "signal": lambda: os.kill(os.getppid(), 0),
+        "trace": lambda: libc("ptrace", 16, os.getppid(), 0, 0),
+        "more-memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
+        "mount": lambda: libc("mount", b"/tmp", b"/mnt", None, 4096, None),
+        "own-namespace": lambda: libc("unshare", 0x10000000),
+    }
+    try:
+        ways[way]()
+    except OSError as error:
+        return f"stopped: {errno.errorcode[error.errno]}" if error.errno in errno.errorcode else "stopped: no name"
+    except ValueError as error:
+        return f"stopped: {error}"
+    return "escaped"
+
+
+def libc(name, *arguments):
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
 
 
 def extract(file):
@@ -42,6 +87,8 @@ def extract(file):
         raise KeyError("odd")
     elif what == "exhaust":
         raise MemoryError
+    elif what == "escape":
+        return read(escape(rest))
     elif what == "pid":
         return read(str(os.getpid()))
     elif what == "modules":

@@ -143,7 +143,8 @@ def test_a_file_that_crashes_the_worker_fails_alone(
         ask(extractor, words)
     assert ask(extractor, "say on").chunks[0].text == "on"
     assert trace.counters["documents.failed"] == 1
-    assert trace.counters["documents.worker_starts"] == 2
+    # What aborts may have wanted memory: it gets a second try with more.
+    assert trace.counters["documents.worker_starts"] == (3 if words == "abort" and os.name == "posix" else 2)
 
 
 def test_a_worker_that_somebody_killed_is_replaced(extractor: Extractor, ask: Ask) -> None:
