@@ -7,6 +7,7 @@ import click
 from edge.apps.lazy import LazyGroup
 
 _BENCHES = {
+    "answers": "edge.apps.bench.answers:answers",
     "assistant": "edge.apps.bench.assistant:assistant",
     "floor": "edge.apps.bench.floor:floor",
     "index": "edge.apps.bench.index:index",
