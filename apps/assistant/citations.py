@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.apps.assistant.marks import MARK, MarkReader, Sources, marks_of
-from edge.apps.assistant.support import support
+from edge.apps.assistant.support import line_of, support
 from edge.apps.collection.hits import Hit
-from edge.runtimes.generation.sentences import sentences
+from edge.sentences import sentences
 
 _MARK_OR_CODE = re.compile(rf"`[^`\n]*`|{MARK.pattern}", re.IGNORECASE)
 _OWN = re.compile(r"\[(\d+)\]")
@@ -135,9 +135,7 @@ def _statement(text: str, number: int) -> str:
 
 def _citation(number: int, hit: Hit, statement: str) -> Citation:
     at, quote = support(hit.text, statement)
-    # A text that was laid out anew does not have the file's lines.
-    as_in_file = hit.text.count("\n") == hit.line_end - hit.line_start
-    line = hit.line_start + (hit.text.count("\n", 0, at) if as_in_file else 0)
+    line = line_of(hit, at, quote)
     return Citation(
         number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance
     )

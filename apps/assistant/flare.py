@@ -15,6 +15,7 @@ from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
 from edge.runtimes.generation.base import Piece
+from edge.sentences import sentences
 
 UNSURE = 0.8
 """A sentence with a token less probable than this is looked up and written anew (theta)."""
@@ -84,7 +85,7 @@ def _sentence(
                     f"use another pipeline, or a GGUF model"
                 )
             pieces.append(piece)
-            if len(pieces) > 1 and len(replies.sentences(_text(pieces))) > 1:
+            if len(pieces) > 1 and len(sentences(_text(pieces))) > 1:
                 pieces.pop()  # the token that begins the sentence after
                 break
     return pieces

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from edge.apps.assistant.prose import continues
+from edge.apps.assistant.line_kinds import continues
 from edge.errors import InputError
-from edge.runtimes.generation.sentences import sentences
+from edge.sentences import sentences
 
 _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
 _POINTING = {
@@ -22,8 +22,6 @@ _FEW_WORDS = 3
 _SHORT_WORDS = 7
 """A sentence of more words says what it is about, whatever its pronouns stand for."""
 
-_INITIAL = re.compile(r"\b(?:[^\W\d_]|[JS]r)\.$")
-_QUOTED = re.compile(r"[.!?…][\"'”’»)\]]+$")
 _ASKS = re.compile(r"[?？؟][\"'”’»)\]」』）]*$")
 LONGEST = 300
 """Characters that passages can be judged by; the longest of 5,396 test questions of five judged sets has 213."""
@@ -88,21 +86,13 @@ def refers_back(question: str) -> bool:
 
 
 def _sentences(text: str) -> list[str]:
-    """A text's sentences; one may go over lines, as in a mail, and hold initials and quotes that end in a stop."""
+    """A text's sentences; one may go over lines, as in a mail."""
     units: list[str] = []
     last = ""
     for line in text.splitlines():
-        if continues(last, line):
+        if units and continues(last, line):
             units[-1] += f" {line.strip()}"
         else:
             units.append(line.strip())
         last = line.rstrip()
-    found: list[str] = []
-    for unit in units:
-        parts = sentences(unit)
-        for before, part in zip(["", *parts], parts, strict=False):
-            if _INITIAL.search(before) or (_QUOTED.search(before) and part[0].islower()):
-                found[-1] += f" {part}"
-            else:
-                found.append(part)
-    return found
+    return [sentence for unit in units for sentence in sentences(unit)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from edge.apps.assistant.sentences import PickedSentences
+from edge.apps.assistant.quotations import PickedSentences
 from edge.apps.collection.collection import Collection
 from edge.knowledge.store import KnowledgeStore
 from edge.knowledge.tree import KnowledgeTree

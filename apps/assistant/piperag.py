@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edge.apps.assistant import prompts, replies
+from edge.apps.assistant import prompts
 from edge.apps.assistant.foresight import Query
 from edge.apps.assistant.gathering import gathered
 from edge.apps.assistant.gist import gist
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.pipelining import RetrievalPipeline
+from edge.sentences import sentences
 
 INTERVAL = 32
 """Tokens between retrievals (m'). Shorter ones mean fresher queries and more prompts."""
@@ -31,7 +32,7 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
     left = steps.options.max_tokens
 
     def search(query: str, seconds: float) -> list[Hit]:
-        recent = replies.sentences(query)[-1:]
+        recent = sentences(query)[-1:]
         return steps.retrieve(
             question, [Query(query, (question, query))], seconds=seconds, rank_by=" ".join([gist(question), *recent])
         )

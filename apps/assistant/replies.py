@@ -1,4 +1,4 @@
-"""Reading what a generator replied: verdicts, lists of questions, sentences. Models seldom keep to the form they were
+"""Reading what a generator replied: verdicts, lists of questions. Models seldom keep to the form they were
 asked for, so every reader takes the nearest meaning, and says None where there is none."""
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ _WORD = re.compile(r"[^\W_]+")
 _NUMBER = re.compile(r"\d+")
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.):]|[a-z][.)])\s+", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:sub-?question|question|query|q)\s*\d*\s*[:.)]\s*", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’»)\]]*\s+(?=[\"'“„«(\[]?([^\W_]))|(?<=[。！？])[”’」』)]*\s*")
-_ABBREVIATION = re.compile(r"\b(?:[A-Z]|e\.g|i\.e|etc|vs|cf|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|approx|resp)\.$")
 
 _YES = {"yes", "y", "true", "correct", "fully", "full", "completely", "sure"}
 _NO = {"no", "n", "false", "not", "none", "never", "incorrect"}
@@ -71,25 +69,6 @@ def one_line(reply: str) -> str:
         if _words(text):
             return text
     return ""
-
-
-def sentences(text: str) -> list[str]:
-    """A text's sentences, with their punctuation; the last may be unfinished.
-
-    >>> sentences("It rains. Dr. Who knows why.")
-    ['It rains.', 'Dr. Who knows why.']
-    """
-    found: list[str] = []
-    start = 0
-    for match in _SENTENCE_END.finditer(text):
-        begins = match[1] or ""
-        if begins.islower() or _ABBREVIATION.search(text[start : match.start()]):
-            continue
-        found.append(text[start : match.end()].strip())
-        start = match.end()
-    if text[start:].strip():
-        found.append(text[start:].strip())
-    return found
 
 
 def _words(text: str) -> list[str]:

@@ -11,12 +11,12 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.assistant.replies import sentences
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.models.training.corpora import Corpus
 from edge.runtimes.embedder import Embedder
+from edge.sentences import sentences
 
 _ADDED = 20_000
 _SHORTEST = 40

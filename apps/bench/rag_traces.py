@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.apps.assistant.replies import sentences
 from edge.models.training.corpora import Corpus
 from edge.runtimes.generation.replay import FORMAT
+from edge.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
 PASSAGES = 3

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from edge.apps.documents.base import Block
 from edge.apps.documents.lengths import MOST_PER_CHARACTER, estimate_pieces
+from edge.sentences import boundaries
 
 BREAK_SECTION = 0.0
 BREAK_BLOCK = 0.1
@@ -26,19 +27,7 @@ _WORD_CUT = 1.5
 _BREAK_INDENT = 0.05
 _MOST_INDENT = 8
 
-_STOP = re.compile(
-    "(?<=\\S)[.!?…]{1,9}[\"'”’)\\]»*_]{0,4}\\s+"  # the end of a sentence, if what follows begins one
-    "|[。！？]{1,9}[”’」』）]{0,4}\\s*"
-    "|\n(?=[ \t]*(?:[-*+•‣·]|\\(?(?:[0-9]{1,3}|[a-zA-Z])[.)])[ \t])"  # an item of a list
-)
-_BEGINS = re.compile("[\"'“‘(\\[«*_`]{0,4}[^\\W_a-z]")
-_ABBREVIATIONS = frozenset({
-    "e.g", "i.e", "cf", "vs", "etc", "al", "dr", "mr", "mrs", "ms", "prof", "st", "fig", "figs", "eq", "eqs",
-    "sec", "ch", "vol", "no", "nos", "pp", "p", "ed", "eds", "inc", "ltd", "co", "corp", "jr", "sr", "dept",
-    "approx", "resp", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
-    "z.b", "d.h", "bzw", "usw", "ca", "nr", "vgl", "bspw", "u.a",
-})  # fmt: skip
-_LAST_WORD = re.compile("[\\w.]{1,12}$")
+_ITEM = re.compile("\n(?=[ \t]*(?:[-*+•‣·]|\\(?(?:[0-9]{1,3}|[a-zA-Z])[.)])[ \t])")
 _WORDS = re.compile("\\S+\\s*|\\s+")
 
 
@@ -88,21 +77,10 @@ def _with_end(cuts: Iterator[tuple[int, float]], length: int) -> Iterator[tuple[
 
 def _sentences(text: str) -> Iterator[tuple[int, float]]:
     """Where sentences and list items begin, and what cutting there costs."""
-    for stop in _STOP.finditer(text):
-        if stop[0].startswith("\n"):
-            yield stop.end(), BREAK_ITEM
-        elif stop[0][0] in "。！？":
-            yield stop.end(), BREAK_SENTENCE
-        elif _BEGINS.match(text, stop.end()):
-            word = _LAST_WORD.search(text, max(0, stop.start() - 12), stop.start())
-            if stop[0][0] == "." and word is not None and _is_abbreviation(word[0]):
-                continue
-            yield stop.end(), BREAK_SENTENCE
-
-
-def _is_abbreviation(word: str) -> bool:
-    """Whether a dot after the word usually ends no sentence: an initial, the number of an item, `Fig`."""
-    return word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isalpha()) or (len(word) < 3 and word.isdigit())
+    items = {match.end() for match in _ITEM.finditer(text)}
+    begins = {begin for _, begin in boundaries(text) if begin < len(text)}
+    for start in sorted(items | begins):
+        yield start, BREAK_ITEM if start in items else BREAK_SENTENCE
 
 
 def _lines(text: str) -> Iterator[tuple[int, float]]:

@@ -13,6 +13,7 @@ import numpy as np
 from edge.apps.memory.arguments import check_text
 from edge.apps.memory.models import Models
 from edge.errors import InputError
+from edge.sentences import boundaries
 
 LONGEST_SEGMENT = 800
 """Characters of a segment at most, some 200 tokens: what a cross-encoder reads at once."""
@@ -24,7 +25,6 @@ _RERANKED = 256
 """Segments that the reranker judges; of more, those nearest to the query by their vectors."""
 
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
-_SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|(?<=[。!?])")
 
 Count = Callable[[str], int]
 
@@ -126,7 +126,7 @@ def split(text: str) -> Iterator[tuple[int, int]]:
     """Spans (start, end) of the pieces of a text, in order: paragraphs; long ones in groups of sentences; headings with
     what follows. Only white space lies between them."""
     waiting: int | None = None
-    for start, end in _between(_PARAGRAPH, text, 0, len(text)):
+    for start, end in _paragraphs(text):
         if end - start < _SHORTEST_SEGMENT and waiting is None:
             waiting, waiting_end = start, end
             continue
@@ -143,7 +143,7 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield start, end
         return
     begin = last = start
-    for low, high in _between(_SENTENCE, text, start, end):
+    for low, high in _sentences(text, start, end):
         if high - begin > LONGEST_SEGMENT and last > begin:
             yield begin, last
             begin = low
@@ -155,12 +155,22 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield begin, last
 
 
-def _between(separator: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Spans between matches of a separator, without the white space around them; empty ones are left out."""
-    for match in separator.finditer(text, start, end):
+def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
+    """Spans between empty lines, without the white space around them; empty ones are left out."""
+    start = 0
+    for match in _PARAGRAPH.finditer(text):
         yield from _stripped(text, start, match.start())
         start = match.end()
-    yield from _stripped(text, start, end)
+    yield from _stripped(text, start, len(text))
+
+
+def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Spans of the sentences of a part of a text, without the white space around them."""
+    begin = start
+    for stop, following in boundaries(text[start:end]):
+        yield from _stripped(text, begin, start + stop)
+        begin = start + following
+    yield from _stripped(text, begin, end)
 
 
 def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -18,10 +18,13 @@ from edge.runtimes.generation.base import (
     Sampling,
     check_messages,
 )
-from edge.runtimes.generation.sentences import sentences
+from edge.sentences import sentences
 
 Score = Callable[[str, Sequence[str]], Sequence[float]]
 """Scores sentences by how well they answer a question; higher is better."""
+
+Cut = Callable[[str], Sequence[str]]
+"""Cuts a document's text into what can be quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,15 @@ class ExtractiveGenerator:
     name = "extractive"
     follows_instructions = False
 
-    def __init__(self, score: Score, *, most: int = 3, floor: float = float("-inf"), context: int = 1_000_000) -> None:
+    def __init__(
+        self,
+        score: Score,
+        *,
+        most: int = 3,
+        floor: float = float("-inf"),
+        context: int = 1_000_000,
+        cut: Cut = sentences,
+    ) -> None:
         """Takes what judges sentences, such as a reranker.
 
         Args:
@@ -55,10 +66,12 @@ class ExtractiveGenerator:
             most: sentences of an answer, at most.
             floor: sentences that score below are not shown.
             context: words it reads at most; documents beyond are left out from the end.
+            cut: cuts a document into sentences, or other parts that are quoted as a whole.
         """
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
         self.context = context
+        self._cut = cut
         self._score = score
         self._most = most
         self._floor = floor
@@ -118,7 +131,7 @@ class ExtractiveGenerator:
             if read + size > self.context:
                 return list(found.values()), read, len(documents) - number + 1
             read += size
-            for text in sentences(document.text):
+            for text in self._cut(document.text):
                 found.setdefault(text.casefold(), _Candidate(text, number, self.count(text)))
         return list(found.values()), read, 0
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.support import QUOTE_CHARS, support
+from edge.apps.assistant.support import QUOTE_CHARS, line_of, support
+from tests.apps.assistant.conftest import make_hit
 
 RUSSIAN = "Сад.\n\nЯблони сажают осенью. Поливать их надо.\n\nПароль от ворот: берёза. Ключ от сарая лежит под камнем."
 CHINESE = "花园的大门密码是七七四三。请不要告诉邻居。\n苹果树在十月种植，每周浇水一次。车库的钥匙在厨房的抽屉里。"
@@ -21,7 +24,7 @@ LOG = "\n".join(
 @pytest.mark.parametrize(
     ("passage", "statement", "line", "quote"),
     [
-        (LIST, "The gas meter number is 8812. [1]", 3, "- The gas meter number is 8812"),
+        (LIST, "The gas meter number is 8812. [1]", 3, "The gas meter number is 8812"),
         (RUSSIAN, "Ключ от сарая под камнем [1].", 4, "Ключ от сарая лежит под камнем."),
         (RUSSIAN, "Яблони сажают осенью", 2, "Яблони сажают осенью."),
         (CHINESE, "钥匙在厨房", 1, "车库的钥匙在厨房的抽屉里。"),
@@ -63,3 +66,45 @@ def test_of_parts_that_share_as_much_the_shorter_is_shown() -> None:
 def test_a_quote_may_be_as_long_as_allowed() -> None:
     text = "a" * 130 + " " + "b" * 109
     assert support(text + " c" * 60, "a" * 130)[1] == text + " …"
+
+
+DOCSTRING = 'def ask():\n    """Asks.\n\n    A failed request is repeated\n    after a pause.\n    """\n'
+TABLE = "| Setting | Default |\n|---|---|\n| port | 80 |\n| keep | 180 |"
+
+
+@pytest.mark.parametrize(
+    ("passage", "statement", "line", "quote"),
+    [
+        (
+            DOCSTRING,
+            "A failed request is repeated after a pause. [1]",
+            3,
+            "A failed request is repeated after a pause.",
+        ),
+        (TABLE, "Setting: keep, Default: 180 [1]", 3, "Setting: keep, Default: 180"),
+        ("Rent: 5. Rent: 6.\nIt is due. Rent: 6.", "Rent: 6.", 0, "Rent: 6."),
+        (
+            "# Keys\n\nThe keys are\nwith the caretaker. He is old.",
+            "The keys are with the caretaker.",
+            2,
+            "The keys are",
+        ),
+    ],
+)
+def test_a_quotation_is_found_where_it_begins(passage: str, statement: str, line: int, quote: str) -> None:
+    at, found = support(passage, statement)
+    assert passage.count("\n", 0, at) == line
+    assert found.startswith(quote)
+
+
+def test_lines_of_a_text_that_was_laid_out_anew_are_found_in_its_file(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<h1>Bus</h1>\n\n\n<p>The stop is\n in Castle Street.</p>\n<p>Fare dodgers\n pay 60.</p>\n")
+    text = "Bus\n\nThe stop is in Castle Street.\n\nFare dodgers pay 60."
+    hit = make_hit(1, text, path=str(page), line_start=1, line_end=7)
+    assert line_of(hit, text.index("Fare"), "Fare dodgers pay 60.") == 6
+    assert line_of(hit, text.index("The stop"), "The stop is in Castle Street.") == 4
+    gone = make_hit(1, text, path=str(tmp_path / "gone.html"), line_start=1, line_end=9)
+    assert line_of(gone, text.index("Fare"), "Fare dodgers pay 60.") == 9
+    same = make_hit(1, text, path=str(page), line_start=11, line_end=15)
+    assert line_of(same, text.index("Fare"), "Fare dodgers pay 60.") == 15

@@ -6,13 +6,10 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Quoted
-from edge.runtimes.generation.sentences import sentences, spans
 
 DOCUMENTS = [
     Document("a", "The river floods in spring. Boats are red.", title="rivers.txt"),
@@ -103,35 +100,3 @@ def test_wrong_scores_are_no_answer() -> None:
         answer(ExtractiveGenerator(lambda *_: [1.0]), [*DOCUMENTS, Document("d", "One more.")])
     with pytest.raises(InputError, match="at least 1 sentence"):
         ExtractiveGenerator(shared_words, most=0)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        ('He said "go." Then he went.', ['He said "go."', "Then he went."]),
-        ("Dr. J. Smith, i.e. he, came at 3.5 km. It rained.", ["Dr. J. Smith, i.e. he, came at 3.5 km.", "It rained."]),
-        ("A heading\n\nA text\nover lines.", ["A heading", "A text over lines."]),
-        ("これは一文。次の文！", ["これは一文。", "次の文！"]),
-        ("...", []),
-        ("", []),
-        ("See e.g.\n\nthe next part.", ["See e.g.", "the next part."]),
-    ],
-)
-def test_sentences(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
-
-
-@given(st.text(alphabet='aB. !?\n。")', max_size=60))
-def test_sentences_stand_where_they_are_said_to(text: str) -> None:
-    found = [text[start:end] for start, end in spans(text)]
-    assert [" ".join(part.split()) for part in found] == sentences(text)
-    assert all(part == part.strip() for part in found)
-
-
-@given(st.text(alphabet='aB. !?\n。")', max_size=60))
-def test_sentences_lose_no_letter(text: str) -> None:
-    def letters(parts: Sequence[str]) -> str:
-        return "".join(char for part in parts for char in part if char.isalnum())
-
-    assert letters(sentences(text)) == letters([text])

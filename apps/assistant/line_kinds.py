@@ -1,0 +1,148 @@
+"""Kinds of lines: which ones are code, settings, headings, rows of a table, and which continue the one before."""
+
+from __future__ import annotations
+
+import re
+
+ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
+ITEM = re.compile(r"^\s*(?:[-*•–+]|\d{1,3}[.)]|\(\w\)|[A-Za-z][.)])\s+")
+FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})")
+RULE = re.compile(r"^\s*\|?\s*:?-{2,}[\s:|-]*$")
+"""What parts the head of a table from its rows, or one part of a text from the next."""
+
+DOCSTRING = re.compile(r"^\s*[rRuUbBfF]{0,2}(\"\"\"|\'\'\')")
+SECTION = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
+"""The head of a part of a configuration file: `[mail]` or `mail:`."""
+
+COMMENT = re.compile(r"^\s*(?:#(?!\s*#|include)\s?|//+\s?|--\s|;\s)")
+WORD = re.compile(r"[^\W_]+")
+INDENTED = re.compile(r"^(?: {4}|\t)")
+
+_KEYWORDS = (
+    "fn|let|def|class|import|from|use|pub|impl|return|const|var|public|static|if|for|while|elif|else|try|except|raise"
+    "|with|async|function|yield"
+)
+_CODE = re.compile("|".join((
+    r"^\s*[$%]\s",  # a command behind a prompt
+    r"^\s*>>>",
+    r"^\s*(?:#include|/\*|\*/|<\w+[^>]*>$|@\w[\w.]*(?:\(.*\))?$|[{}()\[\];,]+$)",
+    rf"^\s*(?:{_KEYWORDS})\b.*[{{;:(]$",
+    r"^\s*(?:import [\w.]+(?: as \w+)?|from [\w.]+ import .+|return\b.*[\w)\]}\"']|raise \w+\(.*)$",
+    r"^\s*(?:fi|done|esac|set -\w+)$",
+    r"^(?:\s*\S+){0,3}\s*[;{}]$",  # ends as statements and blocks do
+    r"^.*[=()\[\]].*[;{}]$",
+    r"^.*(?:\)\s*->.*|=>.*)$",
+    r"^\s*[\w.]+\(.*\)\s*$",  # a call
+    r"^.*\w\([^ )]*\)\s*$",
+    r"^\s*[\w.]+\(.*[(,]\s*$",
+    r"^\s+[\w.]+(?:, [\w.]+)* = .*",  # an assignment within a block
+    r"^\s*\w+ [-+*/|]= .*",
+    r"^\s*(?:self|this)[.]\w.*",
+)))  # fmt: skip
+_COMMAND = re.compile(r"^\s*[\w./-]+(?: \S+)* (?:--?\w[\w-]*|\"?\$\{?\w+|&&)(?: |=|/|:|\"|$)")
+"""A line of a shell script."""
+
+_SETTING = re.compile(
+    r"^\s*(?:export\s+|ENV\s+)?[\"']?[A-Za-z_][\w.-]*[\"']?(?:\s*:\s*[\w\[\], .|]+)?\s*(?:=|:(?=\s))\s*\S.*$"
+)
+_SETTING_CHARS = 120
+_SETTING_WORDS = 6
+_CALL = re.compile(r"[\w\])]\(.*\)?\s*$")
+_LABEL = re.compile(r"^[A-Z][\w'-]*(?: [\w'-]+){0,3}: ")
+_MENU = re.compile(r"\s+(?:[|·•›»/>]|[-–])\s+|\s*[|·•›»]\s*")
+_MENU_WORDS = 3
+_CELLS = re.compile(r"(?<!\\)\|")
+_LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)\s]*\)")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{2,3})(?=\S)(.+?)(?<=\S)\1(?![\w*])")
+_BARE_LINKS = re.compile(r"\s*(?:\[[^\]]+\]\s*){2,}")
+_ALPHABET = re.compile(r"\s*(?:\w\s+){6,}\w\s*")
+_VALUE = re.compile(r"\d|[@$€£%]")
+
+_WRAPPED = 60
+_CONTINUED = 25
+"""A line that does not end a sentence goes on in the next: if it is as long as wrapped lines are, or the next begins
+with a small letter and this one is not as short as a label."""
+
+_FULL = 0.85
+"""Of the longest line, that a wrapped line fills at least."""
+
+HEADING_WORDS = 10
+
+
+def continues(last: str, line: str, width: int = 0) -> bool:
+    """Whether a line continues the sentence of the one before.
+
+    Args:
+        width: of the longest line around: one that begins with a capital was wrapped only if its first word did not
+            fit above.
+    """
+    last = last.rstrip()
+    if not last or not line.strip() or ENDED.search(last) or ITEM.match(line) or _LABEL.match(line):
+        return False
+    if line.lstrip().startswith("|") or last.lstrip().startswith("|"):
+        return False
+    if line.lstrip()[:1].islower():
+        return len(last) >= _CONTINUED
+    return len(last) >= _WRAPPED and len(last) + 1 + len(line.split()[0]) > _FULL * width
+
+
+def is_code(line: str) -> bool:
+    """Whether a line looks like a statement of a program or of a shell script."""
+    return _CODE.match(line) is not None or _COMMAND.match(line) is not None
+
+
+def is_setting(line: str) -> bool:
+    """Whether a line gives a value to a name, as configuration files and constants do."""
+    if _SETTING.match(line) is None or ENDED.search(line.rstrip()) or len(line) > _SETTING_CHARS:
+        return False
+    if "=" in line.partition('"')[0]:
+        return not line[:1].isspace() and not _CALL.search(line) and not line.rstrip().endswith(("(", "[", "{", "\\"))
+    return re.match(r"^\s*[a-z_][\w.-]*:\s", line) is not None and len(line.split()) <= _SETTING_WORDS
+
+
+def is_heading(text: str) -> bool:
+    """Whether a part is as short as headings are, and neither ends like a sentence nor holds a value."""
+    words = len(WORD.findall(text))
+    return words < HEADING_WORDS and not ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
+
+
+def is_menu(line: str) -> bool:
+    """Whether a line holds nothing but links, or short names between bars, or the alphabet."""
+    if _LINK.search(line) and not WORD.search(_LINK.sub("", line)):
+        return True
+    bare = re.sub(r"\[([^\]]*)\](?!\()", r"\1 |", line) if _BARE_LINKS.fullmatch(line) else line
+    bare = re.sub(r"^\s*>\s+", "", plain(bare)).rpartition(":")[2]
+    parts = [part.strip() for part in _MENU.split(bare) if part.strip()]
+    names = all(len(part.split()) <= _MENU_WORDS + (len(parts) > 2) and not _VALUE.search(part) for part in parts)
+    between = len(parts) >= 2 and names and not ENDED.search(line.rstrip())
+    return between or _ALPHABET.fullmatch(line) is not None
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a table's row; one if it is none."""
+    line = line.strip()
+    if "|" not in line:
+        return [line]
+    return [plain(cell) for cell in _CELLS.split(line.strip("|") if line.startswith("|") else line)]
+
+
+def plain(text: str) -> str:
+    """Text on one line without the marks of links and emphasis."""
+    return " ".join(_EMPHASIS.sub(r"\2", _LINK.sub(r"\1", text)).split())
+
+
+def indent(line: str) -> int:
+    """Characters of white space that a line begins with."""
+    return len(line) - len(line.lstrip())
+
+
+def is_comment_above(line: str, below: str) -> bool:
+    """Whether `# words` is a comment of a configuration file or a script, and no heading: it ends like a sentence, or
+    what is right below it is a setting, code or more of it."""
+    if not line.lstrip().startswith("# "):
+        return False
+    if line.rstrip().endswith(".") or line.startswith((" ", "\t")):
+        return True
+    return bool(below.strip()) and (
+        is_setting(below) or is_code(below) or SECTION.match(below) is not None or below.startswith("# ")
+    )
