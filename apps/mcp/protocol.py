@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.mcp.answers import Tool, bounded
+from edge.apps.mcp.marking import marked
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError
 
@@ -30,7 +31,8 @@ def load_sdk() -> type[MCPServer[Any]]:
 
 def make_server(name: str, instructions: str, tools: Sequence[Tool], budget: MemoryBudget) -> MCPServer[Any]:
     """An MCP server with these functions as its tools; their names, type hints and docstrings are what clients see.
-    Errors of ours that they raise are told to the model, and their answers are bounded (`answers.bounded`).
+    Errors of ours that they raise are told to the model, their answers are bounded (`answers.bounded`), and what they
+    retrieved is marked as data (`marking.marked`).
 
     Raises:
         CapabilityError: as `load_sdk`.
@@ -39,5 +41,5 @@ def make_server(name: str, instructions: str, tools: Sequence[Tool], budget: Mem
     version = importlib.metadata.version("edge-rag")
     server = load_sdk()(name, version=version, instructions=instructions, log_level="WARNING")
     for tool in tools:
-        server.add_tool(bounded(tool, budget))
+        server.add_tool(marked(bounded(tool, budget), name))
     return server

@@ -19,6 +19,7 @@ from edge.apps.mcp.answers import ANSWER
 from edge.apps.mcp.envelope import Envelope, Id, parsed_nbytes
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
+from edge.control_characters import escaped
 from edge.errors import BudgetExceeded
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ _PIECE = 1 << 16
 _PER_MESSAGE = 256 << 10
 """Memory that a message takes besides its content: tasks, contexts, the objects of the protocol, a small answer."""
 
-_TOO_LARGE, _NO_MEMORY = -32600, -32000
-"""Codes of JSON-RPC: an invalid request, and a server's own error."""
+_TOO_LARGE, _NO_MEMORY, _NO_MESSAGE = -32600, -32000, -32700
+"""Codes of JSON-RPC: an invalid request, a server's own error, and what cannot be parsed."""
 
 _ANSWERED = re.compile(r'"id":("(?:[^"\\]|\\.)*"|-?\d+)')
 _HEAD = 300
@@ -167,8 +168,13 @@ class Messages:
                 line += piece
             if not piece or piece.endswith(b"\n"):
                 break
+        code = _TOO_LARGE if length > self._most else _NO_MEMORY
+        text = ""
+        if not reason:
+            text, reason = _message(line)
+            code = _NO_MESSAGE
         if reason:
-            await self._refuse(envelope.id, length, reason)
+            await self._refuse(envelope.id, code, f"the message of {format_size(length)} was not read: {reason}")
             return None
         if envelope.id is None or envelope.id in self._held:
             if self._notification is not None:
@@ -176,7 +182,7 @@ class Messages:
             self._notification = lease
         else:
             self._held[envelope.id] = [lease]
-        return line.decode("utf-8", "replace")
+        return text
 
     async def _piece(self) -> bytes:
         """The next bytes, up to the end of a line; empty at the end."""
@@ -200,13 +206,28 @@ class Messages:
             await self._changed.wait()
         return True
 
-    async def _refuse(self, identifier: Id, length: int, reason: str) -> None:
-        text = f"the message of {format_size(length)} was not read: {reason}"
+    async def _refuse(self, identifier: Id, code: int, text: str) -> None:
         if identifier is None:
-            print(f"edge: {text}", file=sys.stderr, flush=True)
+            print(f"edge: {escaped(text)}", file=sys.stderr, flush=True)
             return
-        error = {"code": _TOO_LARGE if length > self._most else _NO_MEMORY, "message": text}
+        error = {"code": code, "message": escaped(text)}
         await self._output.write(json.dumps({"jsonrpc": "2.0", "id": identifier, "error": error}) + "\n")
+
+
+def _message(line: bytearray) -> tuple[str, str]:
+    """A line as text, and why it is no message; the SDK would leave such a one without an answer."""
+    from mcp_types import jsonrpc_message_adapter
+
+    text = line.decode("utf-8", "replace")
+    if not text.strip():
+        return text, ""
+    try:
+        jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValueError as error:
+        details: list[Any] = getattr(error, "errors", list)()
+        what = details[0]["msg"] if details else type(error).__name__
+        return "", f"it is no message of the protocol ({what[:_HEAD]})"
+    return text, ""
 
 
 def _needed(length: int, envelope: Envelope) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from edge.apps.mcp.marking import NOTICE
 from edge.models.synth import synth
 
 LINUX = sys.platform == "linux"
@@ -48,6 +49,10 @@ def ask(home: Path, *arguments: str, talk: Callable[[Any], Awaitable[None]]) -> 
 async def call(client: Any, tool: str, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
+    (text,) = (part.text for part in result.content)
+    notice, begin, data, end = text.split("\n")
+    assert notice == result.structured_content["notice"] == NOTICE
+    assert (begin[1:], json.loads(data)) == (end[2:], result.structured_content)
     return result.structured_content
 
 

@@ -22,7 +22,10 @@ MB = 1 << 20
 
 
 def request(identifier: object, text: str = "", **more: object) -> bytes:
-    return json.dumps({"method": "m", "params": {"text": text, **more}, "id": identifier}).encode() + b"\n"
+    return (
+        json.dumps({"jsonrpc": "2.0", "method": "m", "params": {"text": text, **more}, "id": identifier}).encode()
+        + b"\n"
+    )
 
 
 class Client:
@@ -70,7 +73,10 @@ def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() -> Non
     async def talk() -> None:
         client = Client(40 * MB)
         client.send(
-            request(1), request("long", "x" * 3 * MB), b'{"method":"no id","t":"' + b"y" * 2 * MB + b'"}\n', request(3)
+            request(1),
+            request("long", "x" * 3 * MB),
+            b'{"jsonrpc":"2.0","method":"no id","t":"' + b"y" * 2 * MB + b'"}\n',
+            request(3),
         )
         assert identifier(await anext(client.messages)) == 1
         most = 0
@@ -128,7 +134,9 @@ def test_a_message_waits_until_those_before_it_are_answered() -> None:
 def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
     async def talk() -> None:
         client = Client(10 * MB)
-        client.send(*(request(number, "x" * 700_000) for number in range(5)), b'{"method": "notice"}\n')
+        client.send(
+            *(request(number, "x" * 700_000) for number in range(5)), b'{"jsonrpc": "2.0", "method": "notice"}\n'
+        )
         seen: list[object] = []
 
         async def answer() -> None:
