@@ -25,7 +25,7 @@ from edge.models.family import Family, part_rows
 from edge.models.manifest import DATA, TOKENIZER
 from edge.models.pack import pack_weights
 from edge.models.packed import PackedModel
-from edge.models.spec import HeadSpec, ModelSpec, Precision
+from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
 from edge.models.staging import Staging
 from edge.models.writer import Progress
 
@@ -149,6 +149,16 @@ class RandomWeights:
             # A decoder's residual stream adds up over its depth.
             return 0.0, fan_in / math.sqrt(2 * self._depth)
         return 0.0, 2 * fan_in if name.startswith("classifier") else fan_in
+
+
+def layer_spec(shape: str, precision: Precision = "int8") -> LayerSpec:
+    """One layer of a published shape.
+
+    Raises:
+        ModelError: there is no such shape.
+    """
+    chosen = _shape(shape)
+    return family_of(chosen.config).spec_from_config(chosen.config, chosen.head, precision).layer
 
 
 def synth(

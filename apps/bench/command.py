@@ -12,6 +12,7 @@ _BENCHES = {
     "floor": "edge.apps.bench.floor:floor",
     "index": "edge.apps.bench.index:index",
     "knowledge": "edge.apps.bench.knowledge:knowledge",
+    "layer-speed": "edge.apps.bench.layer_speed:layer_speed",
     "memory": "edge.apps.bench.memory:memory",
     "pipelining": "edge.apps.bench.pipelining:pipelining",
     "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",

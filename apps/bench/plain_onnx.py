@@ -7,6 +7,7 @@ scheduling only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from edge.errors import CapabilityError
 from edge.models.layout import EMBED, HEAD
 from edge.models.packed import PackedModel
-from edge.models.spec import ModelSpec
+from edge.models.spec import LayerSpec, ModelSpec
 from edge.models.tokenizer import PairTokenizer
 from edge.runtimes.heads import logits, sigmoid
 from edge.runtimes.onnx_library import load_onnxruntime
@@ -33,7 +34,6 @@ class PlainReranker:
         Raises:
             CapabilityError: the model is a decoder.
         """
-        onnxruntime = load_onnxruntime()
         with PackedModel.open(pack, "reranker") as model:
             self.spec: ModelSpec = model.spec
             if self.spec.layer.causal:
@@ -43,11 +43,8 @@ class PlainReranker:
             self._small = model.load(EMBED)
             self._positions = model.position_rows(min(512, self.spec.max_tokens))
             self._table = model.embedding_rows(np.arange(self.spec.vocab))
-            graph = _graph(model)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        self._session: Any = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+            layers = graph(self.spec.layer, (model.load(block) for block in model.layer_blocks))
+        self._session = session(layers, threads)
 
     def score(self, query: str, docs: list[str], max_tokens: int) -> list[float]:
         """Relevance probabilities of all documents, in their order."""
@@ -77,10 +74,19 @@ class PlainReranker:
         return normed
 
 
-def _graph(model: PackedModel) -> bytes:
+def session(serialized: bytes, threads: int) -> Any:
+    """A session of onnxruntime with its default options."""
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+
+
+def graph(spec: LayerSpec, layers: Iterable[dict[str, npt.NDArray[Any]]]) -> bytes:
+    """All layers of an encoder in one graph, their weights being constants."""
     from onnx import TensorProto, helper, numpy_helper
 
-    spec = model.spec.layer
     nodes: list[Any] = []
     constants: list[Any] = []
 
@@ -114,8 +120,8 @@ def _graph(model: PackedModel) -> bytes:
     width = spec.heads * spec.head_size
     constant("thirds", np.array([width] * 3, np.int64))
     x = "hidden"
-    for i, block in enumerate(model.layer_blocks):
-        weights, name = model.load(block), f"l{i}"
+    for i, weights in enumerate(layers):
+        name = f"l{i}"
         qkv = linear(x, name, weights, "qkv")
         parts = [f"{name}.{part}" for part in "qkv"]
         nodes.append(helper.make_node("Split", [qkv, "thirds"], parts, axis=-1))
@@ -131,9 +137,9 @@ def _graph(model: PackedModel) -> bytes:
         helper.make_tensor_value_info("lengths", TensorProto.INT32, ["batch"]),
     ]
     outputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["batch", "length", spec.hidden])]
-    graph = helper.make_graph(nodes, "encoder", inputs, outputs, constants)
+    made = helper.make_graph(nodes, "encoder", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    data: bytes = helper.make_model(made, opset_imports=opsets, ir_version=9).SerializeToString()
     return data
 
 

@@ -1,0 +1,61 @@
+"""`edge bench layer-speed`: what one token costs in one layer of an encoder, with this program's runtimes, a plain loop
+over onnxruntime, and transformers, on the same weights and tokens."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+import click
+
+from edge.apps.bench.process import measure, processor
+from edge.errors import EdgeError
+from edge.models.synth import SHAPES
+
+_WORKER = "edge.apps.bench.layer_speed_worker"
+_SYSTEMS = ("native", "onnx", "onnxruntime", "transformers")
+
+
+@click.command("layer-speed")
+@click.option("--shapes", default="ms-marco-minilm-l6,bge-reranker-v2-m3", show_default=True)
+@click.option("--systems", default=",".join(_SYSTEMS), show_default=True, help="The first that runs is the measure.")
+@click.option("--sequences", default=10, show_default=True)
+@click.option("--tokens", default=190, show_default=True, help="Of a sequence, on average; lengths differ by a third.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--rounds", default=15, show_default=True, help="Alternating repetitions (A B A B ...).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def layer_speed(
+    shapes: str, systems: str, sequences: int, tokens: int, threads: int, rounds: int, as_json: bool
+) -> None:
+    """Microseconds for a token in a layer, int8 (transformers: fp32), random weights."""
+    wanted, chosen = shapes.split(","), systems.split(",")
+    if unknown := {*wanted, *chosen} - {*SHAPES, *_SYSTEMS}:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: no shape, and not one of {', '.join(_SYSTEMS)}")
+    reports: dict[str, dict[str, Any]] = {}
+    for shape in wanted:
+        task = {
+            "name": shape, "shape": shape, "systems": chosen, "sequences": sequences, "tokens": tokens,
+            "threads": threads, "rounds": rounds, "watch": 1.0,
+        }  # fmt: skip
+        reports[shape] = measure(_WORKER, task, threads=threads)
+        if not reports[shape]["systems"]:
+            raise EdgeError(f"none of {', '.join(chosen)} runs {shape} here")
+    if as_json:
+        click.echo(json.dumps({"processor": processor(), "threads": threads, "rounds": rounds, "shapes": reports}))
+        return
+    click.echo(f"{processor()}, {threads} threads; medians of {rounds} alternating rounds, and the fastest")
+    for shape, report in reports.items():
+        click.echo(f"{shape}: {sequences} sequences, {report['tokens']} tokens; time a token and layer in microseconds")
+        click.echo(f"{'':14}{'median':>9}{'fastest':>9}{'CPU':>9}{'tokens/s':>11}{'speed':>8}{'differs by':>12}")
+        first = next(iter(report["systems"].values()))["seconds"]
+        for name, row in report["systems"].items():
+            micro = [1e6 * seconds / report["tokens"] for seconds in row["seconds"]]
+            ratio = statistics.median(a / b for a, b in zip(first, row["seconds"], strict=True))
+            click.echo(
+                f"{name:14}{statistics.median(micro):9.2f}{min(micro):9.2f}"
+                f"{1e6 * statistics.median(row['cpu']) / report['tokens']:9.2f}"
+                f"{1e6 / statistics.median(micro):11,.0f}{ratio:8.2f}{row['apart']:12.1e}"
+            )
+        for name, reason in report["left_out"].items():
+            click.echo(f"{name:14} left out: {reason}")
