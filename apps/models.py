@@ -12,6 +12,7 @@ import click
 from edge.apps.options import configure, engine_options
 from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
+from edge.input_file import read_input
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import KNOWN, installed, models_dir, resolve
@@ -197,7 +198,7 @@ def _examples(path: Path) -> list[Any]:
     from edge.runtimes.calibration import Example
 
     examples = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    for number, line in enumerate(read_input(path).splitlines(), 1):
         if not line.strip():
             continue
         try:

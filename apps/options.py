@@ -30,6 +30,8 @@ class OutputFile(click.Path):
             StorageError: its folder does not exist, or it cannot be written there.
         """
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.is_fifo():  # opening it would wait until somebody reads
+            raise StorageError(f"{path} cannot be written: it is a pipe and not a file")
         if not path.parent.is_dir():
             raise StorageError(f"{path} cannot be written: there is no folder {path.parent}")
         if not os.access(path if path.exists() else path.parent, os.W_OK):

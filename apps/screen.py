@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from edge.control_characters import STEERING
+from edge.control_characters import STEERING, escape
 
 _OWN = r"\x1b\[(?:[01]m|A|K)"
 """What this program and its progress bars themselves send: bold, plain, a line up, the rest of a line cleared."""
@@ -61,4 +61,4 @@ def screens() -> Iterator[None]:
 
 
 def _shown(found: re.Match[str]) -> str:
-    return found[1] or found[0].encode("unicode_escape").decode("ascii")
+    return found[1] or escape(found)

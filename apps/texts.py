@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ from typing import TextIO
 
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
+from edge.input_file import open_input
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -44,12 +46,11 @@ def read_documents(source: str, limit: int) -> list[Document]:
     """
     name = "stdin" if source == "-" else source
     try:
-        with open(
-            sys.stdin.fileno() if source == "-" else source,
-            encoding="utf-8",
-            errors="surrogateescape",  # so that the message can say which line is not UTF-8
-            closefd=source != "-",
-        ) as file:
+        with (
+            open(sys.stdin.fileno(), "rb", closefd=False) if source == "-" else open_input(source) as opened,
+            # With surrogates the message can say which line is not UTF-8.
+            io.TextIOWrapper(opened, encoding="utf-8", errors="surrogateescape") as file,
+        ):
             documents = _documents(file, name, limit)
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error

@@ -19,6 +19,7 @@ from typing import Any
 import platformdirs
 
 from edge.errors import ConfigError
+from edge.input_file import read_input
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -184,7 +185,7 @@ def parse_threshold(text: str | float) -> float | None:
 
 def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = tomllib.loads(read_input(path, pipes=False).decode())
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -21,15 +21,24 @@ STEERING = re.compile(
 _IN_A_LINE = re.compile(f"[\t\n]|{STEERING.pattern}")
 
 
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
 def harmless(text: str) -> str:
-    """Text of several lines with every steering character as an escape such as `\\u202e`; TAB and LF stay."""
-    return STEERING.sub(_escape, text)
+    """Text of several lines with every steering character as an escape such as `\\u202e`; TAB and LF stay.
+
+    The escapes are those of JSON, so that JSON stays JSON.
+    """
+    return STEERING.sub(escape, text)
 
 
 def escaped(text: str) -> str:
-    """Text as part of one line: every steering character, TAB and LF as escapes such as `\\n` and `\\x1b`."""
-    return _IN_A_LINE.sub(_escape, text)
+    """Text as part of one line: every steering character, TAB and LF as escapes such as `\\n` and `\\u001b`."""
+    return _IN_A_LINE.sub(escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def escape(found: re.Match[str]) -> str:
+    """The escape of a character that was found."""
+    char = found[0]
+    units = char.encode("utf-16-be", "surrogatepass")
+    return _SHORT.get(char) or "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

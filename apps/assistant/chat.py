@@ -16,7 +16,7 @@ from edge.apps.assistant.conversation import Conversation
 from edge.apps.assistant.options import assistant_options, interruptible, opened, shown, warned
 from edge.apps.assistant.presentation import cited, figures, reasons
 from edge.apps.assistant.stream import AnswerStream
-from edge.apps.options import engine_options
+from edge.apps.options import OutputFile, engine_options
 from edge.errors import EdgeError
 from edge.trace import Trace
 
@@ -31,7 +31,7 @@ _HELP = """/sources  the passages of the last answer
 @engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, a line each.")
 @click.option("--stats", is_flag=True, help="Print figures after each answer, to stderr.")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a Perfetto trace here.")
+@click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here.")
 def chat(as_json: bool, stats: bool, trace: Path | None, **chosen: Any) -> None:
     """Talk about the indexed documents: a question per line; /help lists commands. Ctrl-C ends an answer, Ctrl-D or
     /quit the conversation."""

@@ -13,7 +13,7 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.moments import written
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.store import default_path, holds_memory
-from edge.apps.options import Command, configure, engine_options
+from edge.apps.options import Command, OutputFile, configure, engine_options
 from edge.apps.progress import ProgressBar
 from edge.apps.troubles import tell
 from edge.errors import InputError
@@ -291,7 +291,7 @@ def history(memory_id: str, as_json: bool, **options: Any) -> int:
 
 
 @memory.command()
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("target", type=OutputFile())
 @_everyone
 @_scope_options
 def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:

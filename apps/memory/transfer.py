@@ -19,6 +19,7 @@ from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.turns import Vectors, in_context
 from edge.errors import InputError, StorageError
+from edge.input_file import open_input
 
 _TOGETHER = 256
 """Lines embedded and stored in one transaction."""
@@ -75,7 +76,7 @@ def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -
     count = 0
     waiting: list[_Line] = []
     try:
-        with open(source, "rb") as file:
+        with open_input(source) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     try:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from edge.errors import ModelError
+from edge.input_file import open_input
 
 MAGIC = b"GGUF"
 
@@ -87,7 +88,7 @@ class GGUFFile:
         """
         path = Path(path)
         try:
-            with path.open("rb") as file:
+            with open_input(path, pipes=False) as file:
                 header = _Reader(file, path).read()
         except FileNotFoundError:
             raise ModelError(f"there is no file {path}; give the path of a GGUF model") from None

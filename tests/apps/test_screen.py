@@ -23,8 +23,8 @@ def test_what_steers_is_written_as_an_escape(returns: bool) -> None:
     screen = Screen(stream, returns=returns)
     assert screen.write(HOSTILE) == len(HOSTILE)
     screen.writelines(["\x1b[1mbold\x1b[0m\tand\n", "plain é 日本\n"])
-    begin = "a\\x1b]0;t\\x07b\\x9bc\\u202edlrow\\u2066e\\u200ff\\u061cg\\udcffh" + ("\r" if returns else "\\r")
-    assert stream.getvalue() == f"{begin}j\\U000e0041\x1b[1mbold\x1b[0m\tand\nplain é 日本\n"
+    begin = "a\\u001b]0;t\\u0007b\\u009bc\\u202edlrow\\u2066e\\u200ff\\u061cg\\udcffh" + ("\r" if returns else "\\r")
+    assert stream.getvalue() == f"{begin}j\\udb40\\udc41\x1b[1mbold\x1b[0m\tand\nplain é 日本\n"
 
 
 @given(st.text(st.characters() | st.sampled_from(HOSTILE)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,3 +113,14 @@ def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> No
     path.write_bytes(b"x" * 1_100_000)
     with pytest.raises(BudgetExceeded, match="line 1 "):
         read_documents(str(path), 1_000_000)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_a_pipe_is_read_and_a_device_is_not(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("one\ntwo\n",))
+    writer.start()
+    assert [each.text for each in read_documents(str(tmp_path / "pipe"), 10**9)] == ["one", "two"]
+    writer.join()
+    with pytest.raises(InputError, match=r"/dev/zero cannot be read: it is a pipe, a device"):
+        read_documents("/dev/zero", 10**9)

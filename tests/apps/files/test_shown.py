@@ -12,9 +12,9 @@ from edge.apps.files.shown import shown
     ("name", "on_the_terminal"),
     [
         ("/a/plain é 日本.txt", "/a/plain é 日本.txt"),
-        ("\x1b]0;title\x07red\x1b[31m", "\\x1b]0;title\\x07red\\x1b[31m"),
+        ("\x1b]0;title\x07red\x1b[31m", "\\u001b]0;title\\u0007red\\u001b[31m"),
         ("two\nlines\tand\rmore", "two\\nlines\\tand\\rmore"),
-        ("\x9b31m\x7f\x00", "\\x9b31m\\x7f\\x00"),
+        ("\x9b31m\x7f\x00", "\\u009b31m\\u007f\\u0000"),
         ("half \udcff", "half \\udcff"),
         ("back\\slash", "back\\slash"),
     ],

@@ -38,7 +38,7 @@ def test_retrieved_text_stands_between_lines_that_it_cannot_forge() -> None:
         assert len(lines) == 4
         assert lines[1].removeprefix("<") == lines[3].removeprefix("</")
         assert json.loads(lines[2]) == answer.structured_content
-        assert "\\u202eyour\\x1b[2J" in answer.structured_content["results"][0]["text"]
+        assert "\\u202eyour\\u001b[2J" in answer.structured_content["results"][0]["text"]
         for part in (text, answer.structured_content["results"][0]["text"]):
             assert not STEERING.search(part)
     assert answers[0].content[0].text.split("\n")[1] != answers[1].content[0].text.split("\n")[1]
