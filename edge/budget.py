@@ -16,7 +16,8 @@ from types import TracebackType
 
 from edge.config import format_size
 from edge.errors import BudgetExceeded
-from edge.resident import anonymous_resident, measured_growth, trim_heap
+from edge.libraries import import_nbytes
+from edge.resident import Growth, anonymous_resident, measured_growth, trim_heap
 
 Shrinker = Callable[[int], object]
 """Asked to give back at least so many bytes, if it can, by resizing its own lease."""
@@ -24,6 +25,10 @@ Shrinker = Callable[[int], object]
 
 _CUSHION = 1 << 20
 """Held beyond what is missing, or every search that fills a cache up would find the limit passed again."""
+
+_LOADING = threading.RLock()
+"""Held while the growth of the process is measured: two threads that load at once would each be charged with both. It
+is taken before any ledger's lock, never inside it."""
 
 
 class Lease:
@@ -84,8 +89,9 @@ class MemoryBudget:
         self._leases: dict[int, Lease] = {}
         self._caches: list[_Cache] = []
         self._used = 0
-        self._importing = threading.Lock()
         self._libraries: dict[str, int] = {}
+        self._moves = 0  # changes of leases by threads that are not loading
+        self._loader: int | None = None
         self._library_lease = Lease(self, "libraries", 0)
         self._unleased = Lease(self, "unleased", 0)
         if not part:
@@ -139,18 +145,22 @@ class MemoryBudget:
 
     def hold_libraries(self, names: Sequence[str]) -> None:
         """Imports modules, and holds for good what the process grew by: those who use them come and go, the modules
-        stay. One that is missing is its user's business to report.
+        stay. What they may take is reserved first. A missing module is its user's business to report.
 
         Raises:
-            BudgetExceeded: they do not fit. They are imported nevertheless, and charged when somebody asks again.
+            BudgetExceeded: what they may take does not fit, and they are not imported; or they took more, which is
+                charged when somebody asks again.
         """
-        with self._importing:
+        with _LOADING:
+            held = self._library_lease
             for name in names:
                 if name not in self._libraries:
-                    with measured_growth() as growth, suppress(ImportError):
+                    most = import_nbytes([name])
+                    held.resize(max(held.nbytes, sum(self._libraries.values()) + most))
+                    with self._measured(most) as growth, suppress(ImportError):
                         importlib.import_module(name)
                     self._libraries[name] = growth.nbytes
-            self._library_lease.resize(sum(self._libraries.values()))
+            held.resize(sum(self._libraries.values()))
 
     def add_shrinker(self, name: str, shrink: Shrinker, *, loss: float) -> Callable[[], None]:
         """Registers a cache that can give way.
@@ -176,17 +186,42 @@ class MemoryBudget:
         return remove
 
     @contextmanager
-    def charge(self, owner: str) -> Iterator[Lease]:
-        """Measures how much the process grows inside, and holds that as a lease: for what libraries allocate on their
-        own (an imported module, a tokenizer's tables). The lease is valid after the block.
+    def charge(self, owner: str, most: int = 0) -> Iterator[Lease]:
+        """Holds what is loaded inside, whose size nobody can compute (a module, a tokenizer's tables): `most` bytes
+        while it is loaded, afterwards what the process grew by. The lease is valid after the block.
+
+        One thread of the process loads at a time. Where others have changed the ledger meanwhile, what they took or
+        gave back is part of the growth, and `most` stays the better number.
+
+        Args:
+            most: bytes that it takes at most, while it is loaded and afterwards; 0 where nobody knows.
 
         Raises:
-            BudgetExceeded: what was loaded does not fit; unloading it is the caller's business.
+            BudgetExceeded: `most` is not free, and nothing was loaded; or what was loaded does not fit, and unloading
+                it is the caller's business.
         """
-        lease = Lease(self, owner, 0)
-        with measured_growth() as growth:
-            yield lease
-        lease.resize(growth.nbytes)
+        with _LOADING:
+            lease = self.reserve(owner, most)
+            try:
+                with self._measured(most) as growth:
+                    yield lease
+                lease.resize(growth.nbytes)
+            except BaseException:
+                lease.release()
+                raise
+
+    @contextmanager
+    def _measured(self, most: int) -> Iterator[Growth]:
+        """How much the process grows inside; `most`, if that is known, where other threads changed the ledger."""
+        outer, self._loader = self._loader, threading.get_ident()
+        moves = self._moves
+        try:
+            with measured_growth() as growth:
+                yield growth
+        finally:
+            self._loader = outer
+        if most and self._moves != moves:
+            growth.nbytes = most
 
     def relieve(self) -> int:
         """Compares the ledger with reality. If the process holds more than the limit, what nobody has a lease for is
@@ -226,6 +261,7 @@ class MemoryBudget:
                 self._refuse(lease.owner, growth)
             self._used += growth
             lease.nbytes = nbytes
+            self._moves += self._loader != threading.get_ident()
             if nbytes:
                 self._leases[id(lease)] = lease
             else:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 260, "xlm-roberta": 900, "qwen3": 330}
 """Memory of a loaded tokenizer by token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
 byte-level BPE)."""
+_LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 300, "xlm-roberta": 940, "qwen3": 720}
+"""Memory while a tokenizer is loaded, where the text of its file and what is made of it are there at once."""
 _PARTIAL_NBYTES = 16 << 20
 """Memory of a partial tokenizer: what it holds after a few requests, and the tables it reads to find new pieces."""
 
@@ -60,6 +62,13 @@ class Tables:
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
         return self._measured or self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture]
+
+    @property
+    def loading_nbytes(self) -> int:
+        """Bytes of memory that loading them takes, at most."""
+        if self._pieces.is_file():
+            return _PARTIAL_NBYTES
+        return max(self._measured, self._spec.vocab * _LOADING_BYTES_PER_TOKEN[self._spec.architecture])
 
     @property
     def inseparable(self) -> list[str] | None:

@@ -90,6 +90,11 @@ class PairTokenizer:
         """Bytes of memory the tables take, see `Tables.nbytes`."""
         return self._tables.nbytes
 
+    @property
+    def loading_nbytes(self) -> int:
+        """Bytes of memory that loading the tables takes, at most."""
+        return self._tables.loading_nbytes
+
     def load(self) -> None:
         """Loads the tables, if they are not loaded.
 

@@ -73,10 +73,20 @@ class Runtime(ABC):
 
     Attributes:
         libraries: modules that it imports, and that stay when its kernels are gone.
+        compiled_nbytes: what a compiled layer takes at most, besides its weights and its workspace.
     """
 
     name: str
     libraries: tuple[str, ...] = ()
+    compiled_nbytes: int = 8 << 20
+
+    def workspace(
+        self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype, tokens: int, longest: int, prefix: int = 0
+    ) -> int:
+        """Upper bound on `LayerKernel.workspace` of the kernel of such layers, for plans made before any is compiled.
+        A runtime that compiles at a cost overrides this."""
+        kernel = self.layer_kernel(spec, threads=threads, hidden_dtype=hidden_dtype)
+        return kernel.workspace(tokens, longest, prefix)
 
     def refusal(self, spec: LayerSpec) -> str | None:
         """Why this runtime cannot run such layers on this machine, or None where it can or where only

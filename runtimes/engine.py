@@ -26,25 +26,22 @@ from edge.forwarding import Observer, forward
 from edge.lanes import Lane
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
-from edge.models.spec import ModelSpec
 from edge.models.tokens import TokenBatch
-from edge.resident import ResidentWatch, measured_growth, trim_heap
+from edge.resident import ResidentWatch, trim_heap
 from edge.runtimes.base import HiddenDtype, runtime_for
 from edge.runtimes.input import Feed, InputEmbedding
+from edge.runtimes.needs import HEADROOM, LEAST_ROWS, engine_needs, hidden_dtype, longest_prefix
 from edge.runtimes.saturation import saturating_tokens
 from edge.runtimes.stats import RunStats
 from edge.runtimes.vocabulary import Vocabulary
 from edge.trace import Trace
 from edge.window import SLIDING, SlidingWindow
 
-HEADROOM = 16 << 20
-"""Bytes kept for Python's own objects, the heap's fragmentation, and what a tokenizer grows by while it is used."""
+MOST_TOKENS = 512
+"""Tokens of the longest sequence, where the caller does not say."""
 
 _PER_TOKEN = 20
 """Bytes per token that looking up a request's rows takes for a moment: 64-bit ids, sorted."""
-
-LEAST_ROWS = 512
-"""The smallest row cache; a request with more different tokens still works, reading past the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class Engine:
     """Forwards token sequences through a packed model within a budget. Thread-safe: one pass at a time.
 
     Attributes:
-        needed: the smallest limit that would have done when it was opened.
+        needs: what it needs at most, known before anything was loaded.
         working: bytes that must be free, or held by what gives way, for a pass over one longest sequence.
     """
 
@@ -102,34 +99,35 @@ class Engine:
         self.budget = budget
         self.trace = trace or Trace()
         self.tuning = tuning or Tuning()
-        self.max_tokens = min(max_tokens or 512, model.spec.max_tokens)
+        self.max_tokens = min(max_tokens or MOST_TOKENS, model.spec.max_tokens)
         self.stats: RunStats | None = None
         self._scratch = scratch
         self._lock = threading.RLock()
         self._closed = False
         self._dtype: HiddenDtype = hidden_dtype(model.spec)
+        self._saturating = self.max_tokens
 
         chosen = runtime_for(runtime, model.spec.layer)
-        libraries = 0
-        try:
-            budget.hold_libraries(("tokenizers", *chosen.libraries))
-        except BudgetExceeded as error:
-            libraries = error.asked  # refused below, with all else that is needed
-        with measured_growth() as compiled:
-            self.kernel = chosen.layer_kernel(model.spec.layer, threads=threads, hidden_dtype=self._dtype)
-        self.vocabulary = Vocabulary(model, budget, max_tokens=self.max_tokens)
-        room = budget.free - compiled.nbytes - self.vocabulary.nbytes
-        self._saturating = self.tuning.chunk_tokens or saturating_tokens(self.kernel, chosen.name, threads, room)
-        capacity = self._row_capacity(libraries + compiled.nbytes)
+        self.needs = engine_needs(model, chosen, threads=threads, max_tokens=self.max_tokens)
+        self._check_fits()
         with ExitStack() as held:
-            held.enter_context(budget.reserve(f"{chosen.name} runtime", compiled.nbytes))
+            budget.hold_libraries(self.needs.libraries)
+            with budget.charge(f"{chosen.name} runtime", chosen.compiled_nbytes) as compiled:
+                self.kernel = chosen.layer_kernel(model.spec.layer, threads=threads, hidden_dtype=self._dtype)
+            held.enter_context(compiled)
             held.enter_context(budget.reserve("headroom", HEADROOM))
             held.enter_context(budget.reserve("head", model.file.nbytes(HEAD)))
+            self.vocabulary = Vocabulary(model, budget, max_tokens=self.max_tokens)
             held.callback(self.vocabulary.close)
-            self.vocabulary.hold()
-            self.head = model.load(HEAD)
-            self.embedding = InputEmbedding(model, capacity, budget, self.trace)
+            self.vocabulary.give_way()
+            self.working = max(self.vocabulary.nbytes, least(self._sizes_of_one()))
+            self.embedding = InputEmbedding(model, self._row_capacity(), budget, self.trace)
             held.callback(self.embedding.close)
+            spared = self.working - self.vocabulary.nbytes
+            self._saturating = self.tuning.chunk_tokens or saturating_tokens(
+                self.kernel, chosen.name, threads, budget, spared
+            )
+            self.head = model.load(HEAD)
             self.lane = held.enter_context(Lane("disk", trace=self.trace))
             self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
             held.callback(self.window.close)
@@ -252,31 +250,30 @@ class Engine:
         missing = len(self.window.order) - self.window.buffers
         return missing * self.window.block_nbytes <= self.budget.free
 
-    def _row_capacity(self, runtime: int) -> int:
-        """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least.
-
-        Args:
-            runtime: bytes that the runtime holds and nobody has charged yet.
+    def _check_fits(self) -> None:
+        """Asks others to give way before anything is loaded.
 
         Raises:
             BudgetExceeded: not even the least fits.
         """
-        model, budget = self.model, self.budget
-        one = self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=self._longest_prefix())
-        fixed = runtime + HEADROOM + model.file.nbytes(HEAD) + SLACK
-        floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
-        self.working = max(self.vocabulary.nbytes, least(one))
-        own = fixed + floor + self.working
-        budget.make_room(own)
-        self.needed = needed = budget.used + own
-        if needed > budget.limit:
-            raise too_small(model, budget.limit, needed)
-        wanted = max(LEAST_ROWS, int(model.embedding.rows * self.tuning.row_share))
-        spare = budget.limit - needed
-        return min(wanted, LEAST_ROWS + spare // (model.embedding.row_nbytes + 16))
+        budget, needs = self.budget, self.needs
+        budget.make_room(needs.nbytes)
+        if needs.nbytes > budget.free:
+            raise too_small(self.model, budget.limit, budget.used + needs.nbytes)
 
-    def _longest_prefix(self) -> int:
-        return self.max_tokens if self.model.spec.layer.causal and self.model.spec.head.scores else 0
+    def _row_capacity(self) -> int:
+        """Rows to cache: the wanted share of the vocabulary, or what is left when everything else has its least."""
+        model = self.model
+        floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
+        wanted = max(LEAST_ROWS, int(model.embedding.rows * self.tuning.row_share))
+        # The tokenizer is there already, and gives way to the pass.
+        spare = self.budget.free - floor - SLACK - (self.working - self.vocabulary.nbytes)
+        return min(wanted, LEAST_ROWS + max(0, spare) // (model.embedding.row_nbytes + 16))
+
+    def _sizes_of_one(self) -> Request:
+        """The request of one longest sequence."""
+        prefix = longest_prefix(self.model.spec, self.max_tokens)
+        return self._sizes(tokens=self.max_tokens, longest=self.max_tokens, prefix=prefix)
 
     def _request(self, batch: TokenBatch) -> Request:
         return self._sizes(tokens=int(batch.lengths.sum()), longest=int(batch.lengths.max()), prefix=len(batch.prefix))
@@ -334,10 +331,13 @@ class Engine:
         self.trace.level("memory", resident=self.budget.relieve(), leased=self.budget.used)
 
 
+SPREAD = 1 << 20
+"""Added to every limit that a refusal names: a process never starts with exactly the same bytes twice."""
+
+
 def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
     """The refusal of a limit that no arrangement fits; names the smallest that works."""
-    # A process never starts with exactly the same bytes twice.
-    needed += SLACK
+    needed += SPREAD
     layers = format_size(min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0]))
     return BudgetExceeded(
         f"{model.name} cannot work within {format_size(limit)}: with two of its layers ({layers}), one text and what "
@@ -347,9 +347,3 @@ def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
         free=limit,
         needed=needed,
     )
-
-
-def hidden_dtype(spec: ModelSpec) -> HiddenDtype:
-    """How hidden states are held between layers. Behind a layer norm they are bounded, and half precision costs less
-    than int8 weights do; the residual stream of a pre-norm decoder outgrows its range."""
-    return "float16" if spec.layer.precision != "fp32" and not spec.layer.norm_first else "float32"

@@ -20,7 +20,7 @@ from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
 from edge.runtimes.cores import physical_cores
-from edge.runtimes.onnx_graph import LayerGraphs
+from edge.runtimes.onnx_graph import LayerGraphs, fuses_attention
 from edge.runtimes.onnx_library import load_onnxruntime
 from edge.runtimes.onnx_stage import NOTHING, Stage, has_flash_attention, product_saturates
 from edge.runtimes.reference import rotation
@@ -50,6 +50,17 @@ class OnnxRuntime(Runtime):
 
     name = "onnx"
     libraries = ("onnx", "onnxruntime")
+    compiled_nbytes = 4 << 20  # three sessions with two threads took 2.2 to 3.3 MB
+
+    def workspace(
+        self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype, tokens: int, longest: int, prefix: int = 0
+    ) -> int:
+        per_token, fixed = scratch_bound(spec)
+        fused = fuses_attention(spec, has_flash_attention())
+        return workspace(
+            spec, hidden_dtype, threads or physical_cores(), tokens, longest, prefix,
+            token_bytes=per_token, fixed_bytes=fixed, fused=fused,
+        )  # fmt: skip
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> OnnxLayerKernel:
         try:
@@ -148,26 +159,14 @@ class OnnxLayerKernel(LayerKernel):
         return result, Prefix(memory.k.copy(), memory.v.copy())
 
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
-        spec = self.spec
-        queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
-        row = spec.hidden * np.dtype(self.hidden_dtype).itemsize
-        group = min(tokens, max(longest, self._tokens))
-        total = prefix + longest
-        held = tokens * row + 4 * group * 2 * (queries + keys) + self._scratch_bytes(group, total)
-        if self._fused_attention:
-            attend = 4 * group * 3 * queries
-        else:
-            rows = min(longest, query_tokens(spec, total))
-            attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
-        if spec.rope_theta is not None:
-            held += 16 * total * spec.head_size
-        return (held + attend + self._threads * THREAD_SCRATCH) * MARGIN[0] // MARGIN[1]
+        return workspace(
+            self.spec, self.hidden_dtype, self._threads, tokens, longest, prefix,
+            token_bytes=self._token_bytes, fixed_bytes=self._fixed_bytes, fused=self._fused_attention,
+        )  # fmt: skip
 
     def _scratch_bytes(self, tokens: int, keys: int) -> int:
         """Bytes of scratch memory for a group of so many tokens, of sequences with at most so many keys."""
-        heads = self.spec.heads
-        scores = 0 if self._fused_attention else min(QUERIES * heads * keys, max(SCORES, 16 * heads * keys))
-        return max(min(tokens, self._tokens) * self._token_bytes + self._fixed_bytes, 4 * scores)
+        return scratch_bytes(self.spec, tokens, keys, self._token_bytes, self._fixed_bytes, self._fused_attention)
 
     def _memory(self, tokens: int, keys: int) -> Memory:
         spec = self.spec
@@ -255,6 +254,55 @@ class OnnxLayerKernel(LayerKernel):
                 inputs["mask"][:, end - rows :] = self._triangle[:rows, :rows]
                 outputs["masked"] = scores.reshape(self.spec.kv_heads, -1, rows, end)
             self._attend.run({}, NOTHING, outputs, **inputs)
+
+
+def workspace(
+    spec: LayerSpec,
+    hidden_dtype: HiddenDtype,
+    threads: int,
+    tokens: int,
+    longest: int,
+    prefix: int,
+    *,
+    token_bytes: int,
+    fixed_bytes: int,
+    fused: bool,
+) -> int:
+    """See `LayerKernel.workspace`; `token_bytes` and `fixed_bytes` as a `Stage` has them."""
+    queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+    row = spec.hidden * np.dtype(hidden_dtype).itemsize
+    group = min(tokens, max(longest, block_tokens(spec)))
+    total = prefix + longest
+    held = tokens * row + 4 * group * 2 * (queries + keys)
+    held += scratch_bytes(spec, group, total, token_bytes, fixed_bytes, fused)
+    if fused:
+        attend = 4 * group * 3 * queries
+    else:
+        rows = min(longest, query_tokens(spec, total))
+        attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
+    if spec.rope_theta is not None:
+        held += 16 * total * spec.head_size
+    return (held + attend + threads * THREAD_SCRATCH) * MARGIN[0] // MARGIN[1]
+
+
+def scratch_bytes(spec: LayerSpec, tokens: int, keys: int, token_bytes: int, fixed_bytes: int, fused: bool) -> int:
+    """Bytes of the scratch memory of a run, see `OnnxLayerKernel`."""
+    scores = 0 if fused else min(QUERIES * spec.heads * keys, max(SCORES, 16 * spec.heads * keys))
+    return max(min(tokens, block_tokens(spec)) * token_bytes + fixed_bytes, 4 * scores)
+
+
+def scratch_bound(spec: LayerSpec) -> tuple[int, int]:
+    """Upper bounds on `token_bytes` and `fixed_bytes` of the layer's stages, without building their graphs.
+
+    `finish` holds the feed-forward part's values twice, three rows of the hidden width, and one more or the quantized
+    values; `project` the three projections three times where they are normed and rotated. fp16 weights are widened one
+    at a time.
+    """
+    matrices = spec.matrices()
+    (_, qkv), (_, up) = matrices["qkv"], matrices["up"]
+    rows = 3 * 4 * spec.hidden + max(4 * spec.hidden, up)
+    widened = max(rows * columns for rows, columns in matrices.values()) if spec.precision == "fp16" else 0
+    return max(2 * 4 * up, 3 * 4 * qkv) + rows + 256, 4 * widened
 
 
 def block_tokens(spec: LayerSpec) -> int:

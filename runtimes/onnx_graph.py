@@ -109,6 +109,11 @@ class Graph:
         return data
 
 
+def fuses_attention(spec: LayerSpec, flash: bool) -> bool:
+    """Whether a layer's attention is one operator (`LayerGraphs.fused_attention`)."""
+    return flash and not spec.causal and spec.heads == spec.kv_heads
+
+
 class LayerGraphs:
     """Builds the stages of one layer.
 
@@ -124,7 +129,7 @@ class LayerGraphs:
         self.spec = spec
         self.hidden_dtype = hidden_dtype
         self.levels = 2 ** (activation_bits - 1) - 1
-        self.fused_attention = flash and not spec.causal and spec.heads == spec.kv_heads
+        self.fused_attention = fuses_attention(spec, flash)
         self._tensors = {tensor.name: tensor for tensor in spec.tensors()}
 
     def project(self) -> Graph:

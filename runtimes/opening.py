@@ -14,10 +14,10 @@ from edge.errors import InputError
 from edge.models.packed import Kind, PackedModel
 from edge.models.registry import resolve
 from edge.resident import anonymous_resident
-from edge.runtimes.engine import Engine, Tuning, too_small
+from edge.runtimes.base import runtime_for
+from edge.runtimes.engine import MOST_TOKENS, Engine, Tuning, too_small
+from edge.runtimes.needs import engine_needs
 from edge.trace import Trace
-
-_WIDE = 1 << 40
 
 
 @contextmanager
@@ -58,12 +58,17 @@ def open_engine(
     """
     if max_tokens is not None and (not isinstance(max_tokens, int | np.integer) or max_tokens < 1):
         raise InputError(f"the longest sequence is a whole number of at least 1 token, not {max_tokens!r}")
-    limit = config.memory if memory is None else parse_size(memory)
-    # A process that holds more than the limit already has no ledger to open; what it would need shows in a wide one.
-    ledger = budget or MemoryBudget(max(limit, _WIDE) if limit < anonymous_resident() else limit)
-    engine = Engine(
+    if budget is None:
+        limit = config.memory if memory is None else parse_size(memory)
+        tokens = min(max_tokens or MOST_TOKENS, model.spec.max_tokens)
+        needs = engine_needs(model, runtime_for(config.runtime, model.spec.layer), threads=config.threads, max_tokens=tokens)
+        held = anonymous_resident()
+        if held + needs.nbytes > limit:
+            raise too_small(model, limit, held + needs.nbytes)
+        budget = MemoryBudget(limit)
+    return Engine(
         model,
-        ledger,
+        budget,
         runtime=config.runtime,
         threads=config.threads,
         max_tokens=max_tokens,
@@ -71,7 +76,3 @@ def open_engine(
         trace=trace,
         tuning=tuning,
     )
-    if budget is None and ledger.limit != limit:
-        engine.close()
-        raise too_small(model, limit, engine.needed)
-    return engine

@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
+from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded
+from edge.resident import trim_heap
 from edge.runtimes.base import LayerKernel
 
 _SIZES = (128, 256, 512, 1024, 2048)
@@ -30,14 +33,18 @@ _STEADY = 1.25
 serves this process only, and the next one measures again."""
 
 
-def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, available: int) -> int:
+def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
     """The smallest chunk size, in tokens, with 97 % of the best throughput of this kernel on this device.
 
     Args:
-        available: bytes the measurement may take; larger chunks than fit are not tried, and then not chosen.
+        budget: holds what the measurement takes; larger chunks than fit are not tried, and then not chosen. Where not
+            even the smallest fits, that one is chosen without a measurement.
+        spared: bytes of what is free that the measurement does not use.
     """
-    room = available - 2 * kernel.spec.nbytes
-    sizes = [size for size in _SIZES if kernel.workspace(size, _SEQUENCE) <= room] or [_SIZES[0]]
+    room = budget.free - spared
+    sizes = [size for size in _SIZES if _nbytes(kernel, size) <= room]
+    if not sizes:
+        return _SIZES[0]
     subject = (runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
     key = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
     path = Path(platformdirs.user_cache_dir("edge-rag", appauthor=False)) / "saturation.json"
@@ -47,7 +54,13 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, available
             return int(known[key])
     except (OSError, ValueError, AttributeError):
         known = {}
-    chosen, spread = choose(_measure(kernel, sizes))
+    try:
+        with budget.reserve("measurement", _nbytes(kernel, sizes[-1])):
+            seconds = _measure(kernel, sizes)
+            trim_heap()
+    except BudgetExceeded:  # another thread has taken what was free
+        return _SIZES[0]
+    chosen, spread = choose(seconds)
     if spread > _STEADY:
         return chosen
     known[key] = chosen
@@ -73,6 +86,12 @@ def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
     best = max(rates.values())
     size = min(size for size, rate in rates.items() if rate >= _ENOUGH * best)
     return size, max(seconds[size]) / min(seconds[size])
+
+
+def _nbytes(kernel: LayerKernel, tokens: int) -> int:
+    """What the measurement of a size takes: states, a layer's random weights and what they are made from."""
+    states = tokens * kernel.spec.hidden * (4 + np.dtype(kernel.hidden_dtype).itemsize)
+    return kernel.workspace(tokens, _SEQUENCE) + states + 3 * kernel.spec.nbytes
 
 
 def _measure(kernel: LayerKernel, sizes: list[int]) -> dict[int, list[float]]:

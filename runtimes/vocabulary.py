@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from edge.budget import Lease, MemoryBudget
+from edge.budget import MemoryBudget
 from edge.models.packed import PackedModel
 from edge.models.tokenizer import PairTokenizer
 from edge.models.tokens import TokenBatch
-from edge.resident import measured_growth
 
 _LOSS = 10.0
 """What a byte given back costs (see `MemoryBudget.add_shrinker`): it is asked last, for every text needs it."""
@@ -24,31 +23,32 @@ class Vocabulary:
     """
 
     def __init__(self, model: PackedModel, budget: MemoryBudget, *, max_tokens: int) -> None:
-        """Loads the tokenizer, to learn its size; `hold` charges it.
+        """Loads the tokenizer. Its memory is the budget's to ask back from the call of `give_way` on.
 
         Args:
             max_tokens: longest sequence; texts are cut to it.
+
+        Raises:
+            BudgetExceeded: it does not fit.
         """
         self._budget = budget
         self._max_tokens = max_tokens
         self._lock = threading.RLock()
         self._busy = False
-        self._lease: Lease | None = None
-        with measured_growth() as loaded:
-            self._tokenizer = PairTokenizer(
-                model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256, budget=budget
-            )
+        self._forget: Callable[[], None] = _nothing
+        self._tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256, budget=budget)
+        with budget.charge("tokenizer", self._tokenizer.loading_nbytes) as self._lease:
             self._tokenizer.load()
         # A vocabulary of which only the needed pieces are loaded grows with the first texts.
-        self.nbytes = max(loaded.nbytes, self._tokenizer.nbytes)
+        self.nbytes = max(self._lease.nbytes, self._tokenizer.nbytes)
+        try:
+            self._lease.resize(self.nbytes)
+        except BaseException:
+            self.close()
+            raise
 
-    def hold(self) -> None:
-        """Charges its memory to the budget, which may ask for it back from now on.
-
-        Raises:
-            BudgetExceeded: it does not fit.
-        """
-        self._lease = self._budget.reserve("tokenizer", self.nbytes)
+    def give_way(self) -> None:
+        """Lets the budget ask for its memory from now on, whenever no thread uses it."""
         self._forget = self._budget.add_shrinker("tokenizer", self._shrink, loss=_LOSS)
 
     def pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
@@ -82,7 +82,7 @@ class Vocabulary:
             return False
         try:
             # Tokenizing reserves, too, and that may ask for what it uses.
-            if self._busy or self._lease is None or not self._lease.nbytes:
+            if self._busy or not self._lease.nbytes:
                 return False
             self._tokenizer.release()
             self._lease.release()
@@ -94,9 +94,8 @@ class Vocabulary:
         """Gives its memory back for good."""
         with self._lock:
             self._tokenizer.release()
-            if self._lease is not None:
-                self._forget()
-                self._lease.release()
+            self._forget()
+            self._lease.release()
 
     def _shrink(self, nbytes: int) -> None:
         self.drop()
@@ -104,11 +103,18 @@ class Vocabulary:
     @contextmanager
     def _ready(self) -> Iterator[PairTokenizer]:
         with self._lock:
-            if self._lease is not None and self._lease.nbytes == 0:
-                self._lease.resize(self.nbytes)
-                self._tokenizer.load()
-            self._busy = True
+            self._busy = True  # what is about to be loaded must not give way to its own loading
             try:
+                if self._lease.nbytes == 0:
+                    self._lease.resize(max(self.nbytes, self._tokenizer.loading_nbytes))
+                    try:
+                        self._tokenizer.load()
+                    finally:
+                        self._lease.resize(self.nbytes if self._tokenizer.loaded else 0)
                 yield self._tokenizer
             finally:
                 self._busy = False
+
+
+def _nothing() -> None:
+    """Stands in for the removal of a shrinker that was never registered."""

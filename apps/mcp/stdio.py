@@ -59,9 +59,11 @@ async def _serve(server: MCPServer[Any], budget: MemoryBudget, source: int, targ
     output = Output(target)
     messages = Messages(source, output, budget)
     output.answered = messages.answered
-    server.middleware.append(messages.watch)
+    watch: Any = messages.watch
+    server.middleware.append(watch)
     lowlevel = server._lowlevel_server
-    async with stdio_server(stdin=messages, stdout=output) as (incoming, outgoing):
+    streams: Any = {"stdin": messages, "stdout": output}  # of the SDK's files they have what it uses
+    async with stdio_server(**streams) as (incoming, outgoing):
         await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
 
 

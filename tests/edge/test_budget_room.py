@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from naive.cache import Cache
 
@@ -50,10 +53,45 @@ def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, mo
     other = budget.reserve("other", 25_000_000)
     with pytest.raises(BudgetExceeded) as caught:
         budget.hold_libraries(["heavy_three"])
-    assert caught.value.asked == pytest.approx(20_000_000, abs=1_500_000)
+    assert "heavy_three" not in sys.modules, "it is refused before it is imported"
+    other.resize(budget.limit - caught.value.asked)
+    with pytest.raises(BudgetExceeded, match="libraries needs"):
+        budget.hold_libraries(["heavy_three"])  # it takes more than anybody knew
     other.release()
     budget.hold_libraries(["heavy_three"])  # it is there already, and does not make the process grow any more
-    assert budget.holders()["libraries"] == caught.value.asked
+    assert budget.holders()["libraries"] == pytest.approx(20_000_000, abs=1_500_000)
+
+
+def test_one_thread_loads_at_a_time_and_what_another_takes_is_not_charged_to_it() -> None:
+    budget = MemoryBudget(10**12, baseline=0)
+    loading = 0
+    seen = []
+
+    def load(number: int) -> None:
+        nonlocal loading
+        with budget.charge("tables", 50_000_000) as lease:
+            loading += 1
+            seen.append((loading, lease.nbytes))
+            kept.append(np.ones(10_000_000, np.uint8))
+            loading -= 1
+
+    kept: list[object] = []
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [(1, 50_000_000)] * 6, "alone, and under a lease that was taken before"
+    assert budget.holders()["tables"] == pytest.approx(60_000_000, abs=3_000_000)
+
+    def disturb() -> None:
+        budget.reserve("other", 1)
+
+    with budget.charge("more", 50_000_000) as lease:
+        other = threading.Thread(target=disturb)
+        other.start()
+        other.join()
+    assert lease.nbytes == 50_000_000, "who else has grown meanwhile nobody knows"
 
 
 def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edge.budget import MemoryBudget
 from edge.runtimes import saturation
 from edge.runtimes.saturation import choose, saturating_tokens
 
@@ -29,16 +30,30 @@ def test_only_a_steady_measurement_is_remembered(
     runs: Sequence[float], remembered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = []
+    held: list[int] = []
+    budget = MemoryBudget(1 << 20, part=True)
 
     def measure(kernel: Any, sizes: list[int]) -> dict[int, list[float]]:
         measured.append(sizes)
+        held.append(budget.used)
         return {size: [size * run for run in runs] for size in sizes}
 
     monkeypatch.setattr(saturation, "_measure", measure)
     monkeypatch.setattr(saturation.platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
-    kernel: Any = SimpleNamespace(spec=SimpleNamespace(nbytes=1), hidden_dtype="f4", workspace=lambda tokens, _: tokens)
+    kernel: Any = SimpleNamespace(
+        spec=SimpleNamespace(nbytes=1, hidden=1), hidden_dtype="f4", workspace=lambda tokens, _: tokens
+    )
     for _ in range(2):
-        assert saturating_tokens(kernel, "onnx", 2, 1 << 20) == 128
+        assert saturating_tokens(kernel, "onnx", 2, budget) == 128
+        assert budget.used == 0
+    assert max(held) == max(measured[0]) * 9 + 3, "the largest size that is tried is leased"
     assert len(measured) == (1 if remembered else 2)
     if remembered:
         assert list(json.loads((tmp_path / "saturation.json").read_text()).values()) == [128]
+
+
+def test_where_nothing_is_free_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saturation, "_measure", None)
+    kernel: Any = SimpleNamespace(spec=SimpleNamespace(nbytes=1, hidden=1), hidden_dtype="f4", workspace=lambda t, _: t)
+    assert saturating_tokens(kernel, "onnx", 2, MemoryBudget(500, part=True)) == 128
+    assert saturating_tokens(kernel, "onnx", 2, MemoryBudget(1 << 20, part=True), spared=1 << 20) == 128

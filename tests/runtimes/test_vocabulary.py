@@ -33,7 +33,7 @@ def budget() -> MemoryBudget:
 @pytest.fixture
 def vocabulary(model: PackedModel, budget: MemoryBudget) -> Iterator[Vocabulary]:
     made = Vocabulary(model, budget, max_tokens=32)
-    made.hold()
+    made.give_way()
     yield made
     made.close()
 
@@ -88,14 +88,14 @@ def test_it_does_not_give_way_under_another_threads_hands(vocabulary: Vocabulary
 def test_a_text_that_must_be_encoded_whole_is_leased_or_refused(model: PackedModel, budget: MemoryBudget) -> None:
     """One word of a million letters is one token, and only its end shows that."""
     vocabulary = Vocabulary(model, budget, max_tokens=32)
-    vocabulary.hold()
+    vocabulary.give_way()
     held = budget.used
     with pytest.raises(BudgetExceeded, match="tokenizing"):
         vocabulary.texts(["x" * 10**6])
     assert budget.used == held, "nothing stays leased, and the tables were not dropped while they were in use"
     wide = MemoryBudget(1 << 30, part=True)
     roomy = Vocabulary(model, wide, max_tokens=32)
-    roomy.hold()
+    roomy.give_way()
     assert len(roomy.texts(["x" * 10**6]).tokens) == 3
     roomy.close()
     vocabulary.close()
@@ -103,7 +103,7 @@ def test_a_text_that_must_be_encoded_whole_is_leased_or_refused(model: PackedMod
 
 def test_many_short_texts_are_leased(model: PackedModel, budget: MemoryBudget) -> None:
     vocabulary = Vocabulary(model, budget, max_tokens=32)
-    vocabulary.hold()
+    vocabulary.give_way()
     with budget.reserve("other", budget.free - (1 << 20)), pytest.raises(BudgetExceeded, match="tokenizing"):
         vocabulary.texts(["river"] * 60_000)
     assert len(vocabulary.texts(["river"] * 60_000)) == 60_000

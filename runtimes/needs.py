@@ -1,0 +1,98 @@
+"""What an engine of a model needs, computed from the model's description before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge.arrangement import SLACK, Request, least
+from edge.libraries import import_nbytes
+from edge.models.layout import HEAD
+from edge.models.packed import PackedModel
+from edge.models.spec import ModelSpec
+from edge.models.tokenizer import PairTokenizer
+from edge.runtimes.base import HiddenDtype, Runtime
+from edge.runtimes.input import InputEmbedding
+
+HEADROOM = 16 << 20
+"""Bytes kept for Python's own objects, the heap's fragmentation, and what a tokenizer grows by while it is used."""
+
+LEAST_ROWS = 512
+"""The smallest row cache; a request with more different tokens still works, reading past the cache."""
+
+PER_TOKEN = 9 + 20
+"""Bytes per token of a request that it takes for a moment, at most: ids and types while they are joined; 64-bit ids,
+sorted, while the rows are looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNeeds:
+    """Bytes of an engine, at most.
+
+    Attributes:
+        libraries: modules that stay in the process when the engine is closed.
+        held: what it holds as long as it is open, with the smallest caches.
+        tokenizer: the tables of its tokenizer while they are loaded.
+        working: for a pass over one longest sequence; tokenizer and pass take turns.
+    """
+
+    libraries: tuple[str, ...]
+    held: int
+    tokenizer: int
+    working: int
+
+    @property
+    def importing(self) -> int:
+        """By which importing its libraries lets the process grow."""
+        return import_nbytes(self.libraries)
+
+    @property
+    def own(self) -> int:
+        """What must be free, or held by what gives way, for it to be opened and to work."""
+        return self.held + max(self.tokenizer, self.working)
+
+    @property
+    def nbytes(self) -> int:
+        """The same with its libraries."""
+        return self.importing + self.own
+
+
+def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_tokens: int) -> EngineNeeds:
+    """The needs of an engine for sequences of up to `max_tokens`."""
+    spec = model.spec
+    dtype = hidden_dtype(spec)
+    tokenizer = PairTokenizer(model.tokenizer_path, spec).loading_nbytes
+    rows = InputEmbedding.memory_needed(model, LEAST_ROWS, max_tokens)
+    prefix = longest_prefix(spec, max_tokens)
+
+    def workspace(chunk: int, longest: int) -> int:
+        return runtime.workspace(
+            spec.layer, threads=threads, hidden_dtype=dtype, tokens=chunk, longest=longest, prefix=prefix
+        )
+
+    one = Request(
+        tokens=max_tokens,
+        longest=max_tokens,
+        width=spec.layer.hidden,
+        dtype=dtype,
+        workspace=workspace,
+        layers=spec.layers,
+        layer_nbytes=model.file.nbytes(model.layer_blocks[0]),
+        saturating_tokens=max_tokens,
+    )
+    return EngineNeeds(
+        libraries=("tokenizers", *runtime.libraries),
+        held=runtime.compiled_nbytes + HEADROOM + model.file.nbytes(HEAD) + rows + SLACK,
+        tokenizer=tokenizer,
+        working=least(one),
+    )
+
+
+def longest_prefix(spec: ModelSpec, max_tokens: int) -> int:
+    """Tokens of the longest prefix that the sequences of a request may share."""
+    return max_tokens if spec.layer.causal and spec.head.scores else 0
+
+
+def hidden_dtype(spec: ModelSpec) -> HiddenDtype:
+    """How hidden states are held between layers. Behind a layer norm they are bounded, and half precision costs less
+    than int8 weights do; the residual stream of a pre-norm decoder outgrows its range."""
+    return "float16" if spec.layer.precision != "fp32" and not spec.layer.norm_first else "float32"
