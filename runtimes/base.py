@@ -8,7 +8,7 @@ entry-point group `edge.runtimes`; a third party's runtime is one class in a pip
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -80,13 +80,10 @@ class Runtime(ABC):
     libraries: tuple[str, ...] = ()
     compiled_nbytes: int = 8 << 20
 
-    def workspace(
-        self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype, tokens: int, longest: int, prefix: int = 0
-    ) -> int:
-        """Upper bound on `LayerKernel.workspace` of the kernel of such layers, for plans made before any is compiled.
-        A runtime that compiles at a cost overrides this."""
-        kernel = self.layer_kernel(spec, threads=threads, hidden_dtype=hidden_dtype)
-        return kernel.workspace(tokens, longest, prefix)
+    def planned(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype) -> Callable[[int, int, int], int]:
+        """An upper bound on `LayerKernel.workspace` of the kernel of such layers, with the same arguments, for plans
+        made before it is compiled. A runtime that compiles at a cost overrides this."""
+        return self.layer_kernel(spec, threads=threads, hidden_dtype=hidden_dtype).workspace
 
     def refusal(self, spec: LayerSpec) -> str | None:
         """Why this runtime cannot run such layers on this machine, or None where it can or where only

@@ -64,17 +64,13 @@ def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_toke
     rows = InputEmbedding.memory_needed(model, LEAST_ROWS, max_tokens)
     prefix = longest_prefix(spec, max_tokens)
 
-    def workspace(chunk: int, longest: int) -> int:
-        return runtime.workspace(
-            spec.layer, threads=threads, hidden_dtype=dtype, tokens=chunk, longest=longest, prefix=prefix
-        )
-
+    workspace = runtime.planned(spec.layer, threads=threads, hidden_dtype=dtype)
     one = Request(
         tokens=max_tokens,
         longest=max_tokens,
         width=spec.layer.hidden,
         dtype=dtype,
-        workspace=workspace,
+        workspace=lambda chunk, longest: workspace(chunk, longest, prefix),
         layers=spec.layers,
         layer_nbytes=model.file.nbytes(model.layer_blocks[0]),
         saturating_tokens=max_tokens,

@@ -9,7 +9,7 @@ block of tokens and of a few sequences, however large the chunk is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +52,17 @@ class OnnxRuntime(Runtime):
     libraries = ("onnx", "onnxruntime")
     compiled_nbytes = 4 << 20  # three sessions with two threads took 2.2 to 3.3 MB
 
-    def workspace(
-        self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype, tokens: int, longest: int, prefix: int = 0
-    ) -> int:
+    def planned(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype) -> Callable[[int, int, int], int]:
         per_token, fixed = scratch_bound(spec)
         fused = fuses_attention(spec, has_flash_attention())
-        return workspace(
-            spec, hidden_dtype, threads or physical_cores(), tokens, longest, prefix,
-            token_bytes=per_token, fixed_bytes=fixed, fused=fused,
-        )  # fmt: skip
+
+        def bound(tokens: int, longest: int, prefix: int) -> int:
+            return workspace(
+                spec, hidden_dtype, threads or physical_cores(), tokens, longest, prefix,
+                token_bytes=per_token, fixed_bytes=fixed, fused=fused,
+            )  # fmt: skip
+
+        return bound
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> OnnxLayerKernel:
         try:

@@ -61,7 +61,9 @@ def open_engine(
     if budget is None:
         limit = config.memory if memory is None else parse_size(memory)
         tokens = min(max_tokens or MOST_TOKENS, model.spec.max_tokens)
-        needs = engine_needs(model, runtime_for(config.runtime, model.spec.layer), threads=config.threads, max_tokens=tokens)
+        needs = engine_needs(
+            model, runtime_for(config.runtime, model.spec.layer), threads=config.threads, max_tokens=tokens
+        )
         held = anonymous_resident()
         if held + needs.nbytes > limit:
             raise too_small(model, limit, held + needs.nbytes)

@@ -91,6 +91,7 @@ class NativeRuntime(Runtime):
     """Runs int8 layers of the BERT family (BERT, XLM-RoBERTa) on x86-64 Linux."""
 
     name = "native"
+    compiled_nbytes = 1 << 20  # the threads' stacks and the code's own variables
 
     def refusal(self, spec: LayerSpec) -> str | None:
         if processor_level() == 0:
