@@ -9,7 +9,7 @@ PPTX their paragraphs, EPUB the lines of a chapter's file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -119,13 +119,13 @@ class Document:
 
     Attributes:
         title: the document's own title; empty if it has none.
-        blocks: in reading order.
+        blocks: in reading order; to be read once.
         encoding: of the text, where it was a text file.
         warning: one sentence about what of it could not be read; empty if everything could.
     """
 
     title: str
-    blocks: list[Block]
+    blocks: Iterable[Block]
     encoding: str | None = None
     warning: str = ""
 

@@ -9,7 +9,7 @@ longer than a chunk. Chunks do not overlap, and no visible character of a docume
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from edge.apps.documents.base import Block, Chunk
@@ -24,28 +24,43 @@ _NAME_CHARS = 80
 _MIXED_TOP = 0.8
 _MIXED_SIBLING = 0.35
 _BETWEEN = " > "
+_MOST_UNITS = 20_000
+"""Units of a page that are cut together: a table of a million rows is cut in stretches, in a bounded memory."""
+
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
-def chunks_of(blocks: Sequence[Block], title: str, *, max_tokens: int = MAX_TOKENS) -> Iterator[Chunk]:
+def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKENS) -> Iterator[Chunk]:
     """Cuts a document into chunks.
 
     Args:
-        blocks: in reading order.
+        blocks: in reading order; of those, one page's or `_MOST_UNITS` units' are held at a time.
         title: begins every chunk's context.
         max_tokens: estimated word pieces of a chunk's text and context together.
     """
     contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
-    for page, indices in groupby(range(len(blocks)), lambda index: blocks[index].page):
-        units: list[Unit] = []
-        rooms: list[float] = []
-        for index in indices:
-            room = max_tokens - contexts.pieces(blocks[index].path)
-            before = len(units)
-            units += units_of(blocks[index], index, room)
-            rooms += [room] * (len(units) - before)
-        for first, end in _cut(blocks, units, rooms):
-            yield _chunk(blocks, units[first:end], contexts, page)
+    for page, blocks_of_page in groupby(blocks, lambda block: block.page):
+        for stretch, units, rooms in _stretches(blocks_of_page, contexts, max_tokens):
+            for first, end in _cut(stretch, units, rooms):
+                yield _chunk(stretch, units[first:end], contexts, page)
+
+
+def _stretches(
+    blocks: Iterable[Block], contexts: _Contexts, max_tokens: int
+) -> Iterator[tuple[list[Block], list[Unit], list[float]]]:
+    """A page as one stretch of blocks, with their units and the room of each; a very long page as several."""
+    stretch: list[Block] = []
+    units: list[Unit] = []
+    rooms: list[float] = []
+    for block in blocks:
+        if len(units) >= _MOST_UNITS:
+            yield stretch, units, rooms
+            stretch, units, rooms = [], [], []
+        room = max_tokens - contexts.pieces(block.path)
+        units += units_of(block, len(stretch), room)
+        rooms += [room] * (len(units) - len(rooms))
+        stretch.append(block)
+    yield stretch, units, rooms
 
 
 def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float]) -> list[tuple[int, int]]:
@@ -67,19 +82,22 @@ def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float])
                 mixed[i] = _MIXED_SIBLING / 2
     best = [0.0] + [float("inf")] * n
     came_from = [0] * (n + 1)
+    sizes = [unit.pieces for unit in units]
     for first in range(n):
         room, base = rooms[first], best[first] + breaks[first]
-        filled = inside = 0.0
-        for end in range(first + 1, n + 1):
-            filled += units[end - 1].pieces
-            if filled > room and end > first + 1:
-                break
-            if end > first + 1:
-                inside += mixed[end - 1]
+        filled, end = sizes[first], first + 1
+        while True:
             empty = 1.0 - filled / room
-            cost = base + inside + empty * empty
+            cost = base + empty * empty
             if cost < best[end]:
                 best[end], came_from[end] = cost, first
+            if end == n:
+                break
+            filled += sizes[end]
+            if filled > room:
+                break
+            base += mixed[end]
+            end += 1
     runs = []
     end = n
     while end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from edge.apps.documents.base import Block, Document
 from edge.apps.documents.decoding import clean
@@ -23,15 +24,35 @@ def extract(file: OpenedFile) -> Document:
     """
     csv.field_size_limit(2**31 - 1)
     decoded = file.text()
-    lines = decoded.text.split("\n")
-    delimiter = _delimiter(lines, "\t" if file.suffix in (".tsv", ".tab") else ",")
-    return Document("", list(_blocks(lines, delimiter)), decoded.encoding)
+    sample = [*islice(_Lines(decoded.text), _SAMPLE_LINES)]
+    delimiter = _delimiter(sample, "\t" if file.suffix in (".tsv", ".tab") else ",")
+    return Document("", _blocks(_Lines(decoded.text), delimiter), decoded.encoding)
 
 
-def _delimiter(lines: Sequence[str], usual: str) -> str:
+class _Lines:
+    """The lines of a text one after the other, each with its LF: a list of them would take ten times the text's memory.
+
+    Attributes:
+        row: the lines since it was last emptied, without LF.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.row: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        start = 0
+        while start >= 0:
+            end = self._text.find("\n", start)
+            line = self._text[start:] if end < 0 else self._text[start:end]
+            self.row.append(line)
+            yield line + "\n"
+            start = end + 1 if end >= 0 else -1
+
+
+def _delimiter(sample: Sequence[str], usual: str) -> str:
     """The delimiter that cuts most of the first rows into the same number of columns, more than one; else the usual
     one, which also wins where another is no better."""
-    sample = [line + "\n" for line in lines[:_SAMPLE_LINES]]
 
     def agreement(delimiter: str) -> float:
         widths = [len(row) for row in csv.reader(sample, delimiter=delimiter) if row]
@@ -41,21 +62,21 @@ def _delimiter(lines: Sequence[str], usual: str) -> str:
     return max(sorted(_DELIMITERS, key=lambda each: each != usual), key=agreement)
 
 
-def _blocks(lines: Sequence[str], delimiter: str) -> Iterator[Block]:
+def _blocks(lines: _Lines, delimiter: str) -> Iterator[Block]:
     header: list[str] | None = None
     before = 0
-    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
+    reader = csv.reader(lines, delimiter=delimiter)
     try:
         for row in reader:
             first, before = before + 1, reader.line_num
-            last = min(before, len(lines))
+            last, written = before, lines.row
+            lines.row = []
             values = [" ".join(clean(value).split()) for value in row]
             if not any(values):
                 continue
             if len(values) > _MOST_COLUMNS:
                 raise InputError(f"a row of {len(values):,} columns; {_MOST_COLUMNS:,} is the most that is read")
-            while first < last and not lines[first - 1].strip():
-                first += 1
+            first += next((at for at, line in enumerate(written[:-1]) if line.strip()), last - first)
             if header is None and _is_header(values):
                 header = values
                 yield Block(" | ".join(values), first, last, kind="heading", lines=(first,))

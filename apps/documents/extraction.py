@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from edge.apps.documents.base import MAX_FILE_BYTES, Chunk, Extracted, Reason, Skipped, printable
 from edge.apps.documents.chunking import MAX_TOKENS
@@ -22,6 +23,9 @@ from edge.trace import Trace
 
 WORKER_NBYTES = 48 * 10**6
 """What the worker may hold for an ordinary file, and what is reserved while it runs."""
+
+_SECONDS_PER_BYTE = 4e-6
+"""Of computing, beyond what every file may take: a table of a million rows takes half of it."""
 
 _CHUNK_OVERHEAD = 400
 _LEAST_TOKENS = 32
@@ -48,7 +52,8 @@ class Extractor:
         """Prepares; nothing is started or reserved yet.
 
         Args:
-            seconds: of computing that a file may take; by the clock it may be five times as long.
+            seconds: of computing that a file may take, and 4 more for each megabyte; by the clock it may be five times
+                as long.
             max_bytes: what a file may have.
             max_tokens: estimated word pieces of a chunk and its context.
             memory: bytes the worker may hold; reserved while it runs.
@@ -66,7 +71,11 @@ class Extractor:
         self._seconds = seconds
         self._memory = memory
         self._most_memory = max(memory, most_memory)
-        self._settings = {"max_bytes": max_bytes, "max_tokens": max_tokens, "plugins": dict(plugins or {})}
+        self._settings: dict[str, Any] = {
+            "max_bytes": max_bytes,
+            "max_tokens": max_tokens,
+            "plugins": dict(plugins or {}),
+        }
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
         self._lease = budget.reserve("document worker", 0)
@@ -121,11 +130,11 @@ class Extractor:
             self._stop()
             perhaps = error.verdict in (Verdict.MEMORY, Verdict.ABORT)
             if not perhaps or self._most_memory == self._memory:
-                raise self._failure(error, self._memory) from error
+                raise self._failure(error, path, self._memory) from error
         try:
             return self._ask(path, self._most_memory)
         except WorkerFailed as error:
-            raise self._failure(error, self._most_memory) from error
+            raise self._failure(error, path, self._most_memory) from error
         except BudgetExceeded as error:
             raise InputError(
                 f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more"
@@ -145,7 +154,7 @@ class Extractor:
         document: dict[str, str] = {}
         nbytes = 0
         self._result.resize(0)
-        with closing(worker.ask(request, path, seconds=self._seconds)) as answers:
+        with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
             for answer in answers:
                 if isinstance(answer, list):
                     chunk = Chunk(*answer)
@@ -192,9 +201,18 @@ class Extractor:
             self._worker = None
         self._lease.release()
 
-    def _failure(self, error: WorkerFailed, memory: int) -> InputError:
+    def _allowed(self, path: Path) -> float:
+        """Seconds of computing that a file may take."""
+        try:
+            nbytes = path.lstat().st_size
+        except (OSError, ValueError):  # the worker will say what is wrong with it
+            nbytes = 0
+        most: int = self._settings["max_bytes"]
+        return self._seconds + min(nbytes, most) * _SECONDS_PER_BYTE
+
+    def _failure(self, error: WorkerFailed, path: Path, memory: int) -> InputError:
         if error.verdict is Verdict.TIME:
-            return InputError(f"took longer than {self._seconds:g} seconds to read")
+            return InputError(f"took longer than {self._allowed(path):.3g} seconds to read")
         if error.verdict is Verdict.MEMORY:
             return InputError(f"needs more than {format_size(memory)} of memory to read")
         if error.verdict is Verdict.ABORT:

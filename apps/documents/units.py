@@ -24,6 +24,11 @@ BREAK_AFTER_HEADING = 3.0
 _WORD_CUT = 1.5
 """A long word is estimated to have at most so many times the pieces of its parts."""
 
+_SHORT = 1 / 16
+_SHORT_CHARACTERS = 0.5
+"""Lines that belong together and fill no more of a chunk than `_SHORT` are not cut apart. `_SHORT_CHARACTERS` per piece
+that a chunk may have spares counting the pieces of longer texts."""
+
 _BREAK_INDENT = 0.05
 _MOST_INDENT = 8
 
@@ -56,6 +61,12 @@ def units_of(block: Block, index: int, most: float) -> Iterator[Unit]:
     """Cuts a block into units of at most `most` pieces. Units that hold no visible character are left out; the others
     cover every visible character of the block exactly once, in order."""
     text = block.text
+    if block.kind == "lines" and len(text) <= most * _SHORT_CHARACTERS and text.strip():
+        pieces = estimate_pieces(text)
+        if pieces <= most * _SHORT:  # rows of a table, by the million
+            begin = len(text) - len(text.lstrip())
+            yield Unit(index, 0, len(text), pieces, BREAK_BLOCK, text.count("\n", 0, begin), text.rstrip().count("\n"))
+            return
     cuts = _sentences(text) if block.kind == "prose" else _lines(text) if block.kind == "lines" else iter(())
     start, cost, line = 0, BREAK_BLOCK, 0
     for end, next_cost in _with_end(cuts, len(text)):

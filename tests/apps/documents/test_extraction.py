@@ -322,3 +322,13 @@ def test_a_worker_that_cannot_start_says_why(
 def test_chunks_too_small_for_a_sentence_are_refused(budget: MemoryBudget) -> None:
     with pytest.raises(ConfigError, match="at least 32"):
         Extractor(budget=budget, max_tokens=10)
+
+
+def test_a_long_table_takes_little_memory(tmp_path: Path, budget: MemoryBudget) -> None:
+    """Its rows are read one after the other; as a list they took 130 MB."""
+    path = tmp_path / "long.csv"
+    path.write_text("first,second\n" + "".join(f"{n % 100},{n % 97}\n" for n in range(200_000)), encoding="utf-8")
+    with Extractor(budget=budget, memory=48 * 10**6, most_memory=48 * 10**6) as extractor:
+        chunks = extractor.extract(path).chunks
+    assert chunks[-1].line_end == 200_001
+    assert sum(chunk.text.count("first: ") for chunk in chunks) == 200_000

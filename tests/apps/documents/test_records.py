@@ -60,7 +60,7 @@ def test_csv_with_more_values_than_columns(read: Read) -> None:
 
 def test_csv_of_absurd_width_is_refused(read: Read) -> None:
     with pytest.raises(InputError, match="5,000 columns"):
-        read("a.csv", ",".join("abcde" * 1000) + "\n")
+        list(read("a.csv", ",".join("abcde" * 1000) + "\n").blocks)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,7 +73,7 @@ def test_csv_lines_hold_for_any_quoting(read: Read, rows: list[list[str]]) -> No
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([["first", "second", "third"], *rows])
     lines = buffer.getvalue().split("\n")
-    blocks = read("a.csv", buffer.getvalue()).blocks
+    blocks = list(read("a.csv", buffer.getvalue()).blocks)
     expected = [[" ".join(value.split()) for value in row] for row in rows]
     expected = [row for row in expected if any(row)]
     assert len(blocks) == len(expected) + 1
