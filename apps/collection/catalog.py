@@ -18,6 +18,7 @@ from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.collection.scopes import below, nearest
 from edge.apps.documents.base import Chunk
 from edge.apps.store.database import Database
+from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
 from edge.connection import Connection
 
@@ -181,7 +182,10 @@ class Catalog:
         """Deletes chunks with their full-text rows and vectors."""
         for group in groups(ids):
             marks = ", ".join("?" * len(group))
-            rows = db.execute(f"SELECT id, context, text FROM chunks WHERE id IN ({marks})", group).fetchall()
+            sql = f"SELECT id, context, text, hash FROM chunks WHERE id IN ({marks})"
+            rows = db.execute(sql, group).fetchall()
+            for row in rows:  # with another text the full-text index would be spoiled
+                verify_text(*row)
             self.lexical.delete(db, [row[0] for row in rows], [passage(row[1], row[2]) for row in rows])
             db.execute(f"DELETE FROM chunks WHERE id IN ({marks})", group)
         if vectors is not None and len(ids):
@@ -219,7 +223,24 @@ def passage(context: str, text: str) -> str:
 
 def chunk_hash(chunk: Chunk) -> bytes:
     """Equal for chunks that are embedded alike, wherever they stand."""
-    return blake2b(f"{chunk.context}\0{chunk.text}".encode(), digest_size=16).digest()
+    return text_hash(chunk.context, chunk.text)
+
+
+def text_hash(context: str, text: str) -> bytes:
+    """The hash of a chunk's context and text, which is stored with them."""
+    return blake2b(f"{context}\0{text}".encode(), digest_size=16).digest()
+
+
+def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
+    """Compares a chunk's context and text with the hash that was stored with them.
+
+    Raises:
+        DamagedStore: they are not what was stored.
+    """
+    if text_hash(context, text) != stored:
+        raise DamagedStore(
+            f"passage {chunk} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
+        )
 
 
 def groups(values: Sequence[object]) -> Iterator[list[object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge.apps.collection.catalog import passage
+from edge.apps.collection.catalog import passage, verify_text
 from edge.apps.collection.models import Models
 from edge.apps.store.rebuilding import Floats
 from edge.connection import Connection
@@ -17,8 +17,11 @@ class Passages:
         self._models = models
 
     def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, str]]:
-        sql = "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
-        return [(identifier, passage(context, text)) for identifier, context, text in db.execute(sql, (after, limit))]
+        sql = "SELECT id, context, text, hash FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
+        found = db.execute(sql, (after, limit)).fetchall()
+        for row in found:
+            verify_text(*row)
+        return [(identifier, passage(context, text)) for identifier, context, text, _ in found]
 
     def count(self, db: Connection, after: int) -> int:
         return int(db.execute("SELECT count(*) FROM chunks WHERE id > ?", (after,)).fetchone()[0])

@@ -66,7 +66,8 @@ _VECTORS = 1
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part go to the end, in the order they were made."""
     vectors = VectorIndex.migrations()
-    return [_FILES, *vectors[:_VECTORS], _RACY, *vectors[_VECTORS:]]
+    whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
+    return [_FILES, *vectors[:_VECTORS], _RACY, whole, *vectors[_VECTORS:]]
 
 
 def get_setting(db: Connection, name: str) -> str | None:

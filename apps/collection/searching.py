@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import Catalog, groups
+from edge.apps.collection.catalog import Catalog, groups, verify_text
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.snippets import snippet
@@ -136,6 +136,8 @@ class Searcher:
             group, fused = fused[: k - len(hits)], fused[k - len(hits) :]
             rows = read_hits(db, [identifier for identifier, _ in group])
             for identifier, score in group:
+                if identifier not in rows:
+                    raise self._database.damaged(f"is damaged: passage {identifier} is indexed and not there")
                 hit = rows[identifier]
                 if hit.wording in seen:
                     continue
@@ -167,12 +169,14 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     found: dict[int, Hit] = {}
     for group in groups(ids):
         rows = db.execute(
-            "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal "
+            "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal, "
+            "chunks.hash "
             "FROM chunks JOIN files ON files.id = chunks.file "
             f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
             group,
         )
-        for identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal in rows:
+        for identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored in rows:
+            verify_text(identifier, context, text, stored)
             found[identifier] = Hit(
                 id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
                 text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),

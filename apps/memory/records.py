@@ -12,6 +12,7 @@ from typing import Any
 from edge.apps.memory.arguments import check_text
 from edge.apps.memory.moments import spoken
 from edge.apps.memory.scope import Scope
+from edge.apps.store.failures import DamagedStore
 from edge.connection import Connection
 
 _BATCH = 500
@@ -53,9 +54,19 @@ class Record:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Record:
-        """A record from a row of `COLUMNS`."""
+        """A record from a row of `COLUMNS`.
+
+        Raises:
+            DamagedStore: it is not what was stored.
+        """
         values = list(row)
-        values[_METADATA] = json.loads(values[_METADATA])
+        try:
+            values[_METADATA] = json.loads(values[_METADATA])
+            sound = text_hash(values[_TEXT]) == values[_HASH]
+        except (ValueError, TypeError, AttributeError):
+            sound = False
+        if not sound:
+            raise not_stored(f"the memory {values[_UUID]!a}")
         values[_PINNED] = bool(values[_PINNED])
         return cls(*values)
 
@@ -94,11 +105,18 @@ class Record:
 
 COLUMNS = tuple(item.name for item in fields(Record))
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in COLUMNS) + " FROM memories"
-_METADATA, _PINNED = COLUMNS.index("metadata"), COLUMNS.index("pinned")
+_UUID, _TEXT, _HASH, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "text", "hash", "metadata", "pinned"))
 _OPTIONAL = (
     "user_id", "agent_id", "run_id", "actor_id", "role", "timestamp", "local_timestamp", "expiration_date",
     "forgotten_at", "pinned", "importance",
 )  # fmt: skip
+
+
+def not_stored(what: str) -> DamagedStore:
+    """The error for a row that is not what was written."""
+    return DamagedStore(
+        f"{what} is not what was stored; `edge memory check` says what is lost, `edge memory repair` mends what it can"
+    )
 
 
 def dump_metadata(metadata: Mapping[str, Any]) -> str:

@@ -86,7 +86,9 @@ _VECTORS = 1
 def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part go to the end, in the order they were made."""
     vectors = VectorIndex.migrations()
-    return [_MEMORIES, *vectors[:_VECTORS], _LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, *vectors[_VECTORS:]]
+    whole = LexicalIndex.keep_pages_whole(TEXT_INDEX)
+    later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
+    return [_MEMORIES, *vectors[:_VECTORS], *later, *vectors[_VECTORS:]]
 
 
 def action_text(task: str, state: str) -> str:

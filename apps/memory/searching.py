@@ -166,7 +166,10 @@ class Searcher:
             if unknown:  # by vectors; or to them, as long as a rebuild has not come to it
                 vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
                 near |= zip(unknown, (vectors @ vector[0]).tolist(), strict=True)
-            return Retrieved(words, near, read_records(db, near))
+            records = read_records(db, near)
+            for identifier in near.keys() - records.keys():
+                raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
+            return Retrieved(words, near, records)
 
     def listed(self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool) -> list[Record]:
         """Memories of `scope` that meet `condition`, newest first."""

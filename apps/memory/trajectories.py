@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.apps.memory.arguments import check_text, check_unicode
+from edge.apps.memory.records import not_stored
 from edge.apps.memory.schema import action_key
 from edge.apps.memory.scope import Scope
 from edge.connection import Connection
 from edge.errors import InputError
 
-_SELECT = "SELECT id, uuid, task, state, trajectory, successes, failures, created_at, updated_at FROM actions"
+_SELECT = "SELECT id, uuid, task, state, trajectory, successes, failures, created_at, updated_at, key FROM actions"
 _SAME = "key = ? AND task = ? AND state = ?"
 
 
@@ -98,5 +99,16 @@ def _same(task: str, state: str) -> tuple[str, str, str]:
 
 
 def _action(row: Sequence[Any]) -> Action:
-    _, identifier, task, state, trajectory, *rest = row
-    return Action(identifier, task, state, json.loads(trajectory), *rest)
+    """A trajectory from a row of `_SELECT`.
+
+    Raises:
+        DamagedStore: it is not what was stored.
+    """
+    _, identifier, task, state, trajectory, *rest, key = row
+    try:
+        found = json.loads(trajectory)
+    except ValueError:
+        key = ""
+    if action_key(task, state) != key:
+        raise not_stored(f"the action {identifier!a}")
+    return Action(identifier, task, state, found, *rest)

@@ -20,7 +20,7 @@ import psutil
 
 from edge.apps.store import health
 from edge.apps.store.connecting import has_checksums, reserve_checksums
-from edge.apps.store.failures import damaged, translated
+from edge.apps.store.failures import DamagedStore, damaged, translated
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pool import ConnectionPool
@@ -151,6 +151,10 @@ class Database:
             reserve_checksums(db)
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def damaged(self, what: str) -> DamagedStore:
+        """The error for damage that was found in what is stored; `what` follows the file's name."""
+        return damaged(self.path, what, self.verbs)
 
     def close(self) -> None:
         """Begins no more transactions, waits for those of other threads to end, and closes the connections. Closing

@@ -15,6 +15,9 @@ from edge.connection import Connection
 
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
+_PAGE_NBYTES = 4000
+"""Bytes of a page of the index."""
+
 _POSTINGS = 100_000
 """Rows a query may score, about a tenth of a second: its rarest terms are looked up first, and the rest is left out."""
 
@@ -50,6 +53,12 @@ class LexicalIndex:
     def create(table: str) -> str:
         """The statement that makes the table, for a migration."""
         return f"CREATE VIRTUAL TABLE {table} USING fts5(text, content='', tokenize='{_TOKENIZER}');\n"
+
+    @staticmethod
+    def keep_pages_whole(table: str) -> str:
+        """The statement that makes new pages of the index small enough to lie in one page of the database, where a
+        page of zeros is noticed, for a migration."""
+        return f"INSERT INTO {table}({table}, rank) VALUES ('pgsz', {_PAGE_NBYTES});"
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Adds rows; an id must not be there yet."""

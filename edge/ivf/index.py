@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,8 +92,8 @@ class VectorIndex:
         self._searcher = Searcher(device, fast=fast, trace=self._trace)
 
     @staticmethod
-    def migrations() -> list[str]:
-        """SQL of its tables, step by step; the owner of the database appends it to its own."""
+    def migrations() -> list[str | Callable[[Connection], None]]:
+        """Its tables, step by step, as SQL or as a function; the owner of the database appends it to its own."""
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from edge.connection import Connection
-from edge.errors import InputError
+from edge.errors import CorruptBlock, InputError
 from edge.ivf.base import CodecSpec, Ids, Vectors
 from edge.ivf.segments import PAGE, PART, SegmentEntry
 
@@ -53,7 +54,30 @@ CREATE INDEX ivf_pending_stamp ON ivf_pending(stamp);
 CREATE TABLE ivf_retired(name TEXT PRIMARY KEY, at REAL NOT NULL);
 """
 
-MIGRATIONS = (_TABLES,)
+
+def _add_checksums(db: Connection) -> None:
+    """Gives rows with blobs a checksum of their own: a page that was lost, and reads as zeros, may end any of them."""
+    for table, key, blobs in _CHECKED:
+        db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
+        last = -1
+        while True:
+            sql = f"SELECT {key}, {', '.join(blobs)} FROM {table} WHERE {key} > ? ORDER BY {key} LIMIT {_MANY}"
+            rows = db.execute(sql, (last,)).fetchall()
+            if not rows:
+                break
+            last = rows[-1][0]
+            db.executemany(f"UPDATE {table} SET crc = ? WHERE {key} = ?", [(_crc(*row[1:]), row[0]) for row in rows])
+
+
+_CHECKED = (
+    ("ivf_codec", "one", ("state",)),
+    ("ivf_lists", "list", ("centroid",)),
+    ("ivf_segments", "number", ("parts", "pages")),
+    ("ivf_pending", "id", ("vector",)),
+)
+"""Tables with blobs, their keys, and what is checked together. Marks of deleted rows are counted."""
+
+MIGRATIONS: tuple[str | Callable[[Connection], None], ...] = (_TABLES, _add_checksums)
 """The history of the schema, oldest first; only ever appended to."""
 
 _MANY = 500
@@ -135,7 +159,8 @@ class Manifest:
 
     def codec(self) -> CodecSpec:
         """How the rows of the segments are coded, after the first training."""
-        name, code_size, state = self.db.execute("SELECT name, code_size, state FROM ivf_codec").fetchone()
+        row = self.db.execute("SELECT name, code_size, state, crc FROM ivf_codec").fetchone()
+        name, code_size, state = _checked("the codec of the vectors", row)
         return CodecSpec(name, self.state().dim, code_size, state)
 
     def list_count(self) -> int:
@@ -145,20 +170,24 @@ class Manifest:
     def centroids(self, dim: int) -> Vectors:
         """[nlist, dim]; one of zeros before the first training."""
         out = np.zeros((self.list_count(), dim), np.float32)
-        for number, blob in self.db.execute("SELECT list, centroid FROM ivf_lists"):
+        for row in self.db.execute("SELECT list, centroid, crc FROM ivf_lists"):
+            number, blob = _checked(f"the centre of list {row[0]}", row)
             out[number] = np.frombuffer(blob, np.float32)
         return out
 
     def set_training(self, spec: CodecSpec, centroids: Vectors) -> None:
         """Replaces codec and centroids; the segments must be replaced in the same transaction."""
-        self.db.execute("INSERT OR REPLACE INTO ivf_codec VALUES (1, ?, ?, ?)", (spec.name, spec.code_size, spec.state))
+        row = (spec.name, spec.code_size, spec.state, _crc(spec.state))
+        self.db.execute(
+            "INSERT OR REPLACE INTO ivf_codec(one, name, code_size, state, crc) VALUES (1, ?, ?, ?, ?)", row
+        )
         self.db.execute("DELETE FROM ivf_lists")
         self.set_centroids(dict(enumerate(centroids)))
 
     def set_centroids(self, centroids: dict[int, Vectors]) -> None:
         """Replaces or adds single centroids [dim], by list."""
-        rows = ((number, centroid.tobytes()) for number, centroid in centroids.items())
-        self.db.executemany("INSERT OR REPLACE INTO ivf_lists VALUES (?, ?)", rows)
+        rows = ((number, blob := centroid.tobytes(), _crc(blob)) for number, centroid in centroids.items())
+        self.db.executemany("INSERT OR REPLACE INTO ivf_lists(list, centroid, crc) VALUES (?, ?, ?)", rows)
 
     # Segments
 
@@ -168,9 +197,9 @@ class Manifest:
 
     def segment(self, name: str) -> SegmentEntry:
         """What the manifest keeps of one segment."""
-        rows, nbytes, parts, pages = self.db.execute(
-            "SELECT rows, nbytes, parts, pages FROM ivf_segments WHERE name = ?", (name,)
-        ).fetchone()
+        sql = "SELECT rows, nbytes, parts, pages, crc FROM ivf_segments WHERE name = ?"
+        row = self.db.execute(sql, (name,)).fetchone()
+        rows, nbytes, parts, pages = _checked(f"the table of {name}", row)
         return SegmentEntry(name, rows, nbytes, np.frombuffer(parts, PART), np.frombuffer(pages, PAGE))
 
     def segment_totals(self) -> tuple[int, int]:
@@ -180,9 +209,10 @@ class Manifest:
 
     def add_segment(self, entry: SegmentEntry) -> None:
         """Names a file that is on disk."""
+        parts, pages = entry.parts.tobytes(), entry.pages.tobytes()
         self.db.execute(
-            "INSERT INTO ivf_segments(name, rows, nbytes, parts, pages) VALUES (?, ?, ?, ?, ?)",
-            (entry.name, entry.rows, entry.nbytes, entry.parts.tobytes(), entry.pages.tobytes()),
+            "INSERT INTO ivf_segments(name, rows, nbytes, parts, pages, crc) VALUES (?, ?, ?, ?, ?, ?)",
+            (entry.name, entry.rows, entry.nbytes, parts, pages, _crc(parts, pages)),
         )
 
     def retire_segments(self, names: Iterable[str], at: float) -> None:
@@ -210,11 +240,14 @@ class Manifest:
     def deleted_rows(self, segment: str, chunk: int) -> Ids:
         """Deleted rows of one chunk of a segment, ascending."""
         found = self.db.execute(
-            "SELECT bits FROM ivf_deleted WHERE segment = ? AND chunk = ?", (segment, chunk)
+            "SELECT bits, rows FROM ivf_deleted WHERE segment = ? AND chunk = ?", (segment, chunk)
         ).fetchone()
         if found is None:
             return np.empty(0, np.int64)
-        return np.flatnonzero(np.unpackbits(np.frombuffer(found[0], np.uint8))) + chunk * CHUNK_ROWS
+        rows = np.flatnonzero(np.unpackbits(np.frombuffer(found[0], np.uint8)))
+        if len(rows) != found[1]:
+            raise CorruptBlock(f"the index is damaged: of {segment} {found[1]:,} rows are deleted, not {len(rows):,}")
+        return rows + chunk * CHUNK_ROWS
 
     def all_deleted_rows(self, segment: str) -> Ids:
         """Deleted rows of a segment, ascending."""
@@ -255,15 +288,17 @@ class Manifest:
         out = np.empty((len(ids), dim), np.float32)
         place = {number: at for at, number in enumerate(ids.tolist())}
         for some in _cut(list(place)):
-            query = f"SELECT id, vector FROM ivf_pending WHERE id IN ({_marks(some)})"
-            for number, blob in self.db.execute(query, some):
+            query = f"SELECT id, vector, crc FROM ivf_pending WHERE id IN ({_marks(some)})"
+            for row in self.db.execute(query, some):
+                number, blob = _checked(f"vector {row[0]}", row)
                 out[place[number]] = np.frombuffer(blob, np.float32)
         return out
 
     def add_pending(self, ids: Ids, vectors: Vectors, stamp: int) -> None:
         """Adds rows whose ids are not pending."""
-        rows = ((number, stamp, vector.tobytes()) for number, vector in zip(ids.tolist(), vectors, strict=True))
-        self.db.executemany("INSERT INTO ivf_pending VALUES (?, ?, ?)", rows)
+        pairs = zip(ids.tolist(), vectors, strict=True)
+        rows = ((number, stamp, blob := vector.tobytes(), _crc(blob)) for number, vector in pairs)
+        self.db.executemany("INSERT INTO ivf_pending(id, stamp, vector, crc) VALUES (?, ?, ?, ?)", rows)
 
     def delete_pending(self, ids: Ids) -> int:
         """Removes those of `ids` that are pending; returns how many were."""
@@ -279,6 +314,24 @@ class Manifest:
         for some in _cut(ids.tolist()):
             found += [n for (n,) in self.db.execute(f"SELECT id FROM ivf_pending WHERE id IN ({_marks(some)})", some)]
         return np.sort(np.array(found, np.int64))
+
+
+def _crc(*blobs: bytes) -> int:
+    value = 0
+    for blob in blobs:
+        value = zlib.crc32(blob, value)
+    return value
+
+
+def _checked(what: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row without the checksum at its end, which is that of its blobs.
+
+    Raises:
+        CorruptBlock: they are not what was written.
+    """
+    if _crc(*(value for value in row if isinstance(value, bytes))) != row[-1]:
+        raise CorruptBlock(f"the index is damaged: {what} is not what was written")
+    return row[:-1]
 
 
 def flat(dim: int) -> CodecSpec:

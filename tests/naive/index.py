@@ -48,8 +48,11 @@ class SimpleDatabase:
         self.path = path
         self._db = self.connect()
         if not self._db.execute("PRAGMA user_version").fetchone()[0]:
-            for script in VectorIndex.migrations():
-                self._db.execute(script)
+            for step in VectorIndex.migrations():
+                if callable(step):
+                    step(self._db)
+                else:
+                    self._db.execute(step)
             self._db.execute("PRAGMA user_version = 1")
 
     def connect(self) -> Connection:
