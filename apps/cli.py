@@ -23,6 +23,8 @@ _VERBS = {
     "list": "edge.apps.files.status:list_files",
     "remove": "edge.apps.files.manage:remove",
     "compact": "edge.apps.files.manage:compact",
+    "check": "edge.apps.files.care:check",
+    "repair": "edge.apps.files.care:repair",
     "memory": "edge.apps.memory.command:memory",
     "mcp": "edge.apps.mcp.command:mcp",
     "ask": "edge.apps.assistant.ask:ask",

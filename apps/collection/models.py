@@ -59,7 +59,8 @@ class Models:
         """
         identity = self._identity_of(self.embedder())
         with self._database.write() as db:
-            if not _has_passages(db):
+            # A repair may have lost the setting; what it kept is embedded again then.
+            if not _has_passages(db) or get_setting(db, _SETTING) is None:
                 set_setting(db, _SETTING, identity.to_json())
 
     def embedder(self) -> Embedder:

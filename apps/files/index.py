@@ -146,14 +146,23 @@ def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) 
     """
     if paths or chosen is not None or collection.path.name != PROJECT:
         return list(paths)
-    project = str(collection.path.parent)
+    inside = allowed_roots(collection, chosen)
+    if not inside:
+        raise InputError("the collection has no folder to index yet; name one: `edge index DIR`")
+    return inside
+
+
+def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
+    """The folders that a collection remembers and may be read without being named. What a project's collection
+    remembers outside the project is told on stderr and left out."""
     remembered = collection.roots
+    if chosen is not None or collection.path.name != PROJECT:
+        return remembered
+    project = str(collection.path.parent)
     inside = [root for root in remembered if contains(project, root)]
     for root in remembered:
         if root not in inside:
             _notice(f"{root} lies outside {project}: name it to index it")
-    if not inside:
-        raise InputError("the collection has no folder to index yet; name one: `edge index DIR`")
     return inside
 
 

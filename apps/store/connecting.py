@@ -8,6 +8,7 @@ The shim takes a page of zeros for a good one, so what can end in zeros has a ch
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import apsw
 import apsw.sqlite_extra
@@ -63,6 +64,16 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
         db.close(True)
         raise
     return db
+
+
+def plain(path: Path) -> apsw.Connection:
+    """A connection to a file whose schema may be damaged; nothing of it is read yet.
+
+    Raises:
+        apsw.Error: it cannot be opened.
+    """
+    _register()
+    return apsw.Connection(str(path), vfs=_SHIM)
 
 
 def reserve_checksums(db: apsw.Connection) -> None:

@@ -24,6 +24,8 @@ from edge.apps.store.failures import DamagedStore, damaged, translated
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pool import ConnectionPool
+from edge.apps.store.replacing import successor
+from edge.apps.store.schema_copy import keep_schema, kept_schema, read_schema
 from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.errors import StorageError
@@ -88,6 +90,8 @@ class Database:
             path, budget=budget, read_only=read_only, cache=cache, busy_seconds=busy_seconds, verbs=verbs
         )
         self._writing = threading.Lock()
+        if successor(path).exists():
+            raise StorageError(f"a repair of {path} was interrupted; `{verbs} repair` finishes it")
         try:
             self._migrate(migrations)
         except BaseException:
@@ -111,6 +115,8 @@ class Database:
             before = db.total_changes()
             commit: Any = None
             try:
+                if self._pool.is_replaced():
+                    raise StorageError(f"{self.path} has been replaced by a repaired or restored one: try again")
                 with self._translated():
                     yield db
                     if db.total_changes() != before:
@@ -150,7 +156,23 @@ class Database:
         with self._writing, self._pool.borrowed() as db, self._translated():
             reserve_checksums(db)
             db.execute("VACUUM")
+        self.settle()
+
+    def settle(self) -> None:
+        """Moves what the log holds into the file, as far as readers allow it, and keeps a copy of the schema.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with self._writing, self._pool.borrowed() as db, self._translated():
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with self.read() as db:
+            schema = read_schema(db)
+        if schema != kept_schema(self.path):
+            try:
+                keep_schema(self.path, schema)
+            except OSError as error:
+                raise StorageError(f"nothing can be written beside {self.path}: {error.strerror}") from error
 
     def damaged(self, what: str) -> DamagedStore:
         """The error for damage that was found in what is stored; `what` follows the file's name."""
@@ -194,6 +216,8 @@ class Database:
             if not checked:  # of a version before checksums
                 self.vacuum()
             self._bring_up_to_date(migrations)
+        if not (self.read_only or (current and kept_schema(self.path))):
+            self.settle()
         self._compare(known, left_behind)
 
     def _bring_up_to_date(self, migrations: Sequence[Migration]) -> None:

@@ -1,4 +1,4 @@
-"""Pages of a database file: their checksums, and a copy of the first one, without which SQLite opens nothing.
+"""Pages of a database file and their checksums.
 
 The checksum is that of SQLite's `cksumvfs` shim: two sums over the words of a page, each added to the other in turn, in
 the page's last eight bytes. Here the sums are one product with fixed weights, for many pages at a time.
@@ -6,7 +6,6 @@ the page's last eight bytes. Here the sums are one product with fixed weights, f
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-from edge.ivf.segment_writer import sync_folder
 
 PAGE = 4096
 """Bytes of a page, in every database that is made here."""
@@ -28,7 +25,7 @@ _TRIES = 3
 """Looks at a page before it counts as damaged: another process may be writing it."""
 
 _MAGIC = b"SQLite format 3\0"
-_SIZE, _CHANGE, _VALID_FOR, _RESERVED = slice(28, 32), slice(24, 28), slice(92, 96), 20
+_RESERVED = 20
 
 
 def damaged_pages(path: Path) -> Iterator[int]:
@@ -50,51 +47,10 @@ def damaged_pages(path: Path) -> Iterator[int]:
             number += whole + 1
 
 
-def keep_header(path: Path) -> None:
-    """Copies the first page of a database, which says where its tables begin, into a file beside it.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    with path.open("rb") as file:
-        page = file.read(PAGE)
-    if len(page) != PAGE or not _sound(page)[0]:
-        return
-    new = _copy_of(path).with_name(_copy_of(path).name + ".tmp")
-    with new.open("wb") as file:
-        file.write(page)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(_copy_of(path))
-    sync_folder(path.parent)
-
-
-def header_is_kept(path: Path) -> bool:
-    """Whether there is a sound copy of the first page of a database."""
-    return kept_header(path) is not None
-
-
-def kept_header(path: Path) -> bytes | None:
-    """The copy of the first page, if it is what was written."""
-    try:
-        page = _copy_of(path).read_bytes()
-    except OSError:
-        return None
-    return page if len(page) == PAGE and page.startswith(_MAGIC) and _sound(page)[0] else None
-
-
-def put_header(path: Path, page: bytes) -> None:
-    """Puts a copy of the first page back, in a database file that is as long as its other pages say.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    new = bytearray(page)
-    new[_SIZE] = (path.stat().st_size // PAGE).to_bytes(4, "big")
-    new[_VALID_FOR] = new[_CHANGE]
-    new[-_CHECKSUM:] = _sums(np.frombuffer(bytes(new), "<u4").reshape(1, -1)).astype("<u4").tobytes()
-    with path.open("r+b") as file:
-        file.write(new)
+def with_checksum(page: bytes) -> bytes:
+    """A page with the checksum of what it holds."""
+    sums = _sums(np.frombuffer(page, "<u4").reshape(1, -1)).astype("<u4").tobytes()
+    return page[:-_CHECKSUM] + sums
 
 
 def header_is_sound(path: Path) -> bool:
@@ -102,10 +58,6 @@ def header_is_sound(path: Path) -> bool:
     with path.open("rb") as file:
         page = file.read(PAGE)
     return len(page) == PAGE and page.startswith(_MAGIC) and page[_RESERVED] == _CHECKSUM and bool(_sound(page)[0])
-
-
-def _copy_of(path: Path) -> Path:
-    return path.with_name(path.name + "-header")
 
 
 def _sound_later(path: Path, number: int) -> bool:

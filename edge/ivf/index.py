@@ -21,6 +21,7 @@ from edge.ivf.search import Searcher
 from edge.ivf.segments import OpenSegments
 from edge.ivf.snapshots import Snapshots
 from edge.ivf.tiers import ListDevice
+from edge.ivf.verification import Verification, verify
 from edge.ivf.work import Progress, Write
 from edge.ivf.writer import Writer
 from edge.lookahead import Lookahead
@@ -86,6 +87,8 @@ class VectorIndex:
             codecs = default
         assert device is not None
         segments = OpenSegments(directory, budget)
+        self._folder = directory
+        self._budget = budget
         self._snapshots = Snapshots(segments, codecs, dim, budget)
         self._writer = Writer(self._snapshots, segments, self.options, budget)
         self._maintainer = Maintainer(self._snapshots, segments, codecs, self.options, budget, self._trace)
@@ -236,6 +239,20 @@ class VectorIndex:
             nbytes=nbytes,
             recall=state.recall,
         )
+
+    def verify(self, db: Connection, *, read_data: bool) -> Verification:
+        """Looks whether what is stored is what was written; at every byte of it with `read_data`.
+
+        Raises:
+            ConfigError: the index holds vectors of another width.
+            CorruptBlock: the centroids or the codec are damaged.
+            BudgetExceeded: a block does not fit the memory limit.
+        """
+        manifest = Manifest(db)
+        spec = self._snapshots.training(manifest).codec.spec
+        # Opened anew: a block that was read before is not verified again.
+        segments = OpenSegments(self._folder, self._budget)
+        return verify(manifest, spec, segments, self._budget, read_data=read_data)
 
     def close(self) -> None:
         """Gives all memory back and closes the files, except what snapshots still hold."""

@@ -323,13 +323,18 @@ def _crc(*blobs: bytes) -> int:
     return value
 
 
+def blobs_are_sound(row: tuple[Any, ...]) -> bool:
+    """Whether the blobs of a row are what was written; its last value is their checksum."""
+    return bool(_crc(*(value for value in row if isinstance(value, bytes))) == row[-1])
+
+
 def _checked(what: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """A row without the checksum at its end, which is that of its blobs.
 
     Raises:
         CorruptBlock: they are not what was written.
     """
-    if _crc(*(value for value in row if isinstance(value, bytes))) != row[-1]:
+    if not blobs_are_sound(row):
         raise CorruptBlock(f"the index is damaged: {what} is not what was written")
     return row[:-1]
 

@@ -172,7 +172,7 @@ class Segment(BlockFile):
         low = np.searchsorted(ids, self.pages["first"])
         high = np.searchsorted(ids, self.pages["last"], side="right")
         for number in np.flatnonzero(high > low).tolist():
-            page = self._read_block(BlockId("ids", number))
+            page = self.read_page(number)
             count = int(self.pages["rows"][number])
             held = page[: count * ID_NBYTES].view(np.int64)
             wanted = ids[low[number] : high[number]]
@@ -181,6 +181,14 @@ class Segment(BlockFile):
             found = page[count * ID_NBYTES :].view(np.uint32)[at[hit]]
             rows[low[number] : high[number]][hit] = found
         return rows
+
+    def read_page(self, number: int) -> Bytes:
+        """A page of ids and row numbers, checked.
+
+        Raises:
+            CorruptBlock, StorageError: what is read is not what was written.
+        """
+        return self._read_block(BlockId("ids", number))
 
     def ids(self, rows: Ids) -> Ids:
         """The ids [n] of rows `rows` [n] (ascending)."""

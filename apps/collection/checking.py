@@ -1,0 +1,131 @@
+"""`edge check`: whether a collection is what was written, and if not, which files are concerned."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import apsw
+import numpy as np
+
+from edge.apps.collection.catalog import groups, verify_text
+from edge.apps.collection.collection import DATABASE, Collection
+from edge.apps.collection.schema import FULL_TEXT
+from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_tables, check_vectors
+from edge.apps.store.failures import DamagedStore
+from edge.apps.store.health import note
+from edge.apps.store.pages import PAGE
+from edge.apps.store.salvage import Wreck
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.connection import Connection
+from edge.errors import EdgeError, StorageError
+from edge.ivf.base import Ids
+
+VERBS = "edge"
+
+
+def check(
+    path: Path, *, config: Config, budget: MemoryBudget, read_data: bool = False, noting: bool = True
+) -> CheckReport:
+    """Looks at everything a collection stores. Nothing is changed, but that damage is noted where it can be, so that
+    every later command says it.
+
+    Args:
+        noting: note damage in the collection.
+        read_data: read every byte; otherwise look that files are there and the database's tables agree.
+
+    Raises:
+        StorageError: there is no collection.
+        BudgetExceeded: the limit is too small.
+    """
+    if not Collection.exists(path):
+        raise StorageError(f"there is no collection in {path}; `edge index DIR` makes one")
+    report = CheckReport(path, read_data)
+    check_file(report, path / DATABASE)
+    try:
+        with Collection(path, config=config, budget=budget, read_only=True) as collection:
+            _check(report, collection)
+            known = {trouble.kind: trouble for trouble in collection.health()}
+    except StorageError as error:
+        report.add("database", str(error).split("; `")[0])
+        return report.end()
+    if "lost commits" in known:
+        report.add("commits", known["lost commits"].text)
+    if noting and not report.sound and "damaged" not in known:
+        _note(report, path, config, budget)
+    return report.end()
+
+
+def _check(report: CheckReport, collection: Collection) -> None:
+    database = collection.database
+    with database.read() as db:
+        check_tables(report, db, database.path, VERBS)
+        ids = _check_texts(report, db, database.path)
+        check_full_text(report, db, FULL_TEXT, ids)
+        index = collection.vectors
+        if index is None:
+            return
+        rebuilding = any(trouble.kind == "rebuilding" for trouble in collection.health())
+        missing = check_vectors(report, db, index, None if rebuilding else ids)
+        if missing:
+            report.add("vectors", f"{len(missing):,} passages have no vector that can be read", _files_of(db, missing))
+
+
+def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
+    """Compares every passage with its hash; returns the ids of those that can be read."""
+    wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
+    ids: list[int] = []
+    places: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for identifier, file, ordinal, context, text, stored in wreck.rows(
+        "chunks", ("id", "file", "ordinal", "context", "text", "hash")
+    ):
+        ids.append(identifier)
+        of = places[file]
+        of[0] += 1
+        of[1] = max(of[1], ordinal + 1)
+        if report.read_data:
+            try:
+                verify_text(identifier, context, text, stored)
+            except DamagedStore:
+                of[2] += 1
+    known = {row[0]: row for row in wreck.rows("files", ("id", "path", "hash"))}
+    names = {file: str(path) for file, path, _ in known.values()}
+    # Of a file that was not taken in completely passages may be missing.
+    whole = {file for file, _, content in known.values() if content is not None}
+    broken = [
+        file
+        for file, (count, last, wrong) in places.items()
+        if wrong or file not in names or (count != last and file in whole)
+    ]
+    concerned = [names.get(file, "an unknown file") for file in broken]
+    lost = wreck.lost["chunks"] + wreck.lost["files"]
+    if lost:
+        report.add("texts", f"at {lost:,} places passages or files cannot be read", concerned)
+    elif broken:
+        report.add("texts", "passages are missing or not what was stored", concerned)
+    return np.array(ids, np.int64)
+
+
+def _files_of(db: Connection, ids: Sequence[int]) -> set[str]:
+    """Paths of the files that passages came from."""
+    found: set[str] = set()
+    for group in groups(ids):
+        marks = ", ".join("?" * len(group))
+        sql = f"SELECT DISTINCT path FROM chunks JOIN files ON files.id = chunks.file WHERE chunks.id IN ({marks})"
+        with suppress(apsw.Error):
+            found.update(str(row[0]) for row in db.execute(sql, group))
+    return found
+
+
+def _note(report: CheckReport, path: Path, config: Config, budget: MemoryBudget) -> None:
+    # What cannot be written to says so itself.
+    with (
+        suppress(EdgeError),
+        Collection(path, config=config, budget=budget) as collection,
+        collection.database.write() as db,
+    ):
+        note(db, report.trouble(VERBS))

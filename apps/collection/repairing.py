@@ -1,0 +1,199 @@
+"""`edge repair`: brings a damaged collection back, from what can still be read and from the files themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
+
+from edge.apps.collection.catalog import TEXT_ROOT, passage, verify_text
+from edge.apps.collection.checking import VERBS, check
+from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
+from edge.apps.collection.lock import WriterLock
+from edge.apps.collection.schema import FULL_TEXT, migrations
+from edge.apps.store.database import Database
+from edge.apps.store.failures import DamagedStore
+from edge.apps.store.health import forget
+from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.repairing import RepairReport, bring_index, in_batches, make_again, put_segments_aside
+from edge.apps.store.replacing import replace
+from edge.apps.store.salvage import Wreck
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import CorruptBlock, StorageError
+
+_FILE = (
+    "id", "path", "root", "size", "mtime_ns", "hash", "kind", "title", "status", "reason", "due", "racy",
+)  # fmt: skip
+_CHUNK = ("id", "file", "ordinal", "text", "context", "line_start", "line_end", "page", "hash")
+
+Progress = Callable[[int, int], None]
+Roots = Callable[[Collection], list[str]]
+
+
+def repair(
+    path: Path, *, config: Config, budget: MemoryBudget, roots: Roots, progress: Progress | None = None
+) -> RepairReport:
+    """Checks every stored byte of a collection, and makes again what is damaged: the database from the rows that can
+    be read, the full text, the vectors, and passages from the files. A copy of what was damaged is kept.
+
+    Args:
+        roots: says which folders may be read again.
+        progress: called with the passages whose vectors are made.
+
+    Raises:
+        StorageError: there is no collection, or the disk refuses.
+        ModelError: the embedder is missing; what was done before stays.
+        BudgetExceeded: the limit is too small.
+    """
+    if not Collection.exists(path):
+        raise StorageError(f"there is no collection in {path}; `edge index DIR` makes one")
+    actions: list[str] = []
+    kept: Path | None = None
+    with WriterLock(path / "writer.lock")():
+        if replace(path / DATABASE):
+            actions.append("an interrupted repair was finished")
+        before = check(path, config=config, budget=budget, read_data=True, noting=False)
+        if before.damaged("database", "texts", "full text"):
+            bringing = _Bringing()
+            kept = make_again(path / DATABASE, migrations(), bringing, budget=budget, verbs=VERBS)
+            actions += bringing.said
+    with Collection(path, config=config, budget=budget) as collection:
+        kept = _mend_vectors(collection, kept, actions, progress)
+        _read_again(collection, roots(collection), actions)
+        with collection.database.write() as db:
+            for kind in ("damaged", "lost commits", "missing vectors"):
+                forget(db, kind)
+    after = check(path, config=config, budget=budget, read_data=True)
+    return RepairReport(before, after, actions, kept)
+
+
+class _Bringing:
+    """Brings the rows of a collection over into a new database.
+
+    Attributes:
+        said: what was lost, and what happens with it.
+    """
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._lexical = LexicalIndex(FULL_TEXT)
+
+    def __call__(self, wreck: Wreck, new: Database) -> None:
+        files = self._files(wreck, new)
+        passages, wrong = self._passages(wreck, new, set(files))
+        embedder = [row for row in wreck.small("settings", ("name", "value")) if row[0] == "embedder"]
+        index = bool(embedder) and bring_index(wreck, new)
+        lost = wreck.lost["chunks"] + wreck.lost["files"] + wrong
+        with new.write() as db:
+            db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", embedder)
+            if not index and passages:
+                db.execute("INSERT OR REPLACE INTO settings VALUES ('rebuilding', '0')")
+            if lost:
+                db.execute("UPDATE files SET hash = NULL, due = 1 WHERE root <> ?", (TEXT_ROOT,))
+        self.said.append(f"a new database holds {len(files):,} files and {passages:,} passages of the damaged one")
+        if lost:
+            self.said.append(f"at {lost:,} places passages were lost; their files are read again")
+            self._name_texts(new)
+        if not index and passages:
+            self.said.append("all vectors are made again")
+
+    def _files(self, wreck: Wreck, new: Database) -> dict[int, str]:
+        files: dict[int, str] = {}
+        roots = {row[0] for row in wreck.small("roots", ("path",)) if isinstance(row[0], str)}
+        marks = ", ".join("?" * len(_FILE))
+        for some in in_batches(wreck.rows("files", _FILE)):
+            with new.write() as db:
+                for row in some:
+                    with suppress(apsw.ConstraintError):  # what the table refuses was not written by us
+                        db.execute(f"INSERT INTO files({', '.join(_FILE)}) VALUES ({marks})", row)
+                        files[row[0]] = row[1]
+                        roots |= {row[2]} - {TEXT_ROOT}
+        # Where a row is lost, the index of paths may still have its name.
+        found = [(row[1], row[0]) for row in wreck.small("files", ("path", "id"), order=True) if row[1] not in files]
+        texts = {file: path for file, path in found if not Path(path).is_absolute()}
+        with new.write() as db:
+            sql = (
+                "INSERT OR IGNORE INTO files(id, path, root, size, mtime_ns, status) VALUES (?, ?, ?, 0, 0, 'indexed')"
+            )
+            db.executemany(sql, [(file, path, TEXT_ROOT) for file, path in texts.items()])
+        files |= texts
+        with new.write() as db:
+            db.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
+        return files
+
+    def _passages(self, wreck: Wreck, new: Database, files: set[int]) -> tuple[int, int]:
+        """Brings passages over; returns how many, and how many were not what was stored."""
+        brought = wrong = 0
+        marks = ", ".join("?" * len(_CHUNK))
+        for some in in_batches(wreck.rows("chunks", _CHUNK)):
+            good = [row for row in some if row[1] in files and _is_sound(row)]
+            with new.write() as db:
+                db.executemany(f"INSERT OR IGNORE INTO chunks({', '.join(_CHUNK)}) VALUES ({marks})", good)
+                self._lexical.add(db, [row[0] for row in good], [passage(row[4], row[3]) for row in good])
+            brought += len(good)
+            wrong += len(some) - len(good)
+        return brought, wrong
+
+    def _name_texts(self, new: Database) -> None:
+        """Names the texts that were added by themselves and are not whole: no file holds them."""
+        with new.read() as db:
+            rows = db.execute(
+                "SELECT path FROM files LEFT JOIN chunks ON chunks.file = files.id WHERE root = ? "
+                "GROUP BY files.id HAVING count(chunks.id) <> coalesce(max(ordinal), 0) + 1",
+                (TEXT_ROOT,),
+            ).fetchall()
+        if rows:
+            self.said.append(f"of added texts parts are lost: {', '.join(str(row[0]) for row in rows)}; add them again")
+
+
+def _is_sound(row: tuple[Any, ...]) -> bool:
+    try:
+        verify_text(row[0], row[4], row[3], row[8])
+    except (DamagedStore, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _mend_vectors(
+    collection: Collection, kept: Path | None, actions: list[str], progress: Progress | None
+) -> Path | None:
+    """Makes vectors again that cannot be read, and drops those of passages that are gone."""
+    index = collection.vectors
+    if index is None:
+        return kept
+    rebuilding = any(trouble.kind == "rebuilding" for trouble in collection.health())
+    if not rebuilding:
+        with collection.database.read() as db:
+            rows = db.execute("SELECT id FROM chunks ORDER BY id").fetchall()
+            expected = np.array(rows, np.int64).reshape(-1)
+            try:
+                found = index.verify(db, read_data=True)
+                problems, segments, ids = found.problems, found.segments, found.ids
+            except (StorageError, CorruptBlock) as error:
+                problems, segments, ids = (str(error),), (), None
+        ids = np.empty(0, np.int64) if ids is None else ids
+        extra = np.setdiff1d(ids, expected)
+        if not problems and len(np.setdiff1d(expected, ids)) == 0:
+            if len(extra):
+                with collection.database.write() as db:
+                    index.delete(db, extra)
+                actions.append(f"{len(extra):,} vectors of passages that are gone were removed")
+            return kept
+        if segments:
+            kept = put_segments_aside(collection.path / SEGMENTS, segments, kept)
+    made = collection.rebuild(progress=progress)
+    actions.append(f"the vectors of {made:,} passages were made again")
+    return kept
+
+
+def _read_again(collection: Collection, roots: list[str], actions: list[str]) -> None:
+    present = [root for root in roots if Path(root).exists()]
+    if present:
+        report = collection.index(present)
+        if report.changed:
+            actions.append(f"{report.indexed:,} files were read again ({report.chunks:,} passages)")

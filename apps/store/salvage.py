@@ -1,0 +1,145 @@
+"""Reading what can be read of a damaged database: rows between pages that are lost."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from edge.apps.store.connecting import connect, plain
+from edge.apps.store.pages import PAGE, header_is_sound
+from edge.apps.store.schema_copy import Schema, kept_schema, put_first_page, put_schema, read_schema
+
+_CACHE = 1 << 20
+_PATIENCE_S = 5.0
+
+_MOST_HOLES = 500_000
+"""Numbers of rows that are tried one by one where pages are lost; beyond that the rest of the table is given up."""
+
+Row = tuple[Any, ...]
+
+
+class Wreck:
+    """A copy of a damaged database, opened for reading.
+
+    Attributes:
+        lost: by table, places at which rows could not be read: 0 if all were.
+    """
+
+    def __init__(self, db: apsw.Connection | None, pages: int) -> None:
+        self._db = db
+        self._pages = pages
+        self.lost: dict[str, int] = {}
+
+    def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
+        """The rows of a table with an integer key, its first column, that can be read; in the order of the key. A
+        table that is not there has none, and counts as lost."""
+        self.lost[table] = 0
+        if self._db is None:
+            self.lost[table] = 1
+            return
+        select = f"SELECT {', '.join(columns)} FROM {table} WHERE {columns[0]} BETWEEN ? AND ? ORDER BY {columns[0]}"
+        tries = 0
+        waiting = [(0, self._largest(table, columns[0]))]
+        while waiting:
+            low, high = waiting.pop()
+            if low > high:
+                continue
+            last = low - 1
+            try:
+                for row in self._db.execute(select, (low, high)):
+                    last = row[0]
+                    yield row
+                continue
+            except (apsw.Error, UnicodeDecodeError):
+                low = last + 1
+            tries += 1
+            if low >= high or tries > _MOST_HOLES:
+                self.lost[table] += 1
+                continue
+            middle = (low + high) // 2
+            waiting += [(middle + 1, high), (low, middle)]
+
+    def small(self, table: str, columns: Sequence[str], *, order: bool = False) -> list[Row]:
+        """The rows of a table that can be read from either end, held together.
+
+        Args:
+            order: read in the order of the first column, from its index where that has all columns; then nothing
+                counts as lost.
+        """
+        before = self.lost.get(table, 0)
+        self.lost[table] = 0
+        found: dict[Row, None] = {}
+        if self._db is None:
+            self.lost[table] = 1
+            return []
+        for end in (" ORDER BY 1" if order else "", " ORDER BY 1 DESC"):
+            try:
+                for row in self._db.execute(f"SELECT {', '.join(columns)} FROM {table}{end}"):
+                    found[row] = None
+                break
+            except (apsw.Error, UnicodeDecodeError):
+                self.lost[table] = 1
+        if order:
+            self.lost[table] = before
+        return list(found)
+
+    def _largest(self, table: str, key: str) -> int:
+        """The largest key there may be."""
+        assert self._db is not None
+        largest = 0
+        for sql in (
+            f"SELECT max({key}) FROM {table}",
+            f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
+        ):
+            with suppress(apsw.Error):
+                largest = max([largest, *(row[0] or 0 for row in self._db.execute(sql))])
+        # Where neither can be read: as many rows as the file can hold.
+        return largest or self._pages * PAGE // 40
+
+
+@contextmanager
+def opened(copy: Path) -> Iterator[Wreck]:
+    """A copy of a damaged database, which stays as it is. Where the pages are lost that say where tables begin, the
+    schema that was kept beside it takes their place."""
+    with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
+        own = Path(folder) / copy.name
+        for name in ("", "-wal"):
+            source = copy.with_name(copy.name + name)
+            if source.exists():
+                shutil.copy2(source, own.with_name(own.name + name))
+        db = None
+        try:
+            with suppress(apsw.Error, OSError):
+                _make_readable(own, kept_schema(copy))
+                db = _connection(own)
+            yield Wreck(db, own.stat().st_size // PAGE if own.exists() else 0)
+        finally:
+            if db is not None:
+                db.close(True)
+
+
+def _make_readable(path: Path, schema: Schema | None) -> None:
+    """Brings the log into the file, and a schema where its own cannot be read."""
+    if not header_is_sound(path):
+        put_first_page(path)
+    db = plain(path)
+    try:
+        with suppress(apsw.Error):
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        with suppress(apsw.Error):
+            if schema is None or read_schema(db) == schema:
+                return
+    finally:
+        db.close(True)
+    assert schema is not None
+    put_schema(path, schema)
+
+
+def _connection(path: Path) -> apsw.Connection:
+    return connect(path.as_uri(), writable=True, cache=_CACHE, busy_seconds=_PATIENCE_S)

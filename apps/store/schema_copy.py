@@ -1,0 +1,126 @@
+"""A copy of a database's schema in a file beside it: without the pages that say where tables begin, nothing is found.
+
+Where those pages are damaged, the schema is laid at the end of a copy of the file, and a first page is made that leads
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from edge.apps.store.connecting import connect
+from edge.apps.store.pages import PAGE, with_checksum
+from edge.ivf.segment_writer import sync_folder
+
+_HEADER = 100
+"""Bytes of the file's header, before the first page's own."""
+
+_SIZE, _CHANGE, _VALID_FOR = slice(28, 32), slice(24, 28), slice(92, 96)
+_INTERIOR, _LEAF = 5, 13
+
+Schema = list[tuple[str, str, str, int, str | None]]
+
+
+def read_schema(db: Any) -> Schema:
+    """Type, name, table, first page and statement of everything in a database."""
+    sql = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema ORDER BY rowid"
+    return [tuple(row) for row in db.execute(sql).fetchall()]
+
+
+def keep_schema(path: Path, schema: Schema) -> None:
+    """Writes the copy of the schema of a database.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    body = json.dumps(schema)
+    new = _copy_of(path).with_name(_copy_of(path).name + ".tmp")
+    with new.open("w", encoding="ascii") as file:
+        file.write(f"{zlib.crc32(body.encode()):08x}\n{body}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(_copy_of(path))
+    sync_folder(path.parent)
+
+
+def kept_schema(path: Path) -> Schema | None:
+    """The copy of the schema, if there is one and it is what was written."""
+    try:
+        checksum, body = _copy_of(path).read_text(encoding="ascii").split("\n", 1)
+        if int(checksum, 16) != zlib.crc32(body.removesuffix("\n").encode()):
+            return None
+        return [(kind, name, table, int(root), sql) for kind, name, table, root, sql in json.loads(body)]
+    except (OSError, ValueError):
+        return None
+
+
+def put_first_page(path: Path) -> None:
+    """Gives a database file a first page with which SQLite opens it; it leads to nothing.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _write_first(path, _made([])[0])
+
+
+def put_schema(path: Path, schema: Schema) -> None:
+    """Lays a schema at the end of a database file without a log, and makes a first page that leads there.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    first, *others = _made(schema)
+    last = -(-path.stat().st_size // PAGE)
+    page = bytearray(first)
+    if page[_HEADER] == _INTERIOR:
+        cells = int.from_bytes(page[_HEADER + 3 : _HEADER + 5], "big")
+        places = [_HEADER + 12 + 2 * cell for cell in range(cells)]
+        pointers = [_HEADER + 8, *(int.from_bytes(page[place : place + 2], "big") for place in places)]
+        for pointer in pointers:  # page 2 of the made one comes to lie behind the last
+            child = int.from_bytes(page[pointer : pointer + 4], "big") - 2 + last + 1
+            page[pointer : pointer + 4] = child.to_bytes(4, "big")
+    with path.open("r+b") as file:
+        file.truncate(last * PAGE)
+        file.seek(last * PAGE)
+        for other in others:
+            file.write(other)
+    _write_first(path, bytes(page))
+
+
+def _made(schema: Schema) -> list[bytes]:
+    """The pages of a new database with this schema and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "schema.db")
+        db = connect(path.as_uri(), writable=True, cache=1 << 20, busy_seconds=1)
+        try:
+            db.execute("PRAGMA journal_mode = DELETE").fetchall()
+            db.execute("CREATE TABLE placeholder(x)")
+            db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+            db.execute("PRAGMA writable_schema = ON").fetchall()
+            db.execute("DELETE FROM sqlite_schema")
+            db.executemany("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", schema)
+        finally:
+            db.close(True)
+        data = path.read_bytes()
+    return [data[at : at + PAGE] for at in range(0, len(data), PAGE)]
+
+
+def _write_first(path: Path, page: bytes) -> None:
+    new = bytearray(page)
+    new[18:20] = b"\2\2"  # a log may lie beside it
+    new[32:40] = bytes(8)  # no free pages
+    new[_SIZE] = (-(-path.stat().st_size // PAGE)).to_bytes(4, "big")
+    new[_VALID_FOR] = new[_CHANGE]
+    with path.open("r+b") as file:
+        file.write(with_checksum(bytes(new)))
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(path.name + "-schema")

@@ -1,0 +1,182 @@
+"""Whatever is damaged of a collection is noticed, named, and brought back from what the files still hold."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.checking import check
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.repairing import repair
+from edge.apps.store.failures import DamagedStore
+from edge.apps.store.pages import PAGE
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import CorruptBlock, StorageError
+
+Make = Callable[..., Collection]
+QUERIES = ("which river floods", "the bridge of stone", "number 17", "paragraph")
+
+
+def results(collection: Collection) -> list[tuple[str, str]]:
+    return [(hit.path, hit.text) for query in QUERIES for hit in collection.search(query, 5, rerank=False)]
+
+
+def look(path: Path, config: Config) -> list[tuple[str, str]]:
+    with Collection(path, config=config, read_only=True) as collection:
+        return results(collection)
+
+
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    chance = random.Random(0)
+    words = ["river", "bridge", "stone", "flood", "spring", "mill", "boat", "winter", "harvest", "bread"]
+    for n in range(12):
+        paragraphs = [f"In paragraph {p} of number {n} the {' '.join(chance.choices(words, k=60))}." for p in range(6)]
+        (folder / f"{n}.md").write_text("\n\n".join(paragraphs))
+    return folder
+
+
+@pytest.fixture
+def whole(make: Make, docs: Path, tmp_path: Path) -> Path:
+    """A collection with vectors in a segment and others pending."""
+    with make() as collection:
+        collection.index(docs)
+        collection.compact()
+        collection.add("A text without a file, about a bridge of stone.", ids=["mine"])
+    return tmp_path / "collection"
+
+
+def mended(path: Path, config: Config) -> Any:
+    return repair(path, config=config, budget=MemoryBudget(10**9), roots=lambda opened: opened.roots)
+
+
+def test_a_sound_collection_is_said_to_be(whole: Path, tiny_config: Config) -> None:
+    for read_data in (False, True):
+        report = check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=read_data)
+        assert report.findings == []
+        assert report.sound
+    report = mended(whole, tiny_config)
+    assert report.actions == []
+    assert report.aside is None
+
+
+@pytest.mark.parametrize("kind", ["flip", "zero"])
+def test_a_damaged_page_changes_no_result_in_silence_and_is_found(whole: Path, tiny_config: Config, kind: str) -> None:
+    right = look(whole, tiny_config)
+    path = whole / "edge.db"
+    before = path.read_bytes()
+    silent = []
+    for page in range(len(before) // PAGE):
+        data = bytearray(before)
+        if kind == "flip":
+            data[page * PAGE + 1234] ^= 4
+        elif not any(data[page * PAGE : (page + 1) * PAGE]):
+            continue
+        else:
+            data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+        path.write_bytes(data)
+        try:
+            if look(whole, tiny_config) != right:
+                silent.append(page + 1)
+        except (DamagedStore, CorruptBlock) as error:
+            assert "`edge " in str(error)  # noqa: PT017 - not every page is read by a search
+        report = check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=True)
+        assert not report.sound, f"page {page + 1}"
+    assert silent == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_repair_brings_back_what_the_files_hold(whole: Path, tiny_config: Config, docs: Path, seed: int) -> None:
+    right = look(whole, tiny_config)
+    path = whole / "edge.db"
+    data = bytearray(path.read_bytes())
+    chance = random.Random(seed)
+    lost = chance.sample(range(len(data) // PAGE), 3) if seed else [0]  # the first page, and any three
+    for page in lost:
+        data[page * PAGE : (page + 1) * PAGE] = chance.randbytes(PAGE)
+    path.write_bytes(data)
+    report = mended(whole, tiny_config)
+    assert report.after.findings == []
+    assert report.aside is not None
+    assert (report.aside / "edge.db").read_bytes() == bytes(data)
+    files = {row for row in right if row[0].startswith(str(docs))}
+    assert files <= set(look(whole, tiny_config))
+    with Collection(whole, config=tiny_config, read_only=True) as collection:
+        assert collection.health()
+        assert collection.status().indexed >= 12
+
+
+def test_a_damaged_segment_is_named_and_made_again(whole: Path, tiny_config: Config, docs: Path) -> None:
+    right = look(whole, tiny_config)
+    (segment,) = (
+        (whole / "segments").glob("*.ivf")
+        if list((whole / "segments").glob("*.ivf"))
+        else [file for file in (whole / "segments").iterdir() if file.suffix != ".lock"]
+    )
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    report = check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=True)
+    assert {finding.part for finding in report.findings} == {"vectors"}
+    assert segment.name in " ".join(finding.text for finding in report.findings)
+    with Collection(whole, config=tiny_config, read_only=True) as collection:
+        assert [trouble.kind for trouble in collection.health()] == ["damaged"]
+        assert collection.status().health.state == "damaged"
+    done = mended(whole, tiny_config)
+    assert done.after.findings == []
+    assert (done.aside / segment.name).read_bytes() == bytes(data)
+    assert look(whole, tiny_config) == right
+
+
+def test_lost_commits_are_said_by_every_command_until_they_are_repaired(
+    make: Make, docs: Path, tmp_path: Path, tiny_config: Config
+) -> None:
+    collection = make("live")
+    collection.index(docs)
+    right = results(collection)
+    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    log = tmp_path / "killed" / "edge.db-wal"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    for _ in range(2):
+        with make("killed", read_only=True) as reader:
+            assert [trouble.kind for trouble in reader.health()][-1:] == ["lost commits"]
+            assert "`edge repair` brings back" in str(list(reader.health())[-1])
+    report = mended(tmp_path / "killed", tiny_config)
+    assert "commits" in {finding.part for finding in report.before.findings}
+    assert report.after.findings == []
+    with make("killed", read_only=True) as reader:
+        assert reader.health()
+        assert results(reader) == right
+
+
+def test_a_repair_that_was_interrupted_is_said_and_finished(
+    whole: Path, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = look(whole, tiny_config)
+    path = whole / "edge.db"
+    data = bytearray(path.read_bytes())
+    data[3 * PAGE + 5] ^= 1
+    path.write_bytes(data)
+
+    def killed(_: Path) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.apps.store.repairing.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            mended(whole, tiny_config)
+    with pytest.raises(StorageError, match=r"a repair of .* was interrupted; `edge repair` finishes it"):
+        look(whole, tiny_config)
+    report = mended(whole, tiny_config)
+    assert report.actions[0] == "an interrupted repair was finished"
+    assert report.after.findings == []
+    assert set(look(whole, tiny_config)) == set(right)
