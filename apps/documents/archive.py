@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Iterator
 from posixpath import join, normpath
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from edge.apps.documents.base import Reason, Skipped
 from edge.config import format_size
@@ -93,6 +94,43 @@ class Archive:
             raise InputError(f"its part {name[:100]} declares entities, which no document needs")
         return root
 
+    def elements(self, name: str, wanted: str) -> Iterator[Any]:
+        """Elements of a part by their name without a namespace, one after the other; each is forgotten when the next
+        is asked for, so that a part of any size takes the memory of one.
+
+        Raises:
+            InputError: as `xml`.
+        """
+        from lxml import etree
+
+        if name not in self.names:
+            raise InputError(f"a damaged document: its part {name[:100]} is missing")
+        try:
+            with self._zip.open(name) as part:
+                found = etree.iterparse(
+                    _Counted(self, part), tag=f"{{*}}{wanted}", resolve_entities=False, no_network=True,
+                    huge_tree=False, load_dtd=False, remove_comments=True, remove_pis=True,
+                )  # fmt: skip
+                for _, element in found:
+                    yield element
+                    element.clear()
+                    while element.getprevious() is not None:
+                        del element.getparent()[0]
+        except etree.LxmlError as error:
+            raise InputError(f"a damaged document: its part {name[:100]} is not XML ({error})") from error
+        except _DAMAGE as error:
+            raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
+
+    def spend(self, nbytes: int) -> None:
+        """Counts what was unpacked.
+
+        Raises:
+            InputError: it is more than is allowed.
+        """
+        self._left -= nbytes
+        if self._left < 0:
+            raise InputError(f"its parts unpack to more than {format_size(MAX_PARTS_BYTES)}; that is no document")
+
     def relations(self, name: str) -> dict[str, tuple[str, str]]:
         """Of an Office part, what it refers to: id to (the last word of the relation's type, the other part's name)."""
         folder, _, file = name.rpartition("/")
@@ -122,6 +160,19 @@ class Archive:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Counted:
+    """A part that is read as a stream, and counted as it comes."""
+
+    def __init__(self, archive: Archive, part: IO[bytes]) -> None:
+        self._archive = archive
+        self._part = part
+
+    def read(self, nbytes: int = _PIECE) -> bytes:
+        piece = self._part.read(min(nbytes, _PIECE) if nbytes >= 0 else _PIECE)
+        self._archive.spend(len(piece))
+        return piece
 
 
 def local(element: Any) -> str:

@@ -139,6 +139,7 @@ class Chunk:
         context: title and headings it stands under; embedded and ranked with the text, not shown as the snippet.
         line_start, line_end: lines that `text` is taken from.
         page: the page it stands on; a chunk never spans two.
+        lines: the line number of each line of `text`, if they do not simply count up from `line_start`.
     """
 
     text: str
@@ -146,6 +147,7 @@ class Chunk:
     line_start: int
     line_end: int
     page: int | None
+    lines: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from itertools import groupby
 
 from edge.apps.documents.base import Block, Chunk
 from edge.apps.documents.lengths import estimate_pieces
+from edge.apps.documents.line_numbers import counts_up
 from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, units_of
 
 MAX_TOKENS = 220
@@ -108,13 +109,19 @@ def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float])
 
 def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, page: int | None) -> Chunk:
     texts: list[str] = []
+    numbers: list[int] = []
     previous: Block | None = None
     path: tuple[str, ...] | None = None
     for index, run in groupby(units, lambda unit: unit.block):
         block, pieces = blocks[index], list(run)
         if previous is not None:
             texts.append("\n\n" if _apart(previous, block) else "\n")
-        texts.append(block.text[pieces[0].start : pieces[-1].end].strip("\n").rstrip())
+            numbers += [numbers[-1]] * (len(texts[-1]) - 1)
+        begin, stop = pieces[0].start, pieces[-1].end
+        begin = stop - len(block.text[begin:stop].lstrip("\n"))
+        texts.append(block.text[begin:stop].rstrip())
+        first_line = block.text.count("\n", 0, begin)
+        numbers += [block.line_at(first_line + i) for i in range(texts[-1].count("\n") + 1)]
         path = block.path if path is None else path[: _shared(path, block.path)]
         previous = block
     first, last = units[0], units[-1]
@@ -122,13 +129,26 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
     assert path is not None
     if opening.kind == "heading" and path == opening.path:  # the heading itself is in the text
         path = path[:-1]
+    text, numbers = _without_gaps("".join(texts), numbers)
+    begins = opening.line_at(first.first)
     return Chunk(
-        _BLANK_LINES.sub("\n\n", "".join(texts)),
+        text,
         contexts.text(path),
-        opening.line_at(first.first),
+        begins,
         closing.line_end if last.end == len(closing.text) else closing.line_at(last.last),
         page,
+        None if numbers[0] == begins and counts_up(numbers) else tuple(numbers),
     )
+
+
+def _without_gaps(text: str, numbers: list[int]) -> tuple[str, list[int]]:
+    """A text with one blank line for many, and the numbers of the lines that are left."""
+    left, at = [], 0
+    for gap in _BLANK_LINES.finditer(text):
+        blank = text.count("\n", 0, gap.start()) + 1
+        left += numbers[at : blank + 1]
+        at = blank + gap[0].count("\n") - 1
+    return _BLANK_LINES.sub("\n\n", text), left + numbers[at:]
 
 
 def _apart(before: Block, here: Block) -> bool:

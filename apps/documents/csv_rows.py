@@ -9,11 +9,11 @@ from itertools import islice
 from edge.apps.documents.base import Block, Document
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.rows import check_width, is_header, named
 from edge.errors import InputError
 
 _DELIMITERS = (",", "\t", ";", "|")
 _SAMPLE_LINES = 50
-_MOST_COLUMNS = 1000
 
 
 def extract(file: OpenedFile) -> Document:
@@ -74,30 +74,13 @@ def _blocks(lines: _Lines, delimiter: str) -> Iterator[Block]:
             values = [" ".join(clean(value).split()) for value in row]
             if not any(values):
                 continue
-            if len(values) > _MOST_COLUMNS:
-                raise InputError(f"a row of {len(values):,} columns; {_MOST_COLUMNS:,} is the most that is read")
+            check_width(values)
             first += next((at for at, line in enumerate(written[:-1]) if line.strip()), last - first)
-            if header is None and _is_header(values):
+            if header is None and is_header(values):
                 header = values
                 yield Block(" | ".join(values), first, last, kind="heading", lines=(first,))
                 continue
-            text = [_named(header, column, value) for column, value in enumerate(values) if value]
+            text = [named(header, column, value) for column, value in enumerate(values) if value]
             yield Block("\n".join(text), first, last, kind="lines", lines=(first,) * len(text))
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}: not a table of values ({error})") from error
-
-
-def _is_header(values: Sequence[str]) -> bool:
-    """Whether a first row names columns: all of it short text, none of it a number, none twice."""
-    return (
-        len(values) > 1
-        and len(set(values)) == len(values)
-        and all(len(value) <= 80 and not value.replace(".", "").replace("-", "").isdigit() for value in values)
-    )
-
-
-def _named(header: Sequence[str] | None, column: int, value: str) -> str:
-    if header is None:
-        return value
-    name = header[column] if column < len(header) and header[column] else f"column {column + 1}"
-    return f"{name}: {value}"

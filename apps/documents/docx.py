@@ -12,6 +12,7 @@ from typing import Any
 from edge.apps.documents.archive import Archive, attribute, local
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
+from edge.apps.documents.meaningful_title import meaningful
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.outline import Outline
 
@@ -43,7 +44,7 @@ def extract(file: OpenedFile) -> Document:
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
     first = next((block.path[-1] for block in reader.blocks if block.kind == "heading"), "")
-    return Document(title or first, reader.blocks)
+    return Document(meaningful(title) or first, reader.blocks)
 
 
 class _Reader:

@@ -157,7 +157,8 @@ class Extractor:
         with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
             for answer in answers:
                 if isinstance(answer, list):
-                    chunk = Chunk(*answer)
+                    text, context, first, last, page, numbers = answer
+                    chunk = Chunk(text, context, first, last, page, None if numbers is None else tuple(numbers))
                     chunks.append(chunk)
                     nbytes += len(chunk.text) + len(chunk.context) + _CHUNK_OVERHEAD
                     if nbytes > self._result.nbytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket
 import stat
@@ -122,6 +123,19 @@ class OpenedFile:
 
 def _special() -> Skipped:
     return Skipped(Reason.SPECIAL, "not a regular file (a pipe, a socket, a device or a folder)")
+
+
+class Attached(OpenedFile):
+    """A file that lies inside another one, such as an attachment, as if it were opened."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        """Takes its name, which may be anything, and its bytes."""
+        self.path = Path("attachment")
+        self.name = name
+        self.suffix = Path(name.replace("/", "_")).suffix.lower()
+        self.stream = io.BytesIO(data)
+        self.nbytes = len(data)
+        self.head = data[:HEAD_BYTES]
 
 
 def too_much_text() -> Skipped:

@@ -17,6 +17,7 @@ from typing import Any
 
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
+from edge.apps.documents.meaningful_title import meaningful
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.apps.documents.outline import Outline
 from edge.errors import InputError
@@ -34,7 +35,6 @@ _WRAPPED = re.compile("[\ufffe\u00ad\x02]")
 """What the library leaves where it joined a word that was hyphenated at the end of a line."""
 
 _HYPHENATED = re.compile(r"[^\W\d_]{2,}-$")
-_EMPTY_TITLES = ("", "untitled", "document", "powerpoint presentation")
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def extract(file: OpenedFile) -> Document:
             raise InputError("a damaged PDF: no page of it can be read")
         raise Skipped(Reason.NO_TEXT, "no page has text: pictures of pages are not read (there is no OCR)")
     blocks = _document_blocks([lines or [] for lines in pages])
-    if title.lower() in _EMPTY_TITLES or title.lower().startswith("microsoft "):
+    if not meaningful(title):
         title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
     warning = f"damaged, and left out: page {', '.join(damaged[:10])}" if damaged else ""
     return Document(title, blocks, warning=warning)

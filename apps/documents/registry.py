@@ -13,6 +13,7 @@ from functools import cache
 from typing import cast
 
 from edge.apps.documents.base import Extract, Reason, Skipped
+from edge.apps.documents.mail_head import is_mailbox, is_message
 
 _HOME = "edge.apps.documents"
 
@@ -44,6 +45,15 @@ TEXT = _kind("text", "plain:extract", "txt text log org tex srt vtt adoc asciido
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "docx:extract", "docx docm dotx")
 PPTX = _kind("pptx", "pptx:extract", "pptx pptm ppsx potx")
+MAIL = _kind("mail", "mail:extract", "eml mbox mbx")
+XLSX = _kind("xlsx", "xlsx:extract", "xlsx xlsm xltx xltm")
+ODF = {
+    "text": _kind("odt", "odf:extract", "odt ott"),
+    "spreadsheet": _kind("ods", "odf:extract", "ods ots"),
+    "presentation": _kind("odp", "odf:extract", "odp otp"),
+}
+"""By what the container's first member says it is."""
+
 EPUB = _kind("epub", "epub:extract", "epub")
 HTML = _kind("html", "html:extract", "html htm xhtml xht")
 PYTHON = _kind("code", "python:extract", "py pyi pyw")
@@ -67,7 +77,10 @@ KINDS = (
     PDF,
     DOCX,
     PPTX,
+    XLSX,
+    *ODF.values(),
     EPUB,
+    MAIL,
     _kind("csv", "csv_rows:extract", "csv tsv tab"),
     _kind("json", "json_paths:extract", "json geojson webmanifest"),
     _kind("json", "json_paths:extract_lines", "jsonl ndjson jsonlines"),
@@ -75,23 +88,25 @@ KINDS = (
     TEXT,
 )
 
+_CONTAINERS = (DOCX, PPTX, XLSX, *ODF.values(), EPUB)
+"""Kinds that are ZIP containers."""
+
+_OPEN_DOCUMENT = re.compile(rb"mimetypeapplication/vnd\.oasis\.opendocument\.(text|spreadsheet|presentation)")
+
 _BY_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
 _BY_NAME = {name: kind for kind in KINDS for name in kind.names}
 
 _REFUSED = {
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
         Reason.UNSUPPORTED,
-        "an old binary Office file, or an encrypted one; save it as DOCX, PPTX or PDF without a password",
+        "an old binary Office file, or an encrypted one; save it as DOCX, XLSX, PPTX or PDF without a password",
     ),
     b"%!PS": (Reason.UNSUPPORTED, "PostScript is not read; convert it to PDF"),
     b"{\\rtf": (Reason.UNSUPPORTED, "RTF is not read; save it as DOCX or plain text"),
 }
 _UNSUPPORTED = {
     ".svg": "SVG drawings are not read",
-    ".xlsx": "XLSX is not read; save it as CSV",
-    ".ods": "ODS is not read; save it as CSV",
-    ".odt": "ODT is not read; save it as DOCX or PDF",
-    ".odp": "ODP is not read; save it as PPTX or PDF",
+    ".xlsb": "XLSB is not read; save it as XLSX",
 }
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
@@ -126,7 +141,7 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
             raise Skipped(reason, message)
     if head.startswith(b"PK\x03\x04"):
         return _zipped(suffix, head)
-    if by_name in (PDF, DOCX, PPTX, EPUB):
+    if by_name in _CONTAINERS or by_name is PDF:
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
     if is_binary(head):
         raise Skipped(Reason.BINARY, "the file is binary")
@@ -134,6 +149,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED[suffix])
     if by_name is not None and by_name is not TEXT:
         return by_name
+    if is_mailbox(head) or is_message(head):
+        return MAIL
     if _MARKUP.match(head):
         return HTML
     if by_name is None and (shebang := _SHEBANG.match(head)):
@@ -161,13 +178,15 @@ def load(extractor: str) -> Extract:
 
 def _zipped(suffix: str, head: bytes) -> Kind:
     """What a ZIP container holds: by its suffix, else by the names of its first members."""
-    for kind in (DOCX, PPTX, EPUB):
+    for kind in _CONTAINERS:
         if suffix in kind.suffixes:
             return kind
     if b"mimetypeapplication/epub+zip" in head[:100]:
         return EPUB
-    if b"[Content_Types].xml" in head[:200]:
-        for kind, folder in ((DOCX, b"word/"), (PPTX, b"ppt/")):
+    if opened := _OPEN_DOCUMENT.search(head[:200]):
+        return ODF[opened[1].decode("ascii")]
+    if b"[Content_Types].xml" in head[:200] or b"docProps/" in head[:200]:
+        for kind, folder in ((DOCX, b"word/"), (PPTX, b"ppt/"), (XLSX, b"xl/")):
             if folder in head:
                 return kind
     raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED.get(suffix, "a ZIP archive, which is not read"))

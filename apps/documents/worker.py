@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.chunking import chunks_of
+from edge.apps.documents.meaningful_title import meaningful
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, OpenedFile
 from edge.apps.documents.registry import choose, load
 from edge.apps.documents.sandbox import enter
@@ -92,10 +93,10 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
         with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
             kind = choose(file.name, file.head, request["plugins"])
             document = load(kind.extractor)(file)
-        title = document.title or request["name"]
+        title = meaningful(document.title) or request["name"]
         yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": document.warning}
         for chunk in chunks_of(document.blocks, title, max_tokens=request["max_tokens"]):
-            yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page]
+            yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines]
         yield {"end": True}
     except Skipped as error:
         yield {"error": str(error), "reason": error.reason.value}

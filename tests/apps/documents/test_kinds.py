@@ -48,7 +48,7 @@ def test_kind(name: str, head: bytes, kind: str) -> None:
         ("a.svg", b"<svg/>", Reason.UNSUPPORTED),
         ("a.rtf", b"{\\rtf1 text}", Reason.UNSUPPORTED),
         ("a.ps", b"%!PS-Adobe-3.0", Reason.UNSUPPORTED),
-        ("a.xlsx", b"PK\x03\x04....", Reason.UNSUPPORTED),
+        ("a.xlsb", b"PK\x03\x04....", Reason.UNSUPPORTED),
         ("a.docx", TEXT, Reason.UNSUPPORTED),
     ],
 )
