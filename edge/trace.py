@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,23 @@ class Trace:
         self._tracks: dict[str, int] = {}
         self._origin = time.perf_counter()
         self._lock = threading.Lock()
+        self._listeners: dict[str, Callable[[float], None]] = {}
 
     def count(self, name: str, amount: float = 1) -> None:
         """Adds `amount` to a counter."""
         with self._lock:
             self.counters[name] += amount  # type: ignore[assignment]
+        if (heard := self._listeners.get(name)) is not None:
+            heard(amount)
+
+    @contextmanager
+    def listening(self, name: str, heard: Callable[[float], None]) -> Iterator[None]:
+        """While inside, calls `heard` with each amount that is added to a counter, in the thread that adds it."""
+        self._listeners[name] = heard
+        try:
+            yield
+        finally:
+            del self._listeners[name]
 
     def snapshot(self) -> dict[str, float]:
         """A copy of all counters."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.collection.scopes import below, nearest
 from edge.apps.documents.base import Chunk
+from edge.apps.documents.line_numbers import packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
@@ -66,13 +67,14 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk as it stands in the database."""
+    """A chunk as it stands in the database; `lines` as `edge.apps.documents.line_numbers.packed` makes them."""
 
     id: int
     ordinal: int
     line_start: int
     line_end: int
     page: int | None
+    lines: str | None
     hash: bytes
 
 
@@ -147,7 +149,8 @@ class Catalog:
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
         """A file's chunks in their order."""
         rows = db.execute(
-            "SELECT id, ordinal, line_start, line_end, page, hash FROM chunks WHERE file = ? ORDER BY ordinal", (file,)
+            "SELECT id, ordinal, line_start, line_end, page, lines, hash FROM chunks WHERE file = ? ORDER BY ordinal",
+            (file,),
         )
         return [StoredChunk(*row) for row in rows]
 
@@ -157,11 +160,11 @@ class Catalog:
         texts: list[str] = []
         for ordinal, chunk in chunks:
             rows = db.execute(
-                "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, hash) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                "INSERT INTO chunks(file, ordinal, text, context, line_start, line_end, page, lines, hash) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 (
                     file, ordinal, chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page,
-                    chunk_hash(chunk),
+                    packed(chunk.lines), chunk_hash(chunk),
                 ),
             )  # fmt: skip
             ids.append(int(rows.fetchall()[0][0]))
@@ -174,8 +177,11 @@ class Catalog:
         # Two steps, because a place may still be taken by a chunk that leaves it next.
         db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
         db.executemany(
-            "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ? WHERE id = ?",
-            [(ordinal, new.line_start, new.line_end, new.page, chunk) for chunk, ordinal, new in moved],
+            "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ?, lines = ? WHERE id = ?",
+            [
+                (ordinal, new.line_start, new.line_end, new.page, packed(new.lines), chunk)
+                for chunk, ordinal, new in moved
+            ],
         )
 
     def delete_chunks(self, db: Connection, ids: Sequence[int], vectors: Vectors | None) -> None:

@@ -14,19 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.additions import Additions, Item, listed
+from edge.apps.collection.advance import Progress
 from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.descriptions import describe, read_descriptions
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.indexing import Progress
 from edge.apps.collection.models import Models
+from edge.apps.collection.query import Query
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
 from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
 from edge.apps.collection.schema import migrations
-from edge.apps.collection.searching import MOST, POOL, Searcher
+from edge.apps.collection.searching import POOL, Searcher, checked_counts
 from edge.apps.collection.storable import checked
 from edge.apps.collection.writing import Writer
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health
+from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError
@@ -130,6 +133,11 @@ class Collection:
             return self._vectors
 
     @property
+    def identity(self) -> EmbedderIdentity | None:
+        """The model that makes the collection's vectors; None as long as there is none."""
+        return self._models.identity()
+
+    @property
     def roots(self) -> list[str]:
         """Folders and files that the collection is kept up to date with."""
         with self.database.read() as db:
@@ -146,7 +154,8 @@ class Collection:
         Args:
             roots: folders or files; all that were ever given if empty.
             retry: tries files again that failed or were skipped before and have not changed since.
-            progress: called with the files that are done and the files there are to do.
+            progress: called with the passages that are done and the passages there will be, which is an estimate
+                until all files are read.
 
         Raises:
             InputError: a root does not exist, or there is none.
@@ -217,9 +226,13 @@ class Collection:
         """
         return self._writer.rebuild(progress)
 
-    def compact(self, *, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Gives the space of what was deleted back, and brings vector lists and full text into their best shape."""
-        self._writer.compact(progress)
+    def compact(self, *, progress: Callable[[str, int, int], None] | None = None) -> bool:
+        """Gives the space of what was deleted back, and brings vector lists and full text into their best shape.
+
+        Returns:
+            False if another process reads: then the old vector lists go with a later run that writes.
+        """
+        return self._writer.compact(progress)
 
     # Reading
 
@@ -232,6 +245,7 @@ class Collection:
         pool: int = POOL,
         where: Conditions = None,
         min_score: float = 0.0,
+        min_blended: float = 0.0,
     ) -> list[Hit]:
         """The passages that answer a query best, best first: BM25 and vectors fused, and the best of them reranked by
         the cross-encoder (GRATING). A hit that continues another one is merged into it.
@@ -240,23 +254,25 @@ class Collection:
             rerank: False leaves the fused order, and the reranker unopened.
             pool: candidates that are reranked, if not more are needed for `top_k` results.
             where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
-            min_score: hits below are left out.
+            min_score: hits whose relevance, the reranker's own judgement, is lower are left out.
+            min_blended: hits whose `score`, by which they are ordered, is lower are left out.
 
         Raises:
-            InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, or a filter
-                makes no sense.
+            InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, a filter
+                makes no sense, or `min_score` is asked for without the reranker.
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
-        for what, count in (("results", top_k), ("candidates to rerank", pool)):
-            if not 1 <= count <= MOST:
-                raise InputError(f"the number of {what} must be at least 1 and at most {MOST:,}, not {count}")
+        checked_counts(top_k, pool)
+        if min_score > 0 and not rerank:
+            raise InputError("only the reranker tells how relevant a passage is: rerank, or use `min_blended`")
         # Twice as many, because neighbours become one hit.
         most = 2 * top_k
         hits = self.candidates(query, k=max(pool, most) if rerank else most, where=where)
         if rerank:
-            hits = self.rerank(query, hits, most)
-        return self._searcher.show(query, [hit for hit in merge(hits, top_k) if hit.score >= min_score])
+            hits = self.rerank(Query.parse(query).asked, hits, most)
+        kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
+        return self.show(query, kept)
 
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
@@ -265,18 +281,22 @@ class Collection:
         alike there is one.
 
         Args:
-            vector: of the query [dim]; made here if not given.
+            query: words, or parts that begin with `lex:`, `vec:` and `hyde:` (see `Query.parse`).
+            vector: of the query [dim], or of its parts [n, dim]; made here if not given.
 
         Raises:
             As for `search`.
         """
-        if not checked(query, "the query").strip():
-            raise InputError("the query is empty")
+        parts = Query.parse(checked(query, "the query"))
         index = self.vectors
-        if vector is None and index is not None:
-            vector = self.embed_queries([query])[0]
+        if vector is None and index is not None and (parts.questions or parts.passages):
+            vector = self.embed_query(parts)
         with self._timed("search"):
-            return self._searcher.candidates(query, vector, index, k, where=Filters.of(where))
+            return self._searcher.candidates(parts.words, vector, index, k, where=Filters.of(where))
+
+    def show(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+        """Hits with their snippets, the lines that match best, and what is said of their folders."""
+        return self._searcher.show(Query.parse(query).shown, hits)
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int | None = None) -> list[Hit]:
         """The best `top_k` of `hits`, given in retrieval order, by the reranker's judgement blended with their scores
@@ -308,6 +328,11 @@ class Collection:
         with self._timed("embed"):
             return self._models.embed([checked(query, "the query") for query in queries], query=True)
 
+    def embed_query(self, query: Query) -> Floats:
+        """Vectors of a query's questions and imagined passages [n, dim]. Raises as `search` does."""
+        with self._timed("embed"):
+            return self._models.embed_parts(query.questions, query.passages)
+
     def lookahead(
         self, queries: Floats, *, seconds: float | None = None, nbytes: int | None = None
     ) -> Lookahead | None:
@@ -335,6 +360,17 @@ class Collection:
         """The indexed files that pass the conditions, in the order of their paths."""
         with self.database.read() as db:
             return read_files(db, Filters.of(where))
+
+    def describe(self, path: Item, text: str) -> None:
+        """Says what a folder or file is about, which is returned with every hit below it; an empty text takes it away.
+        Raises `InputError` where the text is too long or not valid Unicode."""
+        with self._writer.lock(), self.database.write() as db:
+            describe(db, resolved(path), text)
+
+    def descriptions(self) -> dict[str, str]:
+        """What is said of folders and files, by path."""
+        with self.database.read() as db:
+            return read_descriptions(db)
 
     def close(self) -> None:
         """Closes everything that was opened here. Closing twice is harmless."""

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from difflib import get_close_matches
 from glob import escape
 from typing import Any
 
 from edge.apps.collection.storable import checked
+from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
 from edge.apps.documents.ignoring import Pattern, pattern_parts
 from edge.config import parse_size
 from edge.connection import Connection
@@ -51,7 +53,7 @@ class Filters:
         paths: globs: `*` and `?` stay within a folder's name, `**` goes through folders, and a relative one may begin
             at any folder: `docs/**`, `*.md`, `/home/me/notes`. One that begins with `./` or `../` begins at the working
             directory, with `~/` at home. One that names a folder holds for all below it.
-        kinds: kinds of documents (`pdf`, `markdown`) or suffixes of names (`md`).
+        kinds: kinds of documents (`pdf`, `markdown`), languages (`python`), or suffixes of names (`md`).
         after, before: when the file was last changed, `after <= changed < before`.
         larger, smaller: its bytes, `larger <= size <= smaller`.
     """
@@ -107,6 +109,9 @@ class Filters:
 
         Args:
             db: the connection that will run it; it is given the function that matches paths.
+
+        Raises:
+            InputError: there is no such kind, in general and in this collection; the message has those there are.
         """
         clauses: list[str] = []
         params: list[Any] = []
@@ -118,9 +123,9 @@ class Filters:
             clauses.append(f"{_FUNCTION}(files.path)")
         if self.kinds:
             one = "lower(files.kind) = ? OR substr(lower(files.path), -length(?)) = ?"
-            clauses.append("(" + " OR ".join([one] * len(self.kinds)) + ")")
-            for kind in self.kinds:
-                name = kind.lower().removeprefix(".")
+            names = [name for kind in self.kinds for name in _meanings(db, kind)]
+            clauses.append("(" + " OR ".join([one] * len(names)) + ")")
+            for name in names:
                 params += [name, f".{name}", f".{name}"]
         for clause, value in (
             ("files.mtime_ns >= ?", _nanoseconds(self.after)),
@@ -136,6 +141,35 @@ class Filters:
 
 Conditions = Filters | str | Iterable[str] | None
 """Which files to look at: filters, or one text or several as `Filters.parse` takes them."""
+
+
+def _meanings(db: Connection, kind: str) -> list[str]:
+    """The kinds and suffixes that a word stands for, without dots.
+
+    Raises:
+        InputError: nothing is called that.
+    """
+    name = kind.lower().removeprefix(".")
+    if known := meanings(name):
+        return known
+    # Any file that holds text is indexed, whatever its suffix.
+    like = "SELECT 1 FROM files WHERE status = 'indexed' AND substr(lower(path), -length(?)) = ? LIMIT 1"
+    if db.execute(like, (f".{name}", f".{name}")).fetchone() is None:
+        present = kinds_present(db)
+        here = f"; this collection has {present}" if present else ""
+        close = get_close_matches(name, NAMES, n=1, cutoff=0.75)
+        meant = f", did you mean {close[0]!r}?" if close else ":"
+        raise InputError(
+            f"there is no type {kind!r}{meant} a type is one of {', '.join(KIND_NAMES)}, a language such as python, or "
+            f"the suffix of a file's name{here}"
+        )
+    return [name]
+
+
+def kinds_present(db: Connection) -> str:
+    """The kinds of the indexed files, the commonest first, each with its number."""
+    rows = db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY 2 DESC, 1")
+    return ", ".join(f"{kind} ({count:,})" for kind, count in rows)
 
 
 def path_pattern(glob: str) -> PathPattern:

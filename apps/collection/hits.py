@@ -48,6 +48,10 @@ class Hit:
         ordinals: first and last place among the file's chunks.
         marks: (start, end) of the query's words in `snippet`.
         stages: how it came about.
+        numbers: the line number of each line of `text`.
+        line: where the sentence stands that holds most of what was asked for; 0 as long as nobody has looked.
+        description: what people say of the folders it lies in, outermost first.
+        collection: where it was found, if several were searched together.
     """
 
     id: int
@@ -65,11 +69,25 @@ class Hit:
     ordinals: tuple[int, int]
     marks: tuple[tuple[int, int], ...] = ()
     stages: Stages = field(default_factory=Stages)
+    numbers: tuple[int, ...] = ()
+    line: int = 0
+    description: str = ""
+    collection: str = ""
 
     @property
     def citation(self) -> str:
-        """`path:line`, or `path p. N` where the format has pages."""
-        return f"{self.path}:{self.line_start}" if self.page is None else f"{self.path} p. {self.page}"
+        """`path:line` of the sentence that matches best, or `path p. N` where the format has pages."""
+        return f"{self.path}:{self.line or self.line_start}" if self.page is None else f"{self.path} p. {self.page}"
+
+    @property
+    def relevance(self) -> float:
+        """The reranker's probability that the passage answers the query; 0 where it was not asked."""
+        return self.stages.relevance or 0.0
+
+    def line_at(self, offset: int) -> int:
+        """The line of the document that the character `offset` of `text` stands on."""
+        line = self.text.count("\n", 0, offset)
+        return self.numbers[line] if line < len(self.numbers) else min(self.line_start + line, self.line_end)
 
     @property
     def passage(self) -> str:
@@ -119,6 +137,7 @@ def _joined(best: Hit, other: Hit) -> Hit:
     return replace(
         best,
         text=f"{first.text}\n{second.text}",
+        numbers=first.numbers + second.numbers,
         line_start=min(best.line_start, other.line_start),
         line_end=max(best.line_end, other.line_end),
         ordinals=(first.ordinals[0], second.ordinals[1]),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.discovery import Discovery, Scanned
 from edge.apps.collection.intake import Floats, Index, Intake
@@ -17,9 +18,6 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.trace import Trace
-
-Progress = Callable[[int, int], None]
-"""Called with the files that are done and the files there are to do."""
 
 
 class MaintainedIndex(Index, Protocol):
@@ -60,14 +58,12 @@ class Run:
         index: Index,
         embed: Callable[[Sequence[str]], Floats],
         extractor: TextExtractor,
-        progress: Progress | None,
+        advance: Advance | None,
     ) -> None:
         """Takes in the files that are due below `scopes`."""
-        total = self.due(scopes)
-        report = None if progress is None else lambda done: progress(done, total)
         with Preparation(self._database, self._catalog, extractor, self._budget, list(scopes)) as preparation:
             try:
-                self.take_in(preparation, index, embed, report)
+                self.take_in(preparation, index, embed, advance)
             finally:
                 self._seconds["wait_s"] += preparation.waited
 
@@ -76,10 +72,10 @@ class Run:
         files: Iterable[Prepared],
         index: Index,
         embed: Callable[[Sequence[str]], Floats],
-        progress: Callable[[int], None] | None = None,
+        advance: Advance | None = None,
     ) -> None:
         """Takes in files that were prepared."""
-        intake = Intake(self._database, self._catalog, index, embed, progress=progress)
+        intake = Intake(self._database, self._catalog, index, embed, advance=advance)
         try:
             for prepared in files:
                 intake.take(prepared)

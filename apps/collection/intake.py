@@ -10,15 +10,18 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import Catalog, chunk_hash, passage
 from edge.apps.collection.preparation import Prepared
 from edge.apps.documents.base import Chunk
+from edge.apps.documents.line_numbers import packed
 from edge.apps.store.database import Database
 from edge.connection import Connection
 
@@ -67,19 +70,19 @@ class Intake:
         index: Index,
         embed: Callable[[Sequence[str]], Floats],
         *,
-        progress: Callable[[int], None] | None = None,
+        advance: Advance | None = None,
     ) -> None:
         """Prepares to take files in.
 
         Args:
             embed: vectors [n, dim] of n texts.
-            progress: called with the number of files done so far after every commit.
+            advance: is told of every file and batch.
         """
         self._database = database
         self._catalog = catalog
         self._index = index
         self._embed = embed
-        self._progress = progress
+        self._advance = advance
         self._files: deque[_File] = deque()
         self._waiting = 0
         self.counts: Counter[str] = Counter()
@@ -87,16 +90,13 @@ class Intake:
         self.chunks = self.reused = 0
         self.embed_s = self.commit_s = 0.0
 
-    @property
-    def done(self) -> int:
-        """Files that are settled."""
-        return self.counts.total()
-
     def take(self, prepared: Prepared) -> None:
         """Takes one more file; commits when a batch is full."""
         file = self._compare(prepared)
         self._files.append(file)
         self._waiting += len(file.added)
+        if self._advance is not None:
+            self._advance.read(prepared.file.path, prepared.size, len(file.added))
         while self._waiting >= BATCH or len(self._files) >= _FILES:
             self._flush()
 
@@ -121,14 +121,14 @@ class Intake:
         with self._database.read() as db:
             for old in self._catalog.chunks(db, prepared.file.id):
                 stored.setdefault(old.hash, deque()).append(old.id)
-                places[old.id] = (old.ordinal, old.line_start, old.line_end, old.page)
+                places[old.id] = (old.ordinal, old.line_start, old.line_end, old.page, old.lines)
         for ordinal, chunk in enumerate(prepared.extracted.chunks):
             same = stored.get(chunk_hash(chunk))
             if not same:
                 file.added.append((ordinal, chunk))
                 continue
             kept = same.popleft()
-            if places[kept] != (ordinal, chunk.line_start, chunk.line_end, chunk.page):
+            if places[kept] != (ordinal, chunk.line_start, chunk.line_end, chunk.page, packed(chunk.lines)):
                 file.moved.append((kept, ordinal, chunk))
         file.removed = [identifier for rest in stored.values() for identifier in rest]
         return file
@@ -161,8 +161,8 @@ class Intake:
                 self.counts[outcome] += 1
                 if outcome == "unreadable":
                     self.unreadable.append(file.prepared.file.path)
-        if self._progress is not None:
-            self._progress(self.done)
+        if self._advance is not None:
+            self._advance.committed(len(chunks))
 
     def _vectors(self, chunks: Sequence[Chunk]) -> Floats:
         """A vector for each chunk; equal chunks are embedded once, and not at all if the collection has one."""
@@ -173,7 +173,8 @@ class Intake:
             found = self._index.vectors(db, np.array(list(known.values()), np.int64)) if known else None
         new = [key for key in texts if key not in known]
         started = time.perf_counter()
-        made = self._embed([texts[key] for key in new]) if new else None
+        with nullcontext() if self._advance is None else self._advance.embedding(len(new)):
+            made = self._embed([texts[key] for key in new]) if new else None
         self.embed_s += time.perf_counter() - started
         self.reused += len(chunks) - len(new)
         parts = [part for part in (found, made) if part is not None]

@@ -84,6 +84,11 @@ class Models:
         """Vectors of texts, [n, dim] float32."""
         return self._sharing.run(self._embedder, lambda: self._opened_embedder().embed(texts, query=query))
 
+    def embed_parts(self, questions: Sequence[str], passages: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Vectors of questions, and behind them of passages, [n, dim] float32."""
+        made = [self.embed(questions, query=True)] if questions else []
+        return np.concatenate([*made, self.embed(passages)] if passages else made)
+
     def rank(self, query: str, passages: Sequence[str], top_k: int, retrieved: Retrieved) -> list[Ranked]:
         """The best `top_k` of passages. `retrieved`: what retrieval says of them."""
         return self._sharing.run(

@@ -59,6 +59,16 @@ CREATE INDEX chunks_by_hash ON chunks(hash);
 _RACY = "ALTER TABLE files ADD COLUMN racy INTEGER NOT NULL DEFAULT 0"
 """Before, a time of 0 said of a file that it had to be looked at again, and was found by no filter. It still has to."""
 
+_PLACES = """
+ALTER TABLE chunks ADD COLUMN lines TEXT;
+
+CREATE TABLE descriptions(
+    path TEXT PRIMARY KEY,
+    text TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+"""Line numbers of passages that leave lines out, and what people say of folders."""
+
 _VECTORS = 1
 """Steps of the vector index before the first later one of this file."""
 
@@ -67,7 +77,7 @@ def migrations() -> list[Migration]:
     """The history of the schema. New steps of either part go to the end, in the order they were made."""
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
-    return [_FILES, *vectors[:_VECTORS], _RACY, whole, *vectors[_VECTORS:]]
+    return [_FILES, *vectors[:_VECTORS], _RACY, whole, *vectors[_VECTORS:], _PLACES]
 
 
 def get_setting(db: Connection, name: str) -> str | None:

@@ -11,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.catalog import Catalog, groups, verify_text
+from edge.apps.collection.descriptions import description_of, read_descriptions
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
-from edge.apps.collection.snippets import snippet
+from edge.apps.collection.snippets import best_sentence, snippet
+from edge.apps.documents.line_numbers import unpacked
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.connection import Connection
-from edge.errors import BudgetExceeded
+from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found
 from edge.trace import Trace
 
@@ -47,6 +49,16 @@ _PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files
 """Ids of the chunks of the files that pass a filter: few files are few steps, whatever the size of the collection."""
 
 
+def checked_counts(top_k: int, pool: int) -> None:
+    """
+    Raises:
+        InputError: the number of results or of candidates to rerank is not in 1 ... `MOST`.
+    """
+    for what, count in (("results", top_k), ("candidates to rerank", pool)):
+        if not 1 <= count <= MOST:
+            raise InputError(f"the number of {what} must be at least 1 and at most {MOST:,}, not {count}")
+
+
 class Index(Protocol):
     """What a searcher needs of the vector index."""
 
@@ -71,7 +83,8 @@ class Searcher:
         as a licence in every folder does, the best one stands for all.
 
         Args:
-            vector: of the query [dim]; None asks BM25 alone.
+            query: words; empty asks the vectors alone.
+            vector: of the query [dim], or several [n, dim], of which the nearest counts; None asks BM25 alone.
             index: where to look for `vector`; None if the collection has no vectors.
         """
         depth = max(depth, k)
@@ -97,18 +110,28 @@ class Searcher:
                 depth = min(_DEEPER * depth, _DEEPEST)
 
     def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
-        """Hits with the snippets that a query asks for."""
+        """Hits with the snippets that a query asks for, their best lines, and what is said of their folders."""
         with self._database.read() as db:
             weights = self._catalog.lexical.weights(db, query)
+            described = read_descriptions(db)
         shown = [(hit, snippet(hit.text, weights)) for hit in hits]
-        return [replace(hit, snippet=found.text, marks=found.marks) for hit, found in shown]
+        return [
+            replace(
+                hit,
+                snippet=found.text,
+                marks=found.marks,
+                line=hit.line_at(best_sentence(hit.text, weights)),
+                description=description_of(hit.path, described),
+            )
+            for hit, found in shown
+        ]
 
     def _nearest(
         self, db: Connection, vector: Floats, index: Index, depth: int, clause: str, params: Sequence[object]
     ) -> list[tuple[int, float]]:
         with remedy("edge index --rebuild"):
             if not clause:
-                found = index.search(db, vector.reshape(1, -1), depth)
+                found = index.search(db, np.atleast_2d(vector), depth)
             else:
                 count = db.execute(f"SELECT count(*) FROM ({_PASSING.format(clause)})", params).fetchone()[0]
                 # Read, and then sorted.
@@ -116,11 +139,14 @@ class Searcher:
                     rows = db.execute(_PASSING.format(clause), params)
                     allowed = np.fromiter((row[0] for row in rows), np.int64, count)
                     allowed.sort()
-                    found = index.search(db, vector.reshape(1, -1), depth, allowed=allowed)
+                    found = index.search(db, np.atleast_2d(vector), depth, allowed=allowed)
         for name in ("lists_read", "bytes_read", "hits"):
             self._trace.count(f"index.{name}", getattr(found, name))
-        pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)
-        return [(identifier, score) for identifier, score in pairs if identifier >= 0]
+        best: dict[int, float] = {}
+        for identifier, score in zip(found.ids.ravel().tolist(), found.scores.ravel().tolist(), strict=True):
+            if identifier >= 0:
+                best[identifier] = max(score, best.get(identifier, score))
+        return sorted(best.items(), key=lambda pair: -pair[1])[:depth]
 
     def _fuse(
         self, db: Connection, lexical: Sequence[tuple[int, float]], near: Sequence[tuple[int, float]], k: int
@@ -170,15 +196,30 @@ def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
     for group in groups(ids):
         rows = db.execute(
             "SELECT chunks.id, path, line_start, line_end, page, text, title, kind, context, files.id, ordinal, "
-            "chunks.hash "
+            "chunks.hash, lines "
             "FROM chunks JOIN files ON files.id = chunks.file "
             f"WHERE chunks.id IN ({', '.join('?' * len(group))})",
             group,
         )
-        for identifier, path, line_start, line_end, page, text, title, kind, context, file, ordinal, stored in rows:
+        for (
+            identifier,
+            path,
+            line_start,
+            line_end,
+            page,
+            text,
+            title,
+            kind,
+            context,
+            file,
+            ordinal,
+            stored,
+            lines,
+        ) in rows:
             verify_text(identifier, context, text, stored)
             found[identifier] = Hit(
                 id=identifier, path=path, line_start=line_start, line_end=line_end, page=page, score=0.0, snippet="",
                 text=text, title=title, kind=kind, context=context, file=file, ordinals=(ordinal, ordinal),
+                numbers=unpacked(lines, line_start, line_end, text.count("\n") + 1),
             )  # fmt: skip
     return found

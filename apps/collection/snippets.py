@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 SNIPPET_CHARS = 240
@@ -12,6 +12,12 @@ SNIPPET_CHARS = 240
 
 _WORD = re.compile(r"[^\W_]+")
 _SPACE = re.compile(r"\s+")
+_SENTENCE_END = re.compile(
+    r"[.!?…][\"'”’)\]*_]{0,4}\s+|[。！？]\s*|\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t])"
+)
+_SENTENCE_LINES = 8
+"""More lines than this without an end of a sentence are code or a table."""
+
 _SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "y")
 _LEAST = 3
 """Letters a word keeps when its ending is taken off."""
@@ -42,6 +48,35 @@ def snippet(passage: str, weights: Mapping[str, float], *, longest: int = SNIPPE
     shift = len(before) - start
     marks = tuple((s + shift, e + shift) for s, e, form in words if form in wanted and s >= start and e <= end)
     return Snippet(before + text[start:end] + after, marks)
+
+
+def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
+    """Where in a passage the sentence begins that holds most of what was asked for; in code, lists and tables, the
+    line. 0 if none of the words is there.
+
+    Args:
+        weights: words of the query, each with what finding it is worth; a word counts once in a sentence.
+    """
+    wanted: dict[str, float] = {}
+    for word, weight in weights.items():
+        wanted[stem(word)] = max(weight, wanted.get(stem(word), 0.0))
+    best, best_value, start = 0, 0.0, 0
+    ends = [*(match.end() for match in _SENTENCE_END.finditer(passage)), len(passage)]
+    for end in ends:
+        found = {stem(word): at for at, word in _words(passage, start, end) if stem(word) in wanted}
+        if (value := sum(wanted[form] for form in found)) > best_value:
+            stretch = passage[start:end].rstrip()
+            # A stretch of many lines without an end of a sentence is no sentence.
+            whole = stretch.count("\n") < _SENTENCE_LINES
+            begin = start + len(stretch) - len(stretch.lstrip()) if whole else min(found.values())
+            best, best_value = begin, value
+        start = end
+    return best
+
+
+def _words(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
+    for match in _WORD.finditer(text, start, end):
+        yield match.start(), match[0]
 
 
 def stem(word: str) -> str:

@@ -12,12 +12,13 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from edge.apps.collection.advance import Progress
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.indexing import Progress
 from edge.apps.collection.report import IndexReport
+from edge.apps.collection.roots import with_nested
 from edge.apps.collection.scopes import contains
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.errors import InputError, StorageError
@@ -62,6 +63,7 @@ class Watcher:
         quiet_ms: int = _QUIET_MS,
         longest_ms: int = _LONGEST_MS,
         poll_seconds: float = 2.0,
+        roots: Sequence[str] | None = None,
     ) -> None:
         """Prepares to watch.
 
@@ -73,6 +75,7 @@ class Watcher:
             quiet_ms: a burst of changes is over when nothing changes for so long.
             longest_ms: a burst that does not end is handled after this time.
             poll_seconds: between two comparisons when polling; more where a comparison takes long.
+            roots: of the collection, which to watch; all of them, also those that are added later, if None.
         """
         self._collection = collection
         self._report = report
@@ -82,6 +85,7 @@ class Watcher:
         self._quiet_ms = quiet_ms
         self._longest_ms = longest_ms
         self._poll_seconds = poll_seconds
+        self._chosen = roots
         self._waiting: set[str] = set()
         self._everything = False
         self._refusals = 0
@@ -94,7 +98,7 @@ class Watcher:
             InputError: the collection has no root. One that is absent is waited for.
             Others as for `Collection.index`.
         """
-        if not self._collection.roots:
+        if not self._roots():
             raise InputError("the collection has no folder to watch yet; name one")
         if not self._poll:
             try:
@@ -103,6 +107,15 @@ class Watcher:
             except _NoNotifications as error:
                 self._notice(f"no notifications here ({error}); comparing the folders again and again instead")
         self._compare_repeatedly(stop)
+
+    def _roots(self) -> list[str]:
+        """The roots that are watched now, those below a chosen one included."""
+        roots = self._collection.roots
+        return roots if self._chosen is None else with_nested(self._chosen, roots)
+
+    def _compared(self) -> IndexReport:
+        """Compares the watched roots with the collection."""
+        return self._collection.index(self._chosen or (), progress=self._progress)
 
     def _follow(self, stop: threading.Event) -> None:
         """Handles what the platform notifies of, and begins anew when it has lost sight of a root or of a change;
@@ -113,7 +126,7 @@ class Watcher:
                 for changed in self._changes(stop):
                     if first:
                         # The notifier is at work before the first comparison, so that nothing falls between the two.
-                        self._report(self._collection.index(progress=self._progress))
+                        self._report(self._compared())
                         first = self._everything = False
                     else:
                         broken = 0
@@ -130,7 +143,7 @@ class Watcher:
 
     def _changes(self, stop: threading.Event) -> Iterator[set[str]]:
         """Changed paths, burst by burst, and an empty set every now and then, until a root is another folder."""
-        places = {root: _place(root) for root in self._collection.roots}
+        places = {root: _place(root) for root in self._roots()}
         folders = [root for root, place in places.items() if place is not None]
         # A notifier follows a file's content, and loses it when an editor puts a new file in its place.
         files = {root: _state(root) for root, place in places.items() if place is None}
@@ -148,7 +161,7 @@ class Watcher:
         first = True
         while True:
             try:
-                report = self._collection.index(progress=self._progress)
+                report = self._compared()
             except StorageError as error:
                 self._notice(f"{error}; trying again")
                 report = IndexReport()
@@ -164,7 +177,7 @@ class Watcher:
         try:
             if self._everything or self._refusals >= _PATIENCE:
                 self._waiting.clear()
-                report = self._collection.index(progress=self._progress)
+                report = self._compared()
             else:
                 report = self._collection.update(sorted(self._waiting), progress=self._progress)
         except StorageError as error:

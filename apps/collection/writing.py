@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path
 
+from edge.apps.collection.advance import Advance, Progress
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
-from edge.apps.collection.indexing import Progress, Run
+from edge.apps.collection.indexing import Run
 from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.models import Models
 from edge.apps.collection.narrowing import on_the_way
@@ -164,12 +165,12 @@ class Writer:
             index.maintain(self._database.write)
             return made
 
-    def compact(self, progress: Callable[[str, int, int], None] | None) -> None:
-        """Gives the space of what was deleted back."""
+    def compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
+        """Gives the space of what was deleted back; returns whether all of it, which takes that nobody else reads."""
         with self.lock():
             with self._database.write() as db:
                 note(db, Trouble("compacting", "the last compaction was interrupted", "edge compact"))
-            self._compact(progress)
+            return self._compact(progress)
 
     def health(self, vectors: int | None = None) -> Health:
         """What is unfinished or damaged.
@@ -246,7 +247,8 @@ class Writer:
             if self._extractor is None:
                 self._check_room()
                 self._extractor = Extractor(budget=self._budget, trace=self._trace)
-            run.take_in_due(scopes, index, self._models.embed, self._extractor, progress)
+            advance = None if progress is None else self._advance(scopes, progress)
+            run.take_in_due(scopes, index, self._models.embed, self._extractor, advance)
         run.remove(discovery, settled())
         run.count(discovery)
         run.maintain(self._vectors(), due=interrupted)
@@ -269,15 +271,18 @@ class Writer:
             self._compact(None)
         return rebuilding or interrupted
 
-    def _compact(self, progress: Callable[[str, int, int], None] | None) -> None:
+    def _compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
         index = self._vectors()
         if index is not None:
             index.maintain(self._database.write, full=True, progress=progress)
         with self._database.write() as db:
             self._catalog.lexical.optimize(db)
-        self._database.vacuum()
+        alone = self._database.vacuum()
+        if alone and index is not None:
+            index.discard(self._database.write)
         with self._database.write() as db:
             forget(db, "compacting")
+        return alone
 
     def _forget_empty(self, roots: Iterable[str]) -> None:
         """Takes roots back of which nothing was taken in."""
@@ -288,6 +293,10 @@ class Writer:
                 db.execute("DELETE FROM roots WHERE path = ?", (root,))
                 sql = f"DELETE FROM files WHERE {condition} AND root = ? AND id NOT IN (SELECT file FROM chunks)"
                 db.execute(sql, (*params, root))
+
+    def _advance(self, scopes: Sequence[str], progress: Progress) -> Advance:
+        files = (file.path for file in self._catalog.due(self._database, scopes))
+        return Advance(progress, files, self._trace, self._models.embedder().model.spec.layers)
 
     def _check_room(self) -> None:
         """Files are read and embedded at the same time. Without this, one gives way to the other until a batch fails.

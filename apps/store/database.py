@@ -43,6 +43,10 @@ CREATE TABLE IF NOT EXISTS commits(one INTEGER PRIMARY KEY CHECK (one = 1), line
 """Tables of every database, beside those of its owner: the number of its last commit, and what is not in order."""
 
 
+_LOG_PATIENCE_MS = 2_000
+"""How long other readers are waited for before the log is emptied: most take milliseconds, some never end."""
+
+
 class Database:
     """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
 
@@ -147,8 +151,9 @@ class Database:
             finally:
                 _end(db)
 
-    def vacuum(self) -> None:
-        """Rewrites the file without its free pages and empties the log.
+    def vacuum(self) -> bool:
+        """Rewrites the file without its free pages and empties the log; returns whether it could be emptied. Then no
+        transaction is left, in any process, that began before.
 
         Raises:
             StorageError: another process uses the file, or the disk has no room for a second copy.
@@ -156,16 +161,20 @@ class Database:
         with self._writing, self._pool.borrowed() as db, self._translated():
             reserve_checksums(db)
             db.execute("VACUUM")
-        self.settle()
+        return self.settle()
 
-    def settle(self) -> None:
-        """Moves what the log holds into the file, as far as readers allow it, and keeps a copy of the schema.
+    def settle(self) -> bool:
+        """Moves what the log holds into the file, as far as readers allow it, and keeps a copy of the schema; returns
+        whether the log could be emptied. Then no transaction is left, in any process, that began before.
 
         Raises:
             StorageError: the disk refuses.
         """
         with self._writing, self._pool.borrowed() as db, self._translated():
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            # SQLite empties the log only when nobody reads an older state (https://sqlite.org/c3ref/wal_checkpoint_v2).
+            db.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
+            ((busy, _, _),) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            db.execute(f"PRAGMA busy_timeout = {int(self._pool.busy_seconds * 1000)}")
         with self.read() as db:
             schema = read_schema(db)
         if schema != kept_schema(self.path):
@@ -173,6 +182,7 @@ class Database:
                 keep_schema(self.path, schema)
             except OSError as error:
                 raise StorageError(f"nothing can be written beside {self.path}: {error.strerror}") from error
+        return not busy
 
     def damaged(self, what: str) -> DamagedStore:
         """The error for damage that was found in what is stored; `what` follows the file's name."""

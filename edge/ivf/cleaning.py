@@ -12,9 +12,9 @@ from edge.ivf.work import Work
 _SCRATCH = ".tmp"
 
 
-def clean(work: Work) -> None:
-    """Removes retired segments that nobody in this process reads any more and that were retired long enough ago for
-    readers in other processes; and, while no writer can be making one, files that were never named.
+def clean(work: Work, *, grace_seconds: float) -> None:
+    """Removes retired segments that nobody in this process reads any more and that were retired so many seconds ago,
+    for readers in other processes; and, while no writer can be making one, files that were never named.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -30,7 +30,7 @@ def clean(work: Work) -> None:
             raise StorageError(f"{work.folder} cannot be read: {error.strerror}") from error
         stray = [name for name in found if name not in known and name.endswith((SUFFIX, _SCRATCH))]
         removed = [name for name in stray if work.open_segments.remove(name)]
-        ripe = [name for name, at in retired.items() if not 0 <= time.time() - at < work.options.grace_seconds]
+        ripe = [name for name, at in retired.items() if not 0 <= time.time() - at < grace_seconds]
         gone = [name for name in ripe if work.open_segments.remove(name)]
         manifest.forget_retired(gone)
     work.removed_files += len(removed) + len(gone)

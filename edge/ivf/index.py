@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -163,6 +163,15 @@ class VectorIndex:
         """
         return self._maintainer.run(write, full=full, stop=stop, progress=progress)
 
+    def discard(self, write: Write) -> int:
+        """Removes the files that are out of use at once; returns how many. `maintain` keeps them for a minute, because
+        transactions of other processes may still read them: call this only where there are none (`Database.vacuum`).
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        return self._maintainer.discard(write)
+
     def snapshot(self, db: Connection) -> Snapshot:
         """The state `db` sees. Cheap while nothing has changed.
 
@@ -279,7 +288,11 @@ def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
     """
     if not 0 < recall <= 1:
         raise InputError(f"recall is above 0 and at most 1, not {recall}")
-    if not snapshot.recall:
-        return snapshot.nlist
-    wanted = min(recall, snapshot.recall[-1][1])
-    return next(nprobe for nprobe, reached in snapshot.recall if reached >= wanted)
+    return probed(snapshot.recall, recall)[0] if snapshot.recall else snapshot.nlist
+
+
+def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, float]:
+    """The first point (lists, recall@10) of a measured curve, ascending, that reaches `recall`; else the first that
+    reaches the highest recall of all."""
+    wanted = min(recall, curve[-1][1])
+    return next(point for point in curve if point[1] >= wanted)

@@ -77,7 +77,7 @@ class Maintainer:
                 try:
                     self._steps(work)
                 except Stopped:
-                    clean(work)
+                    clean(work, grace_seconds=self._options.grace_seconds)
         return MaintenanceReport(
             flushed=work.flushed,
             merged=work.merged,
@@ -89,8 +89,24 @@ class Maintainer:
             seconds=time.perf_counter() - started,
         )
 
+    def discard(self, write: Write) -> int:
+        """Removes the files that are out of use without waiting for readers in other processes; returns how many. The
+        caller knows that there is none whose transaction began before they were retired.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        work = Work(
+            self._snapshots, self._segments, self._codecs, self._options, self._budget, self._trace, write,
+            full=False, stop=None, progress=None,
+        )  # fmt: skip
+        with Guard(self._segments.folder / _LOCK) as guard:
+            if guard.held:
+                clean(work, grace_seconds=0)
+        return work.removed_files
+
     def _steps(self, work: Work) -> None:
-        clean(work)
+        clean(work, grace_seconds=self._options.grace_seconds)
         with work.write() as db:
             everything = work.full or due(Manifest(db).state(), work.options)
         steps: list[tuple[str, Callable[[], None]]] = [
@@ -104,4 +120,4 @@ class Maintainer:
             with self._trace.span(name, "index"):
                 step()
             trim_heap()
-        clean(work)
+        clean(work, grace_seconds=self._options.grace_seconds)

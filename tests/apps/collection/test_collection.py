@@ -36,7 +36,7 @@ def test_index_search_and_index_again(collection: Collection, small: Any, consis
     assert "river floods in spring" in hit.text
     assert {"river", "floods"} <= {hit.snippet[a:b] for a, b in hit.marks}
     assert (hit.line_start, hit.line_end, hit.page) == (1, 3, None)
-    assert hit.citation == f"{hit.path}:1"
+    assert hit.citation == f"{hit.path}:3"  # the sentence, not the heading above it
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     consistent(collection)
 
@@ -189,10 +189,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     consistent(collection)
 
 
-def test_progress_counts_files(collection: Collection, small: Any) -> None:
+def test_progress_counts_passages_and_moves_within_a_batch(collection: Collection, small: Any) -> None:
     said: list[tuple[int, int]] = []
     collection.index(small.path, progress=lambda done, total: said.append((done, total)))
+    assert said[0][0] == 0
     assert said[-1] == (3, 3)
+    assert {1, 2} & {done for done, _ in said}  # they are one batch, so a layer of the embedder moved it
+    assert all(done <= total for done, total in said)
     said.clear()
     collection.index(small.path, progress=lambda done, total: said.append((done, total)))
     assert said == []
@@ -281,7 +284,13 @@ def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: A
     found = collection.search("ice bread river", 10, where=Filters(paths=("kitchen/**",)))
     assert {Path(hit.path).name for hit in found} == {"bread.md"}
     assert collection.search("river", 10, where=["smaller:1B"]) == []
-    assert collection.search("river", 10, rerank=False, min_score=1.01) == []
+    assert collection.search("river", 10, rerank=False, min_blended=1.01) == []
+    with pytest.raises(InputError, match="only the reranker tells"):
+        collection.search("river", 10, rerank=False, min_score=0.5)
+    judged = {hit.relevance for hit in collection.search("river", 10)}
+    assert all(0 < relevance < 1 for relevance in judged)
+    (best,) = collection.search("river", 10, min_score=max(judged))
+    assert best.relevance == max(judged)
 
 
 def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> None:

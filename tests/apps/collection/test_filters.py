@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -230,11 +231,8 @@ def test_dates_at_the_ends() -> None:
 @given(st.text(max_size=20))
 def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
     for key in ("path:", "type:", "after:", "larger:", ""):
-        try:
-            found = Filters.parse([key + text])
-        except InputError:
-            continue
-        passing([File("/a/b", "text", 1, datetime(2020, 1, 1))], found)
+        with contextlib.suppress(InputError):
+            passing([File("/a/b", "text", 1, datetime(2020, 1, 1))], Filters.parse([key + text]))
 
 
 def test_kinds_and_suffixes_in_any_case_and_with_a_dot() -> None:
@@ -242,6 +240,18 @@ def test_kinds_and_suffixes_in_any_case_and_with_a_dot() -> None:
     for kind in ("md", ".MD", "Markdown"):
         assert passing([file], Filters(kinds=(kind,))) == [file.path]
     assert passing([file], Filters(kinds=("d",))) == []
+
+
+def test_a_language_stands_for_its_suffixes_and_an_unknown_type_is_refused() -> None:
+    files = [File(f"/a/{name}", "code", 1, datetime(2020, 1, 1)) for name in ("a.py", "b.pyi", "c.cpp", "d.odd")]
+    assert passing(files, Filters(kinds=("python",))) == ["/a/a.py", "/a/b.pyi"]
+    assert passing(files, Filters(kinds=("C++", "py"))) == ["/a/a.py", "/a/c.cpp"]
+    assert passing(files, Filters(kinds=("odd",))) == ["/a/d.odd"]  # not known, but there
+    assert passing(files, Filters(kinds=("pdf",))) == []
+    with pytest.raises(InputError, match=r"there is no type 'foo'.*markdown, .*this collection has code \(4\)"):
+        passing(files, Filters(kinds=("foo",)))
+    with pytest.raises(InputError, match="did you mean 'python'"):
+        passing(files, Filters(kinds=("pyton",)))
 
 
 def test_windows_paths_and_ids_of_texts() -> None:

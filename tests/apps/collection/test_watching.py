@@ -340,3 +340,20 @@ def test_the_names_that_lead_to_paths() -> None:
     assert way == {"/r": {"a", "f"}, "/r/a": {"b", "e"}, "/r/a/b": {"c.txt", "d.txt"}}
     assert on_the_way("/r", ["/r"]) == {}
     assert on_the_way("/", ["/a/b"]) == {"/": {"a"}, "/a": {"b"}}
+
+
+def test_only_the_folders_that_were_named_are_watched(make: Any, folder: Any, tmp_path: Path) -> None:
+    """`edge watch DIR` watches DIR, though the collection has other folders."""
+    collection = make()
+    other = tmp_path.resolve() / "other"
+    other.mkdir()
+    (other / "far.md").write_text("Far away.\n")
+    folder.write("here.md", "Here.\n")
+    collection.index([folder.path, other])
+    with Watched(collection, roots=[str(folder.path)]) as watched:
+        watched.until(lambda: bool(watched.reports))
+        (other / "new.md").write_text("Not looked at.\n")
+        folder.write("new-here.md", "Looked at.\n")
+        watched.until(lambda: "new-here.md" in watched.names())
+        assert "new.md" not in watched.names()
+        assert watched.reports[0].unchanged == 1  # of the other folder nothing was compared

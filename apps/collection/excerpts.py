@@ -1,0 +1,185 @@
+"""Reading what is indexed: passages by their number, lines of a file, and the files that a pattern names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from edge.apps.collection.catalog import Catalog, FileRow
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.descriptions import description_of, read_descriptions
+from edge.apps.collection.filters import Filters
+from edge.apps.collection.searching import read_hits
+from edge.connection import Connection
+from edge.errors import InputError
+
+_PASSAGE = re.compile(r"#([0-9]{1,18})")
+_PLACE = re.compile(r"(.+?):([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_PATTERN = re.compile(r"[*?[]")
+
+MOST_BYTES = 64_000
+"""Bytes of text that one call returns, if nobody says how many."""
+
+
+class NotIndexed(InputError):
+    """Nothing of that name is in the collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A stretch of an indexed document.
+
+    Attributes:
+        path: as the collection has it; `title`, `kind` and `description` of it.
+        text: its passages, with a blank line where the document leaves lines between them.
+        line_start, line_end: first and last line of `text`.
+        page: where the text begins, if the format has pages.
+        continues_at: line at which the next call would go on, None if this is all that was asked for.
+    """
+
+    path: str
+    title: str
+    kind: str
+    description: str
+    text: str
+    line_start: int
+    line_end: int
+    page: int | None
+    continues_at: int | None
+
+
+def read_excerpts(
+    collection: Collection, targets: Sequence[str], *, lines: int | None = None, max_bytes: int = MOST_BYTES
+) -> list[Excerpt]:
+    """What some targets name, in their order, as much as fits.
+
+    Args:
+        targets: `#12` (the passage of that number, as a search result has it), `PATH`, `PATH:LINE`, `PATH:FIRST-LAST`,
+            or a pattern such as `docs/**/*.md`. A path may leave out folders in front, where one file is meant.
+        lines: at most so many of each document.
+        max_bytes: of all texts together, in UTF-8.
+
+    Raises:
+        NotIndexed: nothing of that name is indexed.
+        InputError: several files are meant, or a number makes no sense.
+    """
+    if max_bytes < 1 or (lines is not None and lines < 1):
+        raise InputError("the number of lines and of bytes must be at least 1")
+    catalog = Catalog()
+    found: list[Excerpt] = []
+    left = max_bytes
+    with collection.database.read() as db:
+        described = read_descriptions(db)
+        for target in targets:
+            for file, first, last, passage in _meant(db, catalog, target):
+                if lines is not None and passage is None:
+                    last = min(last or first + lines - 1, first + lines - 1)
+                excerpt = _read(db, catalog, file, first, last, passage, left, description_of(file.path, described))
+                if excerpt is None:
+                    continue
+                found.append(excerpt)
+                left -= len(excerpt.text.encode())
+                if left <= 0:
+                    return found
+    return found
+
+
+_Meant = tuple[FileRow, int, int | None, int | None]
+"""A file, the first and the last line wanted, and the one passage wanted."""
+
+
+def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
+    """The stretches that a target names."""
+    if match := _PASSAGE.fullmatch(target):
+        hit = read_hits(db, [int(match[1])]).get(int(match[1]))
+        file = None if hit is None else catalog.find(db, hit.path)
+        if file is None:
+            raise NotIndexed(f"there is no passage {target} in the collection; a search result has its number")
+        yield file, 1, None, int(match[1])
+        return
+    if (file := _file(db, catalog, target)) is not None:
+        yield file, 1, None, None
+        return
+    match = _PLACE.fullmatch(target)
+    if match is not None and (file := _file(db, catalog, match[1])) is not None:
+        first, last = int(match[2]), int(match[3]) if match[3] else None
+        if first < 1 or (last is not None and last < first):
+            raise InputError(f"{target} names no lines: they count from 1, and the last is not before the first")
+        yield file, first, last, None
+        return
+    if _PATTERN.search(target):
+        clause, params = Filters(paths=(target,)).where(db)
+        rows = db.execute(f"SELECT path FROM files WHERE status = 'indexed' AND {clause} ORDER BY path", params)
+        paths = [row[0] for row in rows]
+        for path in paths:
+            file = catalog.find(db, path)
+            assert file is not None
+            yield file, 1, None, None
+        if paths:
+            return
+    raise NotIndexed(f"{target} is not in the collection; `edge list` shows what is")
+
+
+def _file(db: Connection, catalog: Catalog, name: str) -> FileRow | None:
+    """The indexed file of that path; else the only one whose path ends with it.
+
+    Raises:
+        InputError: several end with it, or it is there and not indexed.
+    """
+    known = catalog.find(db, name) or catalog.find(db, os.path.realpath(os.path.expanduser(name)))
+    if known is None and name.strip(os.sep):
+        tail = os.sep + name.removeprefix("." + os.sep).lstrip(os.sep)
+        sql = "SELECT path FROM files WHERE status = 'indexed' AND substr(path, -length(?)) = ? ORDER BY path LIMIT 4"
+        paths = [row[0] for row in db.execute(sql, (tail, tail))]
+        if len(paths) > 1:
+            raise InputError(f"{name} may be {', '.join(paths[:3])}{' or others' if len(paths) > 3 else ''}: name one")
+        known = catalog.find(db, paths[0]) if paths else None
+    if known is not None and known.status != "indexed":
+        raise InputError(f"{known.path} is not indexed: {known.reason or 'it waits for the next `edge index`'}")
+    return known
+
+
+def _read(
+    db: Connection,
+    catalog: Catalog,
+    file: FileRow,
+    first: int,
+    last: int | None,
+    passage: int | None,
+    max_bytes: int,
+    description: str,
+) -> Excerpt | None:
+    """The lines from `first` to `last` of a file, or one passage of it, up to the line that passes `max_bytes`; None if
+    there are none. One line is returned whatever its length, cut."""
+    taken: list[tuple[int, str]] = []
+    page: int | None = None
+    left = max_bytes
+    following: int | None = None
+    for chunk in catalog.chunks(db, file.id):
+        if passage not in (None, chunk.id) or chunk.line_end < first or (last is not None and chunk.line_start > last):
+            continue
+        hit = read_hits(db, [chunk.id])[chunk.id]
+        if taken and hit.line_start > taken[-1][0] + 1:
+            taken.append((taken[-1][0], ""))
+        for number, line in zip(hit.numbers, hit.text.split("\n"), strict=False):
+            if passage is None and (number < first or (last is not None and number > last)):
+                continue
+            size = len(line.encode()) + 1
+            if size > left and taken:
+                following = number
+                break
+            if not taken:
+                page = hit.page
+            taken.append((number, line.encode()[:max_bytes].decode("utf-8", "ignore")))
+            left -= size
+        if following is not None:
+            break
+    if not taken:
+        return None
+    text = "\n".join(line for _, line in taken).rstrip("\n")
+    return Excerpt(
+        file.path, file.title, file.kind, description, text, taken[0][0], max(number for number, _ in taken), page,
+        following,
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""`Together`: several collections, searched as if they were one, under one budget and with one reranker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from edge.apps.collection.collection import Collection, Floats
+from edge.apps.collection.excerpts import MOST_BYTES, Excerpt, NotIndexed, read_excerpts
+from edge.apps.collection.filters import Conditions
+from edge.apps.collection.hits import Hit, merge
+from edge.apps.collection.place import locate
+from edge.apps.collection.query import Query
+from edge.apps.collection.searching import POOL, checked_counts
+from edge.apps.collection.storable import checked
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import InputError
+from edge.trace import Trace
+
+
+class Together:
+    """Collections by name. A context manager; the first one's reranker judges for all.
+
+    A hit's `collection` says where it was found; its `id` and `file` count within that collection.
+    """
+
+    def __init__(self, collections: Mapping[str, Collection]) -> None:
+        """Takes open collections with one budget, which it closes."""
+        self._collections = dict(collections)
+
+    @classmethod
+    def opened(cls, chosen: Sequence[str], config: Config, trace: Trace | None = None) -> Together:
+        """Opens collections for reading: those of some names or directories, or the usual one if none is given.
+
+        Raises:
+            StorageError: there is none where one should be.
+            BudgetExceeded: they do not fit the memory limit.
+        """
+        budget = MemoryBudget(config.memory)
+        found: dict[str, Collection] = {}
+        places: dict[Path, str] = {}
+        with ExitStack() as stack:
+            for name in chosen or [""]:
+                path = locate(name or None)
+                if path in places:
+                    continue
+                places[path] = name
+                found[name] = stack.enter_context(
+                    Collection(path, config=config, budget=budget, trace=trace, read_only=True)
+                )
+            stack.pop_all()
+        return cls(found)
+
+    @property
+    def collections(self) -> Mapping[str, Collection]:
+        """The collections by the names they were chosen by; the usual one has an empty name."""
+        return self._collections
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """The ledger that all share."""
+        return self._first.budget
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 10,
+        *,
+        rerank: bool = True,
+        pool: int = POOL,
+        where: Conditions = None,
+        min_score: float = 0.0,
+        min_blended: float = 0.0,
+    ) -> list[Hit]:
+        """As `Collection.search`, over all collections: their candidates compete by their fused scores for the pool,
+        and the reranker judges them together."""
+        if len(self._collections) == 1:
+            hits = self._first.search(
+                query, top_k, rerank=rerank, pool=pool, where=where, min_score=min_score, min_blended=min_blended
+            )
+            name = next(iter(self._collections))
+            return [replace(hit, collection=name) for hit in hits]
+        checked_counts(top_k, pool)
+        if min_score > 0 and not rerank:
+            raise InputError("only the reranker tells how relevant a passage is: rerank, or use `min_blended`")
+        most = 2 * top_k
+        depth = max(pool, most) if rerank else most
+        hits = self._candidates(query, depth, where)
+        if rerank:
+            hits = self._first.rerank(Query.parse(query).asked, hits, most)
+        kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
+        shown = {
+            (name, hit.id): hit
+            for name, collection in self._collections.items()
+            for hit in collection.show(query, [hit for hit in kept if hit.collection == name])
+        }
+        return [shown[hit.collection, hit.id] for hit in kept]
+
+    def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int = MOST_BYTES) -> list[Excerpt]:
+        """What some targets name (see `read_excerpts`), each in the first collection that has it.
+
+        Raises:
+            InputError: no collection has one of them, or a target means several files.
+        """
+        found: list[Excerpt] = []
+        for target in targets:
+            left = max_bytes - sum(len(excerpt.text.encode()) for excerpt in found)
+            if found and left <= 0:
+                break
+            found += self._read(target, lines, left)
+        return found
+
+    def _read(self, target: str, lines: int | None, max_bytes: int) -> list[Excerpt]:
+        *others, last = self._collections.values()
+        for collection in others:
+            with contextlib.suppress(NotIndexed):
+                return read_excerpts(collection, [target], lines=lines, max_bytes=max_bytes)
+        return read_excerpts(last, [target], lines=lines, max_bytes=max_bytes)
+
+    def close(self) -> None:
+        """Closes all collections."""
+        for collection in self._collections.values():
+            collection.close()
+
+    def __enter__(self) -> Together:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _first(self) -> Collection:
+        return next(iter(self._collections.values()))
+
+    def _candidates(self, query: str, k: int, where: Conditions) -> list[Hit]:
+        """The best `k` of all collections, by their fused scores."""
+        parts = Query.parse(checked(query, "the query"))
+        vectors: dict[str, Floats] = {}  # one for each model
+        found: list[Hit] = []
+        for number, (name, collection) in enumerate(self._collections.items()):
+            vector = None
+            if (identity := collection.identity) is not None and (parts.questions or parts.passages):
+                if identity.fingerprint not in vectors:
+                    vectors[identity.fingerprint] = collection.embed_query(parts)
+                vector = vectors[identity.fingerprint]
+            hits = collection.candidates(query, vector, k, where=where)
+            # Files are numbered within a collection, and only neighbours of one file become one hit.
+            found += [replace(hit, collection=name, file=hit.file * len(self._collections) + number) for hit in hits]
+        best = sorted(found, key=lambda hit: -hit.score)[:k]
+        return [replace(hit, stages=replace(hit.stages, fused_rank=rank)) for rank, hit in enumerate(best, 1)]
