@@ -1,16 +1,43 @@
-"""Groups whose commands are imported when they are called: `edge rerank` must not wait for what `edge search` needs."""
+"""Groups of commands: a mistyped name gets a suggestion, and a command is imported only when it is called."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
+_LIKENESS = 0.65
+"""How alike a name must be to be suggested, as `difflib` counts: `serch` and `search` have 0.91."""
 
-class LazyGroup(click.Group):
-    """A group of commands named by `module:attribute`."""
+
+class CommandGroup(click.Group):
+    """A group that names the commands a mistyped name may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        name = args[0]
+        names = self.list_commands(ctx)
+        if name.startswith("-") or name in names:
+            return super().resolve_command(ctx, args)
+        close = get_close_matches(name.lower(), names, cutoff=_LIKENESS)
+        begun = [known for known in names if known.startswith(name.lower()) and known not in close]
+        meant = [f"`{ctx.command_path} {known}`" for known in [*begun, *close][:3]]
+        advice = f"did you mean {' or '.join(meant)}?" if meant else f"the commands are {', '.join(names)}."
+        ctx.fail(f"there is no command {name!r}; {advice}")
+
+
+class LazyGroup(CommandGroup):
+    """A group of commands named by `module:attribute`, imported when they are called: `edge rerank` must not wait for
+    what `edge search` needs."""
 
     def __init__(self, *args: Any, verbs: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

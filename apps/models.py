@@ -9,7 +9,9 @@ from typing import Any, get_args
 
 import click
 
+from edge.apps.lazy import CommandGroup
 from edge.apps.options import configure, engine_options
+from edge.apps.progress import ProgressBar
 from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.input_file import read_input
@@ -23,7 +25,7 @@ _precision = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def models() -> None:
     """Get, pack and inspect models."""
 
@@ -36,7 +38,9 @@ def pull(source: str, precision: Precision, dest: Path | None) -> None:
     """Fetch SOURCE (a known name, a hub repository ORG/NAME, or a local folder) and pack it."""
     from edge.models.pull import pull as fetch
 
-    with _Progress(f"packing {source}") as progress:
+    if sys.stderr.isatty():
+        click.echo(f"fetching {source} ...", err=True)
+    with ProgressBar("B", f"packing {source}") as progress:
         packed = fetch(source, precision, dest, directory=configure().models_dir or None, progress=progress)
     _packed(packed)
 
@@ -50,7 +54,7 @@ def pack(source: Path, dest: Path, precision: Precision, name: str | None) -> No
     """Pack the Hugging Face checkpoint in SOURCE into DEST."""
     from edge.models.pack import pack as pack_checkpoint
 
-    with _Progress(f"packing {source.name}") as progress:
+    with ProgressBar("B", f"packing {source.name}") as progress:
         packed = pack_checkpoint(source, dest, precision, name=name or source.resolve().name, progress=progress)
     _packed(packed)
 
@@ -65,7 +69,7 @@ def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> Non
     from edge.models.synth import synth as make
 
     target = dest or models_dir(configure().models_dir or None) / f"{shape}-random"
-    with _Progress(f"making {shape}") as progress:
+    with ProgressBar("B", f"making {shape}") as progress:
         packed = make(shape, target, precision, seed=seed, progress=progress)
     _packed(packed)
 
@@ -170,7 +174,7 @@ def calibrate(
     examples = _examples(queries)
     config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model)
     with Reranker(config=config, threshold="inf") as reranker:
-        with _Progress("calibrating") as progress:
+        with ProgressBar(" queries", "calibrating") as progress:
             found = measure(reranker, examples, ks=ks, target=target, progress=progress)
         found.save(reranker.model.path)
     _print_points(found)
@@ -235,22 +239,3 @@ def _packed(packed: PackedModel) -> None:
     with packed:
         size = format_size(packed.nbytes)
         click.echo(f"{packed.name}: {packed.kind}, {packed.spec.layer.precision}, {size}, in {packed.path}")
-
-
-class _Progress:
-    """A progress bar on a terminal, nothing elsewhere; called with what is done and what there is in all."""
-
-    def __init__(self, label: str) -> None:
-        stream = sys.stderr
-        self._bar: Any = click.progressbar(length=1, label=label, file=stream, hidden=not stream.isatty())
-
-    def __call__(self, done: int, total: int) -> None:
-        self._bar.length = total
-        self._bar.update(done - self._bar.pos)
-
-    def __enter__(self) -> _Progress:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.__exit__(*exc)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from edge.config import Config, format_size
-from edge.errors import StorageError
+from edge.errors import InputError, StorageError
 from edge.runtimes.stats import RunStats
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -20,15 +20,22 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class OutputFile(click.Path):
     """The path of a file that a verb writes when all is computed: one that cannot be written is refused before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stdout: bool = False) -> None:
+        """`stdout`: whether `-` may stand for it."""
         super().__init__(dir_okay=False, readable=False, path_type=Path)
+        self._stdout = stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The path.
 
         Raises:
+            InputError: it is `-` where that does not stand for stdout.
             StorageError: its folder does not exist, or it cannot be written there.
         """
+        if value == "-":
+            if self._stdout:
+                return Path("-")
+            raise InputError("a file is needed here, because results go to stdout; name one (./- for a file named -)")
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if path.is_fifo():  # opening it would wait until somebody reads
             raise StorageError(f"{path} cannot be written: it is a pipe and not a file")
@@ -37,6 +44,17 @@ class OutputFile(click.Path):
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise StorageError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
         return path
+
+
+def words_argument(name: str, *, required: bool = True) -> Callable[[Command], Command]:
+    """An argument of one or more words, which are joined by spaces: `edge search river flood` needs no quotes. None
+    where there is no word and none is required."""
+
+    def join(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+        return " ".join(value) if value else None
+
+    metavar = f"{name.upper()}..." if required else f"[{name.upper()}]..."
+    return click.argument(name, nargs=-1, required=required, metavar=metavar, callback=join)
 
 
 def engine_options(command: Command) -> Command:
@@ -62,23 +80,42 @@ def text_options(command: Command) -> Command:
     return command
 
 
-def report_options(command: Command) -> Command:
-    """`--json`, `--stats`, `--trace`."""
+def figures_options(command: Command) -> Command:
+    """`--stats`, `--trace`."""
     for option in (
         click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here."),
         click.option("--stats", is_flag=True, help="Print memory, time and cache figures to stderr."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ):
         command = option(command)
     return command
 
 
+def report_options(command: Command) -> Command:
+    """`--json`, `--stats`, `--trace`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(figures_options(command))
+
+
 def collection_option(command: Command) -> Command:
     """`--collection`: which collection a verb works on (see `edge.apps.collection.place.locate`)."""
     return click.option(
+        "-c",
         "--collection",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Directory of the collection; if not given, the nearest .edge folder upward, else the user's own.",
+        help="Name (`edge collections`) or directory of the collection; if not given, the nearest .edge folder upward, "
+        "else the user's own.",
+    )(command)
+
+
+def collections_option(command: Command) -> Command:
+    """`--collection`, which may be repeated: which collections a verb looks into. The function gets `collections`."""
+    return click.option(
+        "-c",
+        "--collection",
+        "collections",
+        multiple=True,
+        metavar="NAME|DIR",
+        help="Name (`edge collections`) or directory of a collection, repeated for several; if not given, the nearest "
+        ".edge folder upward, else the user's own.",
     )(command)
 
 

@@ -17,6 +17,7 @@ from edge.apps.options import (
     print_stats,
     report_options,
     text_options,
+    words_argument,
 )
 from edge.apps.texts import Document, read_documents
 from edge.resident import ResidentWatch
@@ -25,7 +26,7 @@ from edge.trace import Trace
 
 
 @click.command()
-@click.argument("query")
+@words_argument("query")
 @click.option("-k", "--top-k", type=int, help="How many results (all if not given).")
 @click.option("--model", help="Reranker: a known name or the path of a packed model.")
 @click.option("--threshold", help="Dispersion at which pruning starts: auto, inf, or a number.")

@@ -14,8 +14,9 @@ from typing import Any, TextIO
 
 from edge.control_characters import STEERING, escape
 
-_OWN = r"\x1b\[(?:[01]m|A|K)"
-"""What this program and its progress bars themselves send: bold, plain, a line up, the rest of a line cleared."""
+_OWN = r"\x1b\[(?:(?:[0123]|3[2356])m|A|K)"
+"""What this program and its progress bars themselves send: plain, bold, dim, italic, four colours (green, yellow,
+magenta, cyan), a line up, the rest of a line cleared. None of them hides a text."""
 
 
 class Screen:

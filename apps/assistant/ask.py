@@ -12,7 +12,7 @@ import click
 
 from edge.apps.assistant.options import assistant_options, interruptible, opened, shown, warned
 from edge.apps.assistant.presentation import cited, figures
-from edge.apps.options import engine_options, report_options
+from edge.apps.options import engine_options, report_options, words_argument
 from edge.errors import InputError
 from edge.resident import ResidentWatch
 from edge.trace import Trace
@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 @click.command()
-@click.argument("question")
+@words_argument("question")
 @assistant_options
 @engine_options
 @report_options

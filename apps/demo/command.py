@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from edge.apps.options import configure, engine_options
+from edge.apps.options import configure, engine_options, words_argument
 from edge.config import format_size
 from edge.errors import EdgeError, InputError
 from edge.resident import ResidentWatch
@@ -40,7 +40,7 @@ class Passage:
 
 
 @click.command()
-@click.argument("question", required=False)
+@words_argument("question", required=False)
 @engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(question: str | None, memory: str | None, runtime: str | None, threads: int | None, as_json: bool) -> None:

@@ -111,24 +111,25 @@ def _run(
             with ProgressBar(" passages") as bar:
                 made = collection.rebuild(progress=bar)
             click.echo(f"{made:,} passages embedded again", err=True)
-        with ProgressBar(" files") as bar:
-            report = collection.index(_roots(collection, paths, chosen), retry=retry, progress=bar)
+        roots = _roots(collection, paths, chosen)
+        with ProgressBar(" passages") as bar:
+            report = collection.index(roots, retry=retry, progress=bar)
         output(report)
         if watch:
-            _watch(collection, output, poll)
+            _watch(collection, output, poll, [resolved(root) for root in roots])
     if trace is not None:
         recorder.write(trace)
 
 
-def _watch(collection: Collection, output: _Output, poll: bool) -> None:
-    """Watches until the user interrupts, which is how watching ends."""
+def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]) -> None:
+    """Watches the roots in `named`, or all if it is empty, until the user interrupts, which is how watching ends."""
     from edge.apps.collection.watching import Watcher
 
-    roots = collection.roots
+    roots = named or collection.roots
     more = f" and {len(roots) - _REASONS:,} more" if len(roots) > _REASONS else ""
     click.echo(shown(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
     try:
-        Watcher(collection, report=output, notice=_notice, poll=poll).run(threading.Event())
+        Watcher(collection, report=output, notice=_notice, poll=poll, roots=named or None).run(threading.Event())
     except KeyboardInterrupt:
         _notice("stopped watching")
 

@@ -52,13 +52,16 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
 def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
     """Give back the space of what was removed, and bring the index into its best shape."""
     with _opened(collection, memory) as opened:
-        before = _nbytes(opened.path)
-        opened.compact()
-        after = _nbytes(opened.path)
+        path = opened.path
+        before = _nbytes(path)
+        alone = opened.compact()
+    after = _nbytes(path)  # closing gives SQLite's log back
     if as_json:
         click.echo(json.dumps({"bytes_before": before, "bytes_after": after}))
-    else:
-        click.echo(f"{format_size(before)} before, {format_size(after)} now")
+        return
+    freed = f"gave {format_size(before - after)} back: " if before > after else "nothing to give back: "
+    rest = "" if alone else "; the old vector lists go later, because another process is reading"
+    click.echo(f"{freed}{format_size(after)}{rest}")
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:

@@ -14,9 +14,13 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.place import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
+from edge.apps.collection.together import Together
+from edge.apps.files.output import markdown_link, output_option, print_csv
 from edge.apps.files.shown import shown
-from edge.apps.options import collection_option, configure
+from edge.apps.options import collection_option, collections_option, configure
 from edge.config import format_size
+from edge.ivf.base import IndexOptions
+from edge.ivf.index import probed
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -36,18 +40,24 @@ def status(collection: Path | None, as_json: bool) -> None:
 
 @click.command("list")
 @click.option("--filter", "filters", multiple=True, metavar="KEY:VALUE", help="As for `edge search`.")
-@collection_option
-@_json_option
-def list_files(filters: tuple[str, ...], collection: Path | None, as_json: bool) -> int:
+@collections_option
+@output_option
+def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: str) -> int:
     """List the indexed files; exit code 1 if there are none."""
     where = Filters.parse(filters)
-    with Collection(locate(collection), config=configure(), read_only=True) as opened:
-        files = opened.files(where)
-    if as_json:
+    with Together.opened(collections, configure()) as opened:
+        files = [file for collection in opened.collections.values() for file in collection.files(where)]
+    if output == "json":
         click.echo(json.dumps({"files": [asdict(file) for file in files]}, ensure_ascii=False))
+    elif output == "csv":
+        print_csv(("path", "kind", "title", "size", "mtime_ns", "chunks"), [asdict(file) for file in files])
     else:
         for file in files:
-            click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {shown(file.path)}")
+            if output == "markdown":
+                about = f"{file.kind}, {format_size(file.size)}, {file.chunks:,} passages"
+                click.echo(f"- {markdown_link(file.path, file.path)} ({about})")
+            else:
+                click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {shown(file.path)}")
     return 0 if files else 1
 
 
@@ -97,13 +107,17 @@ def _print(found: CollectionStatus) -> None:
             f"({index.codec}); {index.pending:,} rows pending, {index.deleted:,} deleted"
         )
         if index.recall:
-            click.echo(
-                "recall@10   " + ", ".join(f"{recall:.3f} with nprobe {nprobe}" for nprobe, recall in index.recall)
-            )
+            click.echo(f"recall@10   {_recall(index.recall)}")
     click.echo(f"skipped     {len(found.skipped):,} files and folders{_by_reason(found.skipped)}")
     click.echo(f"failed      {len(found.failed):,} files")
     for file in found.failed:
         click.echo(shown(f"  {file.path}: {file.reason}"))
+
+
+def _recall(measured: tuple[tuple[int, float], ...]) -> str:
+    """The measured recall that searches are held to, and the lists they probe for it; `--json` has the whole curve."""
+    nprobe, reached = probed(measured, IndexOptions().recall_target)
+    return f"{reached:.3f} with the {nprobe:,} lists that a search probes"
 
 
 def _by_reason(files: tuple[LeftOut, ...]) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from edge.apps.options import collection_option, configure, engine_options
+from edge.apps.lazy import CommandGroup
+from edge.apps.mcp.clients import CLIENTS, client_named, configuration
+from edge.apps.options import collections_option, configure, engine_options
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def mcp() -> None:
     """Serve memory or files to an agent over stdio (Model Context Protocol)."""
 
@@ -37,23 +40,58 @@ def memory(
     from edge.apps.memory.memory import Memory
 
     load_sdk()
+    _greet("memory")
     config = configure(memory=memory, runtime=runtime, threads=threads)
     with Memory(path, **whose(user_id, agent_id, run_id), config=config) as opened:
         serve(memory_server(opened), opened.budget)
 
 
 @mcp.command()
-@collection_option
+@collections_option
 @engine_options
-def files(collection: Path | None, memory: str | None, runtime: str | None, threads: int | None) -> None:
-    """Serve search, get and status of an indexed collection, which is only read."""
-    from edge.apps.collection.collection import Collection
-    from edge.apps.collection.place import locate
+def files(collections: tuple[str, ...], memory: str | None, runtime: str | None, threads: int | None) -> None:
+    """Serve search, get, get_documents and status of indexed collections, which are only read."""
+    from edge.apps.collection.together import Together
     from edge.apps.mcp.files import files_server
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
 
     load_sdk()
+    _greet("files")
     config = configure(memory=memory, runtime=runtime, threads=threads)
-    with Collection(locate(collection), config=config, read_only=True) as opened:
+    with Together.opened(collections, config) as opened:
         serve(files_server(opened), opened.budget)
+
+
+@mcp.command(context_settings={"ignore_unknown_options": True})
+@click.argument("server", type=click.Choice(["files", "memory"]))
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
+@click.option("--client", type=click.Choice([client.name for client in CLIENTS]), help="Only for this client.")
+def config(server: str, options: tuple[str, ...], client: str | None) -> None:
+    """Print what tells a client of SERVER, ready to paste: for every known client, or one.
+
+    OPTIONS are those of `edge mcp SERVER`, such as `-c notes`.
+    """
+    if client is not None:
+        click.echo(configuration(client_named(client), f"edge-{server}", ["mcp", server, *options]))
+        return
+    for known in CLIENTS:
+        click.echo(f"# {known.name}: {known.place}")
+        click.echo(configuration(known, f"edge-{server}", ["mcp", server, *options]) + "\n")
+
+
+def _greet(server: str) -> None:
+    """Tells a person who starts a server by hand what it is for; stdout belongs to the protocol."""
+    if sys.stdin.isatty():
+        click.echo(
+            f"edge: this server talks to an MCP client on stdin and stdout; Ctrl-C ends it. A client is told of it by "
+            f"(others: `edge mcp config {server}`):\n\n"
+            + configuration(client_named("claude-desktop"), f"edge-{server}", ["mcp", *_own_arguments()])
+            + "\n",
+            err=True,
+        )
+
+
+def _own_arguments() -> list[str]:
+    """What followed `edge mcp` when this server was started."""
+    return sys.argv[sys.argv.index("mcp") + 1 :] if "mcp" in sys.argv else []

@@ -71,7 +71,7 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     return dict(metadata)
 
 
-def check_path(value: str | os.PathLike[str]) -> Path:
+def check_path(value: Any) -> Path:
     """A path that files can have.
 
     Raises:

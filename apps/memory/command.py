@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edge.apps.lazy import CommandGroup
 from edge.apps.memory.console import exit_code, json_object, print_count, print_json, shown, stdin_lines
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.moments import written
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.store import default_path, holds_memory
-from edge.apps.options import Command, OutputFile, configure, engine_options
+from edge.apps.options import Command, OutputFile, configure, engine_options, words_argument
 from edge.apps.progress import ProgressBar
 from edge.apps.troubles import tell
 from edge.errors import InputError
@@ -22,7 +24,7 @@ DEFAULT_USER = "default"
 """Whose memory it is when no id is given: most machines have one user."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def memory() -> None:
     """Remember texts, and find them again by meaning, words and time.
 
@@ -117,7 +119,7 @@ def add(
 
 
 @memory.command()
-@click.argument("query")
+@words_argument("query")
 @_top_k
 @_filters
 @click.option("--threshold", type=float, help="Lowest relevance, 0 ... 1.")
@@ -291,14 +293,15 @@ def history(memory_id: str, as_json: bool, **options: Any) -> int:
 
 
 @memory.command()
-@click.argument("target", type=OutputFile())
+@click.argument("target", type=OutputFile(stdout=True))
 @_everyone
 @_scope_options
 def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
-    """Write the memories of the ids given, with their history, to a JSON Lines file."""
+    """Write the memories of the ids given, with their history, to a JSON Lines file; - is stdout."""
     with _open(options, everyone=everyone) as opened:
-        count = opened.export_jsonl(target)
-    print_count(count, f"memories written to {target}", as_json)
+        count = opened.export_jsonl(sys.stdout if str(target) == "-" else target)
+    if str(target) != "-":  # there, stdout holds the memories and nothing else
+        print_count(count, f"memories written to {target}", as_json)
 
 
 @memory.command("import")
@@ -307,9 +310,9 @@ def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
 @_scope_options
 @engine_options
 def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None:
-    """Take in an exported file; what is there already stays as it is."""
+    """Take in an exported file, - is stdin; what is there already stays as it is."""
     with _open(options, everyone=everyone, make=True) as opened:
-        count = opened.import_jsonl(source)
+        count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
     print_count(count, "memories were new", as_json)
 
 

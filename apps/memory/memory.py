@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from edge.apps.memory.answers import added_json, found_json
 from edge.apps.memory.arguments import UNSET, check_count, check_metadata, check_path, check_share, check_text
@@ -18,7 +18,7 @@ from edge.apps.memory.opening import NO_SCOPE, OpenMemory
 from edge.apps.memory.records import find_record
 from edge.apps.memory.searching import Weights
 from edge.apps.memory.selection import Count, Selection, select
-from edge.apps.memory.transfer import export_jsonl, import_jsonl
+from edge.apps.memory.transfer import export_jsonl, import_jsonl, read_jsonl, write_jsonl
 from edge.errors import CapabilityError, InputError
 
 
@@ -310,20 +310,24 @@ class Memory(OpenMemory):
         count = count or (self._generator.count if self._generator is not None else self.store.models.count)
         return select(self.store.models, text, query, budget_tokens, rerank=rerank, count=count)
 
-    def export_jsonl(self, target: str | os.PathLike[str]) -> int:
+    def export_jsonl(self, target: str | os.PathLike[str] | TextIO) -> int:
         """Writes all memories of the bound scope (all there are, if none), hidden ones and their histories included,
-        to a JSON Lines file; returns how many.
+        to a JSON Lines file or an open stream; returns how many.
 
         Raises:
             StorageError: the file cannot be written.
         """
+        if not isinstance(target, str | os.PathLike) and hasattr(target, "write"):
+            return write_jsonl(self.store, self.bound, target)
         return export_jsonl(self.store, self.bound, check_path(target))
 
-    def import_jsonl(self, source: str | os.PathLike[str]) -> int:
-        """Takes in an exported file, or lines of mem0's `get_all`; ids that are there already are left as they are.
-        Returns how many were new.
+    def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO) -> int:
+        """Takes in an exported file, lines of mem0's `get_all`, or an open stream of either; ids that are there
+        already are left as they are. Returns how many were new.
 
         Raises:
             InputError: a line is none, or belongs to another scope than the bound one; the lines before are kept.
         """
+        if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
+            return read_jsonl(self.store, self.bound, source, "the stream", self._clock)
         return import_jsonl(self.store, self.bound, check_path(source), self._clock)

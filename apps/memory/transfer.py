@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import os
 import uuid as uuids
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from edge.apps.memory.arguments import check_metadata, check_share, check_text
 from edge.apps.memory.ledger import HistoryLine, read_history, restore_history
@@ -36,26 +36,15 @@ class _Line:
 
 
 def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
-    """Writes all memories of a scope, oldest first; returns how many.
+    """Writes all memories of a scope to a file, oldest first; returns how many.
 
     Raises:
         StorageError: the file cannot be written; nothing of it is left.
     """
     partial = target.with_name(f"{target.name}.partial")
-    sql, params = scope.condition()
-    count = 0
     try:
-        with open(partial, "w", encoding="utf-8") as file, store.read() as db:
-            for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
-                record = Record.of(row)
-                document = {**record.to_json(), "history": read_history(db, record.uuid, scope)}
-                links = store.ledger.links(db, record)
-                if links:
-                    document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
-                if record.follows is not None:
-                    document["follows"] = read_records(db, [record.follows])[record.follows].uuid
-                file.write(json.dumps(document, ensure_ascii=False) + "\n")
-                count += 1
+        with open(partial, "w", encoding="utf-8") as file:
+            count = write_jsonl(store, scope, file)
         os.replace(partial, target)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -63,32 +52,65 @@ def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
     return count
 
 
-def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -> int:
-    """Takes in lines as `export_jsonl` or mem0's `get_all` give them; returns how many were new.
+def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
+    """Writes all memories of a scope to a stream, oldest first; returns how many.
 
-    Args:
-        scope: what the memory is bound to: lines without those ids get them.
+    Raises:
+        OSError: the stream refuses.
+    """
+    sql, params = scope.condition()
+    count = 0
+    with store.read() as db:
+        for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
+            record = Record.of(row)
+            document = {**record.to_json(), "history": read_history(db, record.uuid, scope)}
+            links = store.ledger.links(db, record)
+            if links:
+                document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
+            if record.follows is not None:
+                document["follows"] = read_records(db, [record.follows])[record.follows].uuid
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -> int:
+    """Takes in a file of lines as `export_jsonl` or mem0's `get_all` give them; returns how many were new.
 
     Raises:
         InputError: a line is none; those before it are kept.
         StorageError: the file cannot be read.
     """
-    count = 0
-    waiting: list[_Line] = []
     try:
         with open_input(source) as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        waiting.append(_read(line, scope, stamp(clock())))
-                    except InputError as error:
-                        count += _store(store, waiting, clock)
-                        raise InputError(f"{source}, line {number}: {error}") from None
-                if len(waiting) >= _TOGETHER:
-                    count += _store(store, waiting, clock)
-                    waiting = []
+            return read_jsonl(store, scope, file, str(source), clock)
     except OSError as error:
         raise StorageError(f"{source} cannot be read: {error.strerror}") from error
+
+
+def read_jsonl(store: MemoryStore, scope: Scope, lines: Iterable[bytes], source: str, clock: Clock) -> int:
+    """Takes in lines as `export_jsonl` or mem0's `get_all` give them; returns how many were new.
+
+    Args:
+        source: what errors call the lines.
+        scope: what the memory is bound to: lines without those ids get them.
+
+    Raises:
+        InputError: a line is none; those before it are kept.
+        OSError: the lines cannot be read.
+    """
+    count = 0
+    waiting: list[_Line] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                waiting.append(_read(line, scope, stamp(clock())))
+            except InputError as error:
+                count += _store(store, waiting, clock)
+                raise InputError(f"{source}, line {number}: {error}") from None
+        if len(waiting) >= _TOGETHER:
+            count += _store(store, waiting, clock)
+            waiting = []
     return count + _store(store, waiting, clock)
 
 

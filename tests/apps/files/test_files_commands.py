@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -125,7 +126,7 @@ def test_search_json_has_the_documented_keys(edge: Edge) -> None:
     assert document["health"] == {"state": "ok", "troubles": []}
     assert len(document["results"]) == 2
     for result in document["results"]:
-        assert set(result) == {"path", "line_start", "line_end", "score", "snippet", "id"}
+        assert set(result) == {"path", "line_start", "line_end", "score", "snippet", "id", "line", "relevance"}
         assert Path(result["path"]).is_file()
         assert 0 <= result["score"] <= 1
     assert {"seconds", "embed_s", "search_s", "rerank_s", "peak_resident", "limit"} <= set(document["stats"])
@@ -136,7 +137,7 @@ def test_search_json_has_the_documented_keys(edge: Edge) -> None:
 def test_search_for_people(edge: Edge) -> None:
     done = edge("search", "river floods", "--no-rerank", "--explain", "--stats")
     assert done.returncode == 0
-    assert f"docs{os.sep}rivers.md:1" in done.stdout
+    assert f"docs{os.sep}rivers.md:3" in done.stdout
     assert "The river floods in spring" in done.stdout
     assert "\x1b[" not in done.stdout
     assert "words #1" in done.stdout
@@ -195,7 +196,8 @@ def test_remove_and_compact(edge: Edge, files_home: Path) -> None:
     assert f"{folder / 'a.txt'} will come back with the next `edge index`" in done.stderr
     assert [file["path"] for file in edge.json("list", *place)["files"]] == [str(folder / "b.txt")]
     after = edge.json("compact", *place)
-    assert after["bytes_after"] > 0
+    assert 0 < after["bytes_after"] <= after["bytes_before"]
+    assert re.fullmatch(r"(gave .* back|nothing to give back): .* [kM]?B\n", edge("compact", *place).stdout)
     assert edge.json("search", "bread", *place)["results"][0]["path"] == str(folder / "b.txt")
 
 
@@ -278,7 +280,7 @@ def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_ho
     (folder / "broken\x1b.pdf").write_bytes(b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
     (folder / "gone\x1b.txt").write_text("A bread.")
     done = edge("index", str(folder), *place)
-    assert (done.returncode, "broken\\x1b.pdf: " in done.stderr) == (0, True)
+    assert (done.returncode, "broken\\u001b.pdf: " in done.stderr) == (0, True)
     outputs = [
         done, edge("status", *place), edge("list", *place), edge("search", "river", "--explain", *place),
         edge("remove", str(folder / "gone\x1b.txt"), *place),
@@ -288,7 +290,7 @@ def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_ho
     for done in outputs:
         assert "\x1b" not in done.stdout + done.stderr
         assert "two\nlines" not in done.stdout + done.stderr
-    assert ["red\\x1b7" in done.stdout + done.stderr for done in outputs] == [True] * len(outputs)
+    assert ["red\\u001b7" in done.stdout + done.stderr for done in outputs] == [True] * len(outputs)
     found = edge.json("search", "river", *place)["results"]
     assert str(folder / "two\nlines.txt") in [result["path"] for result in found]
 
@@ -307,16 +309,20 @@ def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> Non
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         with ProgressBar(" files") as bar:
+            bar(0, 4)
             bar(1, 4)
             bar(4, 4)
         assert ("files" in stream.getvalue()) == shown
 
 
-def test_what_matches_is_bold_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.apps.files.search.is_terminal", lambda: True)
-    shown = edge("search", "river", "--no-rerank").stdout
-    assert "\x1b[1mriver\x1b[0m" in shown
-    assert "\x1b[" not in edge("search", "river", "--no-rerank", NO_COLOR="1").stdout
+def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").stdout  # nobody looks
+    monkeypatch.setattr("edge.apps.files.style.is_terminal", lambda: True)
+    shown = edge("search", "river", "--no-rerank", TERM="xterm").stdout
+    assert "\x1b[33m\x1b[1mriver\x1b[0m" in shown
+    assert f"\x1b[36m\x1b[1m{Path('docs') / 'rivers.md'}\x1b[0m" in shown
+    for environment in ({"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}):
+        assert "\x1b[" not in edge("search", "river", "--no-rerank", **environment).stdout
 
 
 def test_a_process_of_its_own_stays_within_its_limit(edge: Edge) -> None:
@@ -351,6 +357,6 @@ def test_indexing_stays_within_its_limit(edge: Edge, files_home: Path) -> None:
 
 def test_help_of_every_verb_is_quick_and_says_something(edge: Edge) -> None:
     listed = edge("--help").stdout
-    for verb in ("index", "search", "watch", "status", "list", "remove", "compact"):
+    for verb in ("index", "search", "get", "watch", "status", "list", "remove", "compact", "describe"):
         assert f"\n  {verb} " in listed
         assert len(edge(verb, "--help").stdout) > 200

@@ -117,7 +117,9 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         collection.index([docs])
 
     async def talk(client: Any) -> None:
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "get", "status"]
+        assert [tool.name for tool in (await client.list_tools()).tools] == [
+            "search", "get", "get_documents", "status",
+        ]  # fmt: skip
         found = (await call(client, "search", query="when does the river flood", filters=["type:md"]))["results"]
         assert {Path(hit["path"]).name for hit in found} == {"river.md"}
         got = await call(client, "get", path=found[0]["path"])
@@ -135,6 +137,13 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         assert " ".join(texts).split() == line.split()
         assert (await call(client, "get", path=found[0]["path"], line_start=100))["passages"] == []
         assert (await call(client, "status"))["files"] == 3
+        asked = [f"{docs / 'river.md'}:3", f"#{found[0]['id']}", "docs/*.txt"]
+        read = (await call(client, "get_documents", targets=asked, max_bytes=60))["documents"]
+        assert [document["text"] for document in read[:1]] == ["The river floods in spring.\n\nIt is old."]
+        assert sum(len(document["text"]) for document in read) <= 61
+        typed = await call(client, "search", query="lex: bread vec: what needs time")
+        assert "bread.txt" in {Path(hit["path"]).name for hit in typed["results"]}
+        assert "line" in found[0]
         secret = str(tmp_path / "secret.txt")
         assert "is not in the collection" in await refused(client, "get", path=secret)
         assert "is not indexed: the file is empty" in await refused(client, "get", path=str(docs / "empty.txt"))

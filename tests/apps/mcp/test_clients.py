@@ -1,0 +1,56 @@
+"""What MCP clients are told, ready to paste."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge.apps.mcp.clients import CLIENTS, configuration
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_every_client_gets_what_it_reads(client: Any) -> None:
+    text = configuration(client, "edge-files", ["mcp", "files", "-c", 'my "notes"'])
+    if client.style == "claude":
+        assert text.startswith("claude mcp add edge-files -- ")
+        return
+    read: Any = tomllib.loads(text) if client.style == "toml" else json.loads(text)
+    (servers,) = read.values()
+    entry = servers["edge-files"]
+    assert entry["args"][-4:] == ["mcp", "files", "-c", 'my "notes"']
+    assert entry["command"]
+
+
+def test_the_command_prints_one_or_all(edge_verb: Callable[..., Any]) -> None:
+    done = edge_verb("mcp", "config", "files", "--client", "cursor", "-c", "notes")
+    assert done.code == 0
+    assert json.loads(done.out)["mcpServers"]["edge-files"]["args"][-4:] == ["mcp", "files", "-c", "notes"]
+    every = edge_verb("mcp", "config", "memory").out
+    assert all(f"# {client.name}: " in every for client in CLIENTS)
+    assert edge_verb("mcp", "config", "files", "--client", "nobody").code == 2
+
+
+def test_a_person_who_starts_a_server_is_told_on_stderr(
+    edge_verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "argv", ["edge", "mcp", "files", "-c", "absent"])
+    done = edge_verb("mcp", "files", "-c", "absent")  # no collection, so no server
+    assert done.code == 2
+    assert done.out == ""
+    assert '"mcpServers"' in done.err
+    assert '"absent"' in done.err

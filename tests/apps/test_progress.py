@@ -1,0 +1,51 @@
+"""Progress bars, looked at as a terminal shows them."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from edge.apps import progress
+from edge.apps.progress import ProgressBar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_time_left_follows_from_the_average_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar that begins with a guess at its length, or whose last step was slow, announced hours for seconds."""
+    import tqdm
+
+    now = [1000.0]
+    monkeypatch.setattr(tqdm.tqdm, "_time", None, raising=False)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("B", "packing x") as bar:
+        bar(10_000, 20_000_000)
+        assert bar._bar is not None
+        bar._bar._time = lambda: now[0]
+        bar._bar.start_t = now[0]
+        now[0] += 1.0
+        bar(5_010_000, 20_000_000)
+        now[0] += 1.0
+        bar(10_010_000, 20_000_000)
+        figures = bar._bar.format_dict
+        assert figures["total"] == 20_000_000
+        rate = figures["rate"] or (figures["n"] - figures["initial"]) / figures["elapsed"]
+        assert rate == pytest.approx(5_000_000)
+    assert progress.ProgressBar is ProgressBar
+
+
+def test_the_length_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with ProgressBar(" passages") as bar:
+        bar(0, 100)
+        bar(50, 80)
+        assert bar._bar is not None
+        assert (bar._bar.n, bar._bar.total) == (50, 80)
+        bar(90, 80)  # an estimate that was too low
+        assert (bar._bar.n, bar._bar.total) == (90, 90)
