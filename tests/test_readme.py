@@ -1,0 +1,158 @@
+"""Every snippet of the README runs, in a home of its own with tiny data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.models.synth import synth
+
+ROOT = Path(__file__).parents[1]
+
+NOT_RUN = {
+    "python3 -m venv": "installs from the network",
+    "edge models pull": "downloads a model",
+    "--llm model.gguf": "needs a language model",
+    "edge bench": "measures for minutes, on data of its own",
+}
+"""Parts of lines that are not run, and why."""
+
+UNTIL_INTERRUPTED = "edge watch"
+MAY_FIND_NOTHING = "edge ask"
+"""Whether an answer is good enough is judged by models, and these are not trained."""
+
+
+def snippets(language: str) -> list[str]:
+    """The blocks of a language, in their order."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [match[1] for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+
+
+def shell_lines() -> list[str]:
+    """Every command of the shell's blocks; one that goes on in the next line is one command."""
+    lines: list[str] = []
+    for block in snippets("sh"):
+        for line in block.splitlines():
+            if lines and line.startswith(" "):
+                lines[-1] += " " + line.strip()
+            elif line.strip():
+                lines.append(line)
+    return lines
+
+
+def reason(line: str) -> str | None:
+    return next((why for part, why in NOT_RUN.items() if part in line), None)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's home: documents of every kind the snippets name, and a tiny embedder in the place of the default one."""
+    home = tmp_path_factory.mktemp("home").resolve()
+    synth("tiny-bert-embedder", home / "models" / "tiny").close()
+    documents = home / "Documents"
+    (documents / "letters").mkdir(parents=True)
+    (home / "Work").mkdir()
+    (home / "Work" / "plan.md").write_text("The plan is to renew the certificate in May.\n")
+    (documents / "rivers.md").write_text("# Rivers\n\nThe river floods in spring.\n")
+    (documents / "letters" / "office.md").write_text("The certificate expires in May; its renewal form is green.\n")
+    pdf = _pdf("The renewal of the certificate takes a week.")
+    (documents / "renewal.pdf").write_bytes(pdf)
+    (home / "OLD.pdf").write_bytes(pdf)
+    (home / "passages.txt").write_text("The river floods in spring.\nBread needs time.\nOld ice looks blue.\n")
+    (home / "notes.jsonl").write_text(json.dumps({"text": "Ann called at noon.", "id": "1"}) + "\n")
+    shutil.copytree(ROOT / "tests" / "golden" / "bert-reranker", home / "my-checkpoint")
+    (home / "bin").mkdir()
+    edge = home / "bin" / "edge"
+    edge.write_text(f"#!{sys.executable}\nfrom edge.apps.cli import main\nmain()\n")
+    edge.chmod(0o755)
+    return home
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+        "HOME": str(home), "USERPROFILE": str(home), "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "EDGE_MODELS_DIR": str(home / "models"), "EDGE_THREADS": "1", "EDGE_EMBEDDER": "tiny",
+        "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_DATA_HOME": str(home / "data"),
+    }  # fmt: skip
+
+    def run(command: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the snippets are for a POSIX shell")
+def test_every_line_for_the_shell_runs(home: Path, run: Callable[[list[str]], subprocess.Popen[str]]) -> None:
+    """In their order, because later ones search what earlier ones have indexed."""
+    before = run(["sh", "-c", "edge index OLD.pdf"])
+    assert before.wait(120) == 0
+    ran = 0
+    for line in shell_lines():
+        if reason(line) is not None:
+            continue
+        ran += 1
+        started = run(["sh", "-c", line])
+        if line.startswith(UNTIL_INTERRUPTED):
+            assert started.stderr is not None
+            assert "watching" in started.stderr.readline()
+            time.sleep(0.5)
+            os.killpg(started.pid, signal.SIGINT)
+        out, err = started.communicate(timeout=120)
+        allowed = (0, 1) if line.startswith(MAY_FIND_NOTHING) else (0,)
+        if line.startswith(UNTIL_INTERRUPTED):  # the shell was interrupted, too
+            assert "stopped watching" in err
+            allowed = (0, -signal.SIGINT, 130)
+        assert started.returncode in allowed, f"{line}\n{out}\n{err}"
+        assert "Traceback" not in err, f"{line}\n{err}"
+    assert ran >= 15
+
+
+@pytest.mark.parametrize("snippet", snippets("python"), ids=lambda text: text.strip().splitlines()[0])
+def test_every_python_snippet_runs(run: Callable[[list[str]], subprocess.Popen[str]], snippet: str) -> None:
+    started = run([sys.executable, "-c", snippet])
+    out, err = started.communicate(timeout=120)
+    assert started.returncode == 0, f"{out}\n{err}"
+
+
+def test_only_what_is_named_is_left_out() -> None:
+    """A reason that no line needs any more hides the next line that needs none."""
+    lines = shell_lines()
+    for part in NOT_RUN:
+        assert any(part in line for line in lines), f"no snippet holds {part!r}"
+    assert len(snippets("sh")) >= 5
+    assert len(snippets("python")) >= 2
+
+
+def _pdf(text: str) -> bytes:
+    """A PDF of one page with one line."""
+    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode("ascii")
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        b"/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+    ]
+    body, offsets = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        offsets.append(len(body))
+        body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    trailer = b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, len(body))
+    return body + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer
