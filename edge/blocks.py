@@ -64,8 +64,11 @@ class BlockFile:
     disk are taken to be immutable while the file is open.
     """
 
-    def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent]) -> None:
+    def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent], remedy: str = "") -> None:
         """Opens `path`.
+
+        Args:
+            remedy: what helps when a block is damaged, for the end of the message.
 
         Raises:
             StorageError: the file cannot be opened.
@@ -73,6 +76,7 @@ class BlockFile:
         """
         self.path = Path(path)
         self.extents = dict(extents)
+        self.remedy = remedy
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         try:
             self._fd = os.open(self.path, flags)
@@ -86,8 +90,12 @@ class BlockFile:
             self.close()
             raise CorruptBlock(
                 f"{self.path} is truncated: block {last[0]} ends at byte {last[1].offset + last[1].nbytes:,} "
-                f"but the file has {size:,}"
+                f"but the file has {size:,}{self._way_out}"
             )
+
+    @property
+    def _way_out(self) -> str:
+        return f"; {self.remedy}" if self.remedy else ""
 
     def nbytes(self, block: BlockId) -> int:
         """Size of a block in bytes."""
@@ -111,6 +119,7 @@ class BlockFile:
             if found != extent.crc32:
                 raise CorruptBlock(
                     f"{self.path}: block {block} is corrupt (checksum {found:08x}, expected {extent.crc32:08x})"
+                    f"{self._way_out}"
                 )
             self._verified.add(block)
 
@@ -190,7 +199,9 @@ class BlockFile:
             while done < len(view):
                 count = self._read_some(view[done:], offset + done)
                 if count == 0:
-                    raise CorruptBlock(f"{self.path} ends inside {what}, {len(view) - done:,} bytes early")
+                    raise CorruptBlock(
+                        f"{self.path} ends inside {what}, {len(view) - done:,} bytes early{self._way_out}"
+                    )
                 done += count
         except OSError as error:
             raise StorageError(f"{self.path}: reading {what} failed: {error.strerror}") from error

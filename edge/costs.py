@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge.errors import CorruptBlock, InputError, StorageError
+from edge.errors import CorruptBlock, InputError
+from edge.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from edge.knowledge.backend import KVBackend
@@ -105,39 +103,27 @@ class CostTable:
         return cls(backend.fingerprint, tuple(prefixes), tuple(lengths), tuple(rows))
 
     def save(self, path: str | Path) -> None:
-        """Writes the table as JSON, in place of what was there.
+        """Writes the table as JSON with a checksum, in place of what was there.
 
         Raises:
             StorageError: the disk refuses.
         """
-        path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        text = json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__})
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise StorageError(f"the cost table cannot be written to {path}: {error.strerror}") from error
+        write_sealed(Path(path), {name: getattr(self, name) for name in self.__dataclass_fields__})
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable | None:
         """The table that was saved there; None when there is none. Compare its `fingerprint` before use.
 
         Raises:
-            CorruptBlock: the file is no cost table; measure again.
+            CorruptBlock: the file is damaged or no cost table; measure again.
         """
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = read_sealed(Path(path))
+            if data is None:
+                return None
             rows = tuple(tuple(float(value) for value in row) for row in data["seconds"])
             return cls(str(data["fingerprint"]), _grid(data["cached"]), _grid(data["computed"]), rows)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError, InputError) as error:
+        except (CorruptBlock, ValueError, TypeError, KeyError, InputError) as error:
             raise CorruptBlock(f"{path} is no cost table ({error}); remove it and it is measured again") from error
 
 

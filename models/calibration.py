@@ -1,14 +1,16 @@
 """What calibration found out about a packed model, stored beside it: when its scores may be pruned on, and where a
 per-layer probe sees more than the model's own head.
 
-`calibration.json` holds thresholds per number of results and mode; `lens.safetensors` the probes, if there are any.
+`calibration.json` holds thresholds per number of results and mode, and the probes, if there are any. It is one file, so
+that thresholds and probes always belong together, and it carries a checksum.
 """
 
 from __future__ import annotations
 
-import json
+import base64
 import math
-import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +18,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock
+from edge.sealed import read_sealed, write_sealed
 
 FILE = "calibration.json"
-LENS_FILE = "lens.safetensors"
-VERSION = 3
+VERSION = 4
+_FORMER_LENS_FILE = "lens.safetensors"
+_REMEDY = "`edge models calibrate` makes a new one in its place, and `--threshold inf` does without"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,23 @@ class Lens:
     weight: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
 
+    def to_json(self) -> dict[str, Any]:
+        """The probes as JSON: fp32 values, little-endian, in base64."""
+        layers, hidden = self.weight.shape
+        packed = [base64.b64encode(part.astype("<f4").tobytes()).decode() for part in (self.weight, self.bias)]
+        return {"layers": layers, "hidden": hidden, "weight": packed[0], "bias": packed[1]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Lens:
+        """The probes that `to_json` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: it did not write these.
+        """
+        weight, bias = (np.frombuffer(base64.b64decode(document[name]), "<f4") for name in ("weight", "bias"))
+        shape = document["layers"], document["hidden"]
+        return cls(weight.reshape(shape).astype(np.float32), bias.reshape(shape[0]).astype(np.float32))
+
     def logits(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Predicted final logits [n] from vectors [n, hidden] after `layer` layers."""
         return np.asarray(vectors @ self.weight[layer - 1] + self.bias[layer - 1], np.float64)
@@ -89,69 +110,38 @@ class Calibration:
         return min(fitting, key=lambda point: point.k, default=None)
 
     def save(self, directory: Path) -> None:
-        """Writes the files beside the model, replacing older ones at once.
+        """Writes the file beside the model, with a checksum, in place of an older one.
 
         Raises:
-            StorageError: the directory cannot be written.
+            StorageError: the directory cannot be written; the older calibration stays in force.
         """
-        from safetensors.numpy import save
-
         document = asdict(self)
-        del document["lens"]
         document["version"] = VERSION
-        try:
-            if self.lens is not None:
-                data = save({"weight": self.lens.weight, "bias": self.lens.bias})
-                _replace(directory / LENS_FILE, data)
-            # The JSON names the layers of the lens, so it goes last: killed in between, the older one stays in force.
-            _replace(directory / FILE, json.dumps(document, indent=1).encode())
-        except OSError as error:
-            raise StorageError(f"the calibration cannot be written to {directory}: {error.strerror}") from error
+        document["lens"] = None if self.lens is None else self.lens.to_json()
+        write_sealed(directory / FILE, document)
+        # What earlier versions kept the lens in; nothing reads it.
+        with suppress(OSError):
+            (directory / _FORMER_LENS_FILE).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, directory: Path, fingerprint: str) -> Calibration | None:
         """The calibration stored beside a model; None if there is none, or it belongs to other weights.
 
         Raises:
-            CorruptBlock: a file is there but cannot be read.
+            CorruptBlock: a file is there but it is damaged, or of another version.
         """
         path = directory / FILE
-        if not path.is_file():
-            return None
         try:
-            document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if document.pop("version") != VERSION or document["fingerprint"] != fingerprint:
+            document = read_sealed(path)
+            if document is None or document["fingerprint"] != fingerprint:
                 return None
-            points = tuple(Operating(**point) for point in document.pop("points"))
+            if document.pop("version") != VERSION:
+                raise CorruptBlock(f"{path} is of another version of this program")
             document["lens_layers"] = tuple(document["lens_layers"])
-            lens = _load_lens(directory / LENS_FILE) if document["lens_layers"] else None
-            if any(not math.isfinite(p.threshold) for p in points):
-                points = tuple(p for p in points if math.isfinite(p.threshold))
-            return cls(**document, points=points, lens=lens)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CorruptBlock(
-                f"{path} cannot be read ({error}); remove the file and calibrate again with `edge models calibrate`"
-            ) from error
-
-
-def _load_lens(path: Path) -> Lens:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
-    return Lens(tensors["weight"], tensors["bias"])
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            document["lens"] = None if document["lens"] is None else Lens.from_json(document["lens"])
+            points = (Operating(**point) for point in document.pop("points"))
+            return cls(**document, points=tuple(point for point in points if math.isfinite(point.threshold)))
+        except CorruptBlock as error:
+            raise CorruptBlock(f"{error}; {_REMEDY}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptBlock(f"{path} is no calibration ({error}); {_REMEDY}") from error

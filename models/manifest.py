@@ -13,11 +13,13 @@ from edge.blocks import BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.spec import ModelSpec
 from edge.models.staging import MANIFEST
+from edge.sealed import CHECKSUM, sealed, unsealed
 
 FORMAT = "edge-pack"
 VERSION = 1
 DATA = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+BUNDLED = Path(__file__).parent / "bundled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Manifest:
         tables: the row tables.
         data_nbytes: size of the data file.
         tokenizer_sha256: of the tokenizer.json beside it.
+        vocabulary_sha256: of the table of its pieces (see `partial`), if there is one.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Manifest:
     tables: Mapping[str, RowTable]
     data_nbytes: int
     tokenizer_sha256: str
+    vocabulary_sha256: str | None = None
 
     def write(self, folder: Path) -> None:
         """Writes `edge.json` into a folder.
@@ -64,9 +68,10 @@ class Manifest:
             "blocks": [{"kind": b.kind, "index": b.index, **asdict(e)} for b, e in self.blocks.items()],
             "tables": {name: asdict(table) for name, table in self.tables.items()},
         }
-        content["sha256"] = _digest(content)
+        if self.vocabulary_sha256 is not None:
+            content["tokenizer"]["vocabulary_sha256"] = self.vocabulary_sha256
         try:
-            (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            (folder / MANIFEST).write_bytes(sealed(content))
         except OSError as error:
             raise StorageError(f"{folder / MANIFEST} cannot be written: {error.strerror}") from error
 
@@ -80,13 +85,14 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            data = path.read_bytes()
+            content = json.loads(data)
         except FileNotFoundError:
             raise ModelError(_not_a_pack(folder)) from None
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise CorruptBlock(f"{path} is corrupt: it is not JSON ({error})") from error
+            raise CorruptBlock(f"{path} is corrupt: it is not JSON ({error}); {remedy(folder)}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ModelError(f"{path} does not describe a packed model (its format is not {FORMAT!r})")
         if content.get("version") != VERSION:
@@ -94,13 +100,10 @@ class Manifest:
                 f"{path} has format version {content.get('version')}, this program reads version {VERSION}; "
                 "pack the model again with `edge models pack`"
             )
-        digest = content.pop("sha256", None)
         try:
-            intact = digest == _digest(content)
-        except RecursionError:  # nested just so deeply that it could be read
-            intact = False
-        if not intact:
-            raise CorruptBlock(f"{path} is corrupt: its content does not match its checksum")
+            unsealed(data)
+        except ValueError as error:
+            raise CorruptBlock(f"{path} is corrupt: {error}; {remedy(folder)}") from error
         blocks = {
             BlockId(item["kind"], item["index"]): Extent(item["offset"], item["nbytes"], item["crc32"])
             for item in content["blocks"]
@@ -114,8 +117,16 @@ class Manifest:
             tables={name: RowTable(**table) for name, table in content["tables"].items()},
             data_nbytes=content["data"]["nbytes"],
             tokenizer_sha256=content["tokenizer"]["sha256"],
+            vocabulary_sha256=content["tokenizer"].get("vocabulary_sha256"),
         )
-        return manifest, digest
+        return manifest, content[CHECKSUM]
+
+
+def remedy(folder: Path) -> str:
+    """What gets a damaged model back, for the end of a message."""
+    if folder.parent == BUNDLED:
+        return "this model comes with edge-rag: install edge-rag again"
+    return "get the model again with `edge models pull` or `edge models pack`"
 
 
 def kind_of(spec: ModelSpec) -> str:
@@ -131,10 +142,6 @@ def file_sha256(path: Path) -> str:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _not_a_pack(folder: Path) -> str:

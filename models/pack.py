@@ -50,8 +50,7 @@ def pack(
         StorageError: the disk refused; nothing is left behind.
     """
     folder = Path(source_dir)
-    if precision not in MATRIX_DTYPE:
-        raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
+    check_precision(precision)
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder")
     config = read_json(folder / "config.json")
@@ -75,6 +74,16 @@ def pack(
             progress=progress,
         )
     return PackedModel.open(out_dir)
+
+
+def check_precision(precision: str) -> None:
+    """Refuses a precision that there is not.
+
+    Raises:
+        ModelError: it is unknown; the message names those there are.
+    """
+    if precision not in MATRIX_DTYPE:
+        raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
 
 
 def pack_weights(
@@ -101,7 +110,7 @@ def pack_weights(
     try:
         if tokenizer.parent != staging.path:
             shutil.copyfile(tokenizer, staging.path / TOKENIZER)
-        build(staging.path / TOKENIZER, staging.path / VOCABULARY)
+        partial = build(staging.path / TOKENIZER, staging.path / VOCABULARY)
     except OSError as error:
         raise StorageError(f"{tokenizer} cannot be copied: {error.strerror}") from error
     Manifest(
@@ -113,6 +122,7 @@ def pack_weights(
         tables=layout.tables,
         data_nbytes=layout.nbytes,
         tokenizer_sha256=file_sha256(staging.path / TOKENIZER),
+        vocabulary_sha256=file_sha256(staging.path / VOCABULARY) if partial else None,
     ).write(staging.path)
     staging.commit()
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edge.blocks import BlockFile, BlockId, RowTable
 from edge.errors import CorruptBlock, ModelError
 from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
-from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of
+from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of, remedy
 from edge.models.partial import VOCABULARY, read_tables
 from edge.models.quantize import dequantize
 from edge.models.spec import ModelSpec, TensorSpec
@@ -55,10 +55,11 @@ class PackedModel:
         self.fingerprint = fingerprint
         self.tokenizer_path = path / TOKENIZER
         self.tokenizer_sha256 = manifest.tokenizer_sha256
+        self._vocabulary_sha256 = manifest.vocabulary_sha256
         self.sources = dict(manifest.sources)
         self.origin = dict(manifest.origin)
         self.nbytes = manifest.data_nbytes
-        self.file = BlockFile(path / DATA, manifest.blocks)
+        self.file = BlockFile(path / DATA, manifest.blocks, remedy(path))
         layer = self.spec.layer.tensors()
         self._tensors: dict[BlockId, tuple[TensorSpec, ...]] = {
             EMBED: self.spec.embedding_tensors(),
@@ -95,7 +96,9 @@ class PackedModel:
         size = (path / DATA).stat().st_size
         if size != manifest.data_nbytes:
             model.close()
-            raise CorruptBlock(f"{path / DATA} has {size:,} bytes, {manifest.data_nbytes:,} were written")
+            raise CorruptBlock(
+                f"{path / DATA} has {size:,} bytes, {manifest.data_nbytes:,} were written; {remedy(path)}"
+            )
         return model
 
     def tensors(self, block: BlockId, buffer: npt.NDArray[np.uint8] | memoryview) -> dict[str, npt.NDArray[Any]]:
@@ -174,7 +177,7 @@ class PackedModel:
         Raises:
             CorruptBlock: names the first block, row or gap that differs.
         """
-        fresh = BlockFile(self.file.path, self.file.extents)
+        fresh = BlockFile(self.file.path, self.file.extents, self.file.remedy)
         try:
             largest = max(extent.nbytes for extent in fresh.extents.values())
             buffer = memoryview(bytearray(largest))
@@ -189,9 +192,11 @@ class PackedModel:
                 for start in range(0, table.rows, _VERIFY_ROWS):
                     self._checked_rows(name, np.arange(start, min(start + _VERIFY_ROWS, table.rows)), crcs)
         if file_sha256(self.tokenizer_path) != self.tokenizer_sha256:
-            raise CorruptBlock(f"{self.tokenizer_path} does not match its sha256")
+            raise CorruptBlock(f"{self.tokenizer_path} does not match its sha256; {remedy(self.path)}")
         if (self.path / VOCABULARY).is_file():
             read_tables(self.path / VOCABULARY)
+            if self._vocabulary_sha256 not in (None, file_sha256(self.path / VOCABULARY)):
+                raise CorruptBlock(f"{self.path / VOCABULARY} does not match its sha256; {remedy(self.path)}")
 
     def _verify_gaps(self, file: BlockFile) -> None:
         """What fills up to an aligned block is zero."""
@@ -202,7 +207,9 @@ class PackedModel:
                 gap = np.empty((1, end - start - nbytes), np.uint8)
                 file.read_scattered([start + nbytes], gap)
                 if gap.any():
-                    raise CorruptBlock(f"{file.path} is corrupt between bytes {start + nbytes:,} and {end:,}")
+                    raise CorruptBlock(
+                        f"{file.path} is corrupt between bytes {start + nbytes:,} and {end:,}; {file.remedy}"
+                    )
 
     def close(self) -> None:
         """Closes the data file."""
@@ -228,5 +235,7 @@ class PackedModel:
         self.file.read_rows(table, ids, out)
         for row, data in zip(ids.tolist(), out, strict=True):
             if zlib.crc32(data.data) != int(crcs[row]):
-                raise CorruptBlock(f"{self.file.path}: {name} row {row} is corrupt (its checksum does not match)")
+                raise CorruptBlock(
+                    f"{self.file.path}: {name} row {row} is corrupt (its checksum does not match); {self.file.remedy}"
+                )
         return out

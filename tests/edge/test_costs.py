@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from naive.kv import FakeContext
 
+from edge import sealed
 from edge.costs import CostTable
 from edge.errors import CorruptBlock, InputError, StorageError
 
@@ -167,13 +168,11 @@ def test_a_table_that_cannot_be_written_whole_leaves_the_old_one(
     path = tmp_path / "costs.json"
     TABLE.save(path)
 
-    def half(self: Path, text: str, **options: object) -> None:
-        with open(self, "w") as file:
-            file.write(text[:9])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", half)
+        patch.setattr(sealed.os, "fsync", full)
         with pytest.raises(StorageError, match="No space left"):
             TABLE.save(path)
     assert CostTable.load(path) == TABLE

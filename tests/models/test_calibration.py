@@ -1,17 +1,83 @@
-"""A calibration that cannot be read is refused in one way, whatever the file holds."""
+"""A calibration that is damaged is refused in one way, whatever the file holds, and never gives other values."""
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge.errors import CorruptBlock
-from edge.models.calibration import FILE, Calibration
+from edge.models.calibration import FILE, Calibration, Lens, Operating
+from edge.sealed import sealed
 
 
-@pytest.mark.parametrize("content", ["", "{}", "{", "[]", "7", "null", '"x"', "\x00", "[" * 100_000])
-def test_what_is_no_calibration_is_to_be_removed(tmp_path: Path, content: str) -> None:
-    (tmp_path / FILE).write_text(content, encoding="utf-8")
-    with pytest.raises(CorruptBlock, match=r"calibration\.json cannot be read .*; remove the file and calibrate again"):
-        Calibration.load(tmp_path, "fingerprint")
+def calibration() -> Calibration:
+    generator = np.random.default_rng(0)
+    lens = Lens(generator.normal(size=(3, 8)).astype(np.float32), generator.normal(size=3).astype(np.float32))
+    return Calibration("f", 0.99, 10, 20, (1, 2), (Operating(5, "ranked", True, 0.5, 3, 1.0, 1.0, 0.8),), lens)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "{", "[]", "7", "null", '"x"', "\x00", "[" * 100_000, "\ud800"])
+def test_what_is_no_calibration_is_refused_with_the_way_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE).write_text(content, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(
+        CorruptBlock, match=r"calibration\.json is damaged: .*; `edge models calibrate` makes a new one"
+    ):
+        Calibration.load(tmp_path, "f")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 3}, "is of another version"),
+        ({"points": 7}, "is no calibration"),
+        ({"points": [{"k": 1}]}, "is no calibration"),
+        ({"lens": {"layers": 3, "hidden": 8, "weight": "AAAA", "bias": "AAAA"}}, "is no calibration"),
+        ({"lens": 5}, "is no calibration"),
+        ({"more": 5}, "is no calibration"),
+    ],
+)
+def test_what_another_program_sealed_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    calibration().save(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    del content["sha256"]
+    (tmp_path / FILE).write_bytes(sealed({**content, **change}))
+    with pytest.raises(CorruptBlock, match=message):
+        Calibration.load(tmp_path, "f")
+
+
+def test_thresholds_and_probes_come_back_bit_for_bit(tmp_path: Path) -> None:
+    saved = calibration()
+    saved.save(tmp_path)
+    found = Calibration.load(tmp_path, "f")
+    assert found == saved
+    assert found is not None
+    assert found.lens is not None
+    assert saved.lens is not None
+    assert np.array_equal(found.lens.weight, saved.lens.weight)
+    assert np.array_equal(found.lens.bias, saved.lens.bias)
+    assert found.lens.weight.flags.writeable  # the arrays are the reader's own, not views of the file's text
+
+
+def test_no_single_damage_gives_other_values(tmp_path: Path) -> None:
+    calibration().save(tmp_path)
+    data = (tmp_path / FILE).read_bytes()
+    chance = random.Random(0)
+    for _ in range(600):
+        at, bit = chance.randrange(len(data)), 1 << chance.randrange(8)
+        (tmp_path / FILE).write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+        with pytest.raises(CorruptBlock):
+            Calibration.load(tmp_path, "f")
+    for cut in (*range(40), *(chance.randrange(len(data)) for _ in range(40))):
+        (tmp_path / FILE).write_bytes(data[:cut])
+        with pytest.raises(CorruptBlock):
+            Calibration.load(tmp_path, "f")
+
+
+def test_another_models_calibration_is_none(tmp_path: Path) -> None:
+    calibration().save(tmp_path)
+    assert Calibration.load(tmp_path, "another") is None
+    assert Calibration.load(tmp_path / "nowhere", "f") is None

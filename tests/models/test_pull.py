@@ -158,6 +158,20 @@ def test_from_the_hub(hub: Hub, models: Path) -> None:
     assert any(path.endswith(f"/revision/{COMMIT}") for _, path in hub.asked)
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "edge.json"])
+def test_a_damaged_model_is_fetched_anew(hub: Hub, models: Path, file: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pull("org/model", "fp32") as model:
+        fingerprint = model.fingerprint
+    data = bytearray((models / "model" / file).read_bytes())
+    data[-300] ^= 1
+    (models / "model" / file).write_bytes(data)
+    with pull("org/model", "fp32") as model:
+        model.verify()
+        assert model.fingerprint == fingerprint
+    assert "it is fetched anew" in caplog.text
+    assert [path.name for path in models.iterdir()] == ["model"]
+
+
 def test_only_a_token_of_the_environment_is_sent(
     hub: Hub, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from edge.errors import ModelError
+from edge.errors import InputError, ModelError
 from edge.models import vocabulary
 from edge.models.architectures import family_of
 from edge.models.pack import pack
@@ -91,6 +92,19 @@ def test_made_up_vocabularies(tmp_path: Path, name: str, size: int) -> None:
     if name == "byte_bpe":
         assert None not in (tokenizer.token_to_id("yes"), tokenizer.token_to_id("no"))
         assert ids[-1] == size - 26
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", None, True])
+def test_a_seed_that_is_none_is_refused_before_anything_is_written(tmp_path: Path, seed: Any) -> None:
+    for make in (synth, synth_checkpoint):
+        with pytest.raises(InputError, match="the seed of random weights is a whole number of at least 0, not"):
+            make("tiny-bert", tmp_path / "out", seed=seed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_precision(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="precision 'int2' is not known; choose one of fp32, fp16, int8"):
+        synth("tiny-bert", tmp_path / "out", "int2")  # type: ignore[arg-type]
 
 
 def test_an_unknown_shape(tmp_path: Path) -> None:

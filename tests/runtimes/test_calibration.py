@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -208,11 +208,25 @@ def test_a_point_serves_its_own_order_and_mode_and_no_larger_k() -> None:
     assert found.find(1, "ranked", False) == points[1]
 
 
-def test_a_broken_file_is_named(calibration: Calibration, tmp_path: Path) -> None:
-    calibration.save(tmp_path)
-    (tmp_path / FILE).write_bytes(b'{"version": 3, ')
-    with pytest.raises(CorruptBlock, match="calibrate again"):
-        Calibration.load(tmp_path, calibration.fingerprint)
+def test_a_damaged_calibration_hinders_only_those_who_prune(
+    calibration: Calibration, reranker: Reranker, tmp_path: Path
+) -> None:
+    folder, docs = tmp_path / "model", texts(4, 24)
+    shutil.copytree(reranker.model.path, folder)
+    calibration.save(folder)
+    with Reranker(folder, memory="1GB", threshold="inf") as whole:
+        expected = whole.rank("river town", docs)
+    (folder / FILE).write_bytes(b'{"version": 3, ')
+    with pytest.raises(CorruptBlock, match=r"`edge models calibrate` makes a new one.*`--threshold inf` does without"):
+        Reranker(folder, memory="1GB")
+    with Reranker(folder, memory="1GB", threshold="inf") as damaged:
+        assert damaged.rank("river town", docs) == expected
+        assert damaged.rank("river town", docs, threshold="inf") == expected
+        for threshold in ("auto", 0.3):
+            with pytest.raises(CorruptBlock, match="edge models calibrate"):
+                damaged.rank("river town", docs, threshold=threshold)
+        with pytest.raises(CorruptBlock, match="edge models calibrate"):
+            damaged.explain("river town", docs, every_layer=True)
 
 
 def test_too_little_to_calibrate_on_is_refused(reranker: Reranker) -> None:
@@ -278,17 +292,6 @@ def calibrated() -> Calibration:
         Operating(1, "ranked", True, math.inf, 3, 1.0, 1.0, 1.0),
     )
     return Calibration("f", 0.99, 10, 20, (1,), points, lens)
-
-
-def test_files_are_whole_and_the_one_that_names_the_other_comes_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[str] = []
-    replace, fsync = os.replace, os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: steps.append("fsync") or fsync(fd))
-    monkeypatch.setattr(os, "replace", lambda a, b: steps.append(Path(b).name) or replace(a, b))
-    calibrated().save(tmp_path)
-    assert steps == ["fsync", "lens.safetensors", "fsync", "calibration.json"]
 
 
 def test_a_point_that_never_prunes_is_none(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from edge.budget import MemoryBudget
+from edge.remembered import recall
 from edge.runtimes import saturation
 from edge.runtimes.saturation import choose, saturating_tokens
 
@@ -49,7 +49,7 @@ def test_only_a_steady_measurement_is_remembered(
     assert max(held) == max(measured[0]) * 9 + 3, "the largest size that is tried is leased"
     assert len(measured) == (1 if remembered else 2)
     if remembered:
-        assert list(json.loads((tmp_path / "saturation.json").read_text()).values()) == [128]
+        assert list(recall(tmp_path / "saturation.json", "sizes").values()) == [128]
 
 
 def test_where_nothing_is_free_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

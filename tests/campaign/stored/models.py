@@ -8,16 +8,16 @@ from pathlib import Path
 from campaign.program import Finished, Home
 from campaign.stored.base import Stored
 
-TEXTS = "\n".join(
-    f"{word} lies beside the river in {year}"
-    for word, year in (("a mill", 1801), ("a bridge", 1890), ("a boat", 1922), ("Hamlet", 1603), ("näive ☃", 7))
-)
+WORDS = ("mill", "bridge", "boat", "Hamlet", "näive ☃", "ice", "bread", "time", "cell", "flood", "blue", "sugar")
+TEXTS = [f"the {word} of {1800 + 7 * n} beside the river{', and more' * (n % 3)}" for n, word in enumerate(WORDS)]
+QUERIES = [{"query": f"which {word}", "docs": TEXTS * 2} for word in WORDS]
+QUESTION = "where is the bridge"
 MODEL = ("edge.json", "model.safetensors", "tokenizer.json")
 
 
-def rank(home: Home, model: str) -> Finished:
-    """Ranks some texts with a model, at full depth and as it is calibrated."""
-    return home.look("rerank", "where is the bridge", "--docs", "texts", "--json", "-k", "2", "--model", model)
+def rank(home: Home, model: str, *options: str) -> Finished:
+    """Ranks the texts with a model."""
+    return home.look("rerank", QUESTION, "--docs", "texts", "--json", "-k", "2", "--model", model, *options)
 
 
 def results(done: Finished) -> object:
@@ -26,15 +26,26 @@ def results(done: Finished) -> object:
     return [[row.get("index"), row.get("score"), row.get("text")] for row in document["results"]]
 
 
+def write_texts(home: Home) -> None:
+    """Puts the texts to rank, and queries to calibrate on, where commands run."""
+    (home.work / "texts").write_text("\n".join(TEXTS), encoding="utf-8")
+    (home.work / "queries").write_text("\n".join(map(json.dumps, QUERIES)), encoding="utf-8")
+
+
+def calibrate(home: Home, model: str) -> Finished:
+    """Calibrates a model, with a lens."""
+    return home.look("models", "calibrate", model, "--queries", "queries", "-k", "2", "--target", "0.5")
+
+
 class PackedFiles(Stored):
-    """Weights, description and tokenizer: damage is always said."""
+    """Weights, description and tokenizer: damage is always said, with the way out."""
 
     name = "packed model"
     share = 2
 
     def prepare(self, home: Home) -> None:
         home.with_tiny_models()
-        (home.work / "texts").write_text(TEXTS, encoding="utf-8")
+        write_texts(home)
         done = rank(home, "tiny")
         assert done.code == 0, done
         self.right = results(done)
@@ -48,8 +59,44 @@ class PackedFiles(Stored):
         for each in (verified, done):
             if problem := each.fault():
                 return problem
+            if each.code == 2 and "edge models p" not in each.err:
+                return f"no way out is named: {each.err}"
         if verified.code != 2:
             return f"`edge models show --verify` finds nothing in {path.name}"
         if done.code == 0 and results(done) != self.right:
             return f"another ranking in silence: {results(done)}"
         return None if done.code in (0, 2) else str(done)
+
+
+class CalibrationFile(Stored):
+    """Thresholds and lens: damage is said, and calibrating again is the way out."""
+
+    name = "calibration"
+    share = 2
+
+    def prepare(self, home: Home) -> None:
+        home.with_tiny_models()
+        write_texts(home)
+        done = calibrate(home, "tiny")
+        assert done.code == 0, done
+        content = json.loads(self.files(home)[0].read_text("utf-8"))
+        assert content["lens"] is not None
+        assert content["points"]
+
+    def files(self, home: Home) -> list[Path]:
+        return [home.models / "tiny" / "calibration.json"]
+
+    def judge(self, home: Home, path: Path) -> str | None:
+        done = rank(home, "tiny")
+        if problem := done.fault():
+            return problem
+        if done.code != 2 or "edge models calibrate" not in done.err:
+            return f"it is not said, or no way out is named: {done}"
+        shown = json.loads(home.look("models", "show", "tiny", "--json").out)
+        if not shown["calibration_damage"]:
+            return "`edge models show` does not say it"
+        whole = rank(home, "tiny", "--threshold", "inf")
+        if whole.code != 0:
+            return f"without pruning: {whole}"
+        again = calibrate(home, "tiny")
+        return None if again.code == 0 and rank(home, "tiny").code == 0 else f"calibrated again: {again}"

@@ -1,0 +1,69 @@
+"""Operations on the KV states that are kept on disk."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from campaign import kv_writer
+from campaign.operations.base import After, Operation
+from campaign.program import Home
+
+
+def states(folder: Path) -> tuple[dict[int, bytes], str | None]:
+    """The states that a store finds in its folder, and what is wrong with one of them."""
+    from edge.errors import CorruptBlock, StorageError
+    from edge.knowledge.store import KnowledgeStore
+
+    store = KnowledgeStore(folder, kv_writer.FINGERPRINT, 1 << 24)
+    found = {}
+    for path in list(store.scan()):
+        number = path.tokens[-1][0]
+        buffer = bytearray(path.state.extent.nbytes)
+        try:
+            store.read(path.state, memoryview(buffer))
+        except (CorruptBlock, StorageError):
+            store.remove(path.state)
+            continue
+        if bytes(buffer) != kv_writer.content(number):
+            return found, f"state {number} holds other bytes"
+        if path.ids != ("system", f"document {number}") or path.tokens[-1] != bytes([number, 0, 0, 0]) * 9:
+            return found, f"state {number} belongs to another document: {path.ids}"
+        found[number] = bytes(buffer)
+    return found, None
+
+
+class StoreStates(Operation):
+    """Stores states, notes how often they were used, and removes some."""
+
+    name = "KV states"
+    command = (sys.executable, kv_writer.__file__)
+
+    def prepare(self, home: Home) -> None:
+        self.folder(home).mkdir()
+
+    def folder(self, home: Home) -> Path:
+        return home.path / "states"
+
+    def arguments(self, home: Home) -> list[str]:
+        return [str(self.folder(home))]
+
+    def watched(self, home: Home) -> tuple[Path, ...]:
+        return (self.folder(home),)
+
+    def judge(self, home: Home, after: After) -> str | None:
+        found, problem = states(self.folder(home))
+        if problem is not None:
+            return problem
+        said = [line.split() for line in after.printed.splitlines()]
+        kept = {int(number) for verb, number in said if verb == "kept"}
+        kept -= {int(number) for verb, number in said if verb == "removing"}
+        if missing := kept - found.keys():
+            return f"states {sorted(missing)} were kept and are gone"
+        again = self.again(home)
+        found, problem = states(self.folder(home))
+        whole = set(range(kv_writer.STATES)) - set(kv_writer.REMOVED)
+        if again.code != 0 or problem is not None or found.keys() != whole:
+            return f"repeated: {again}; {problem}; there are {sorted(found)}"
+        left = [path.name for path in self.folder(home).rglob("*") if path.is_file() and path.suffix != ".kv"]
+        return f"repeated, it leaves {', '.join(left)} behind" if left else None
