@@ -14,10 +14,10 @@ from edge.models.architectures import family_of
 from edge.models.checkpoint import Checkpoint, read_json
 from edge.models.heads import detect_head
 from edge.models.hub import fetch_hub
-from edge.models.manifest import file_sha256
+from edge.models.manifest import BUNDLED, file_sha256
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
-from edge.models.registry import BUNDLED, KNOWN, KnownModel, models_dir
+from edge.models.registry import KNOWN, KnownModel, models_dir
 from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import is_pack
 from edge.models.wheel import fetch_wheel
