@@ -3,6 +3,7 @@
 #define EDGE_THREADS_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,7 +43,10 @@ static void *work(void *argument) {
     struct worker worker = *(struct worker *)argument;
     struct pool *pool = worker.pool;
     long seen = 0;
+    sigset_t signals;
     free(argument);
+    sigfillset(&signals); /* they are for the threads of the program */
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
         while (pool->turn == seen && !pool->closing) pthread_cond_wait(&pool->begun, &pool->mutex);

@@ -67,6 +67,20 @@ def test_equals_reference_at_real_widths(layers: Any, levels: range, encoder: La
         assert layers.same(result, expected, lengths, spec)
 
 
+def test_odd_shapes(layers: Any, levels: range, encoder: LayerSpec) -> None:
+    """Widths that fill no tile, vector or panel, and that differ from each other."""
+    random = np.random.default_rng(0)
+    for case in range(8):
+        hidden, size, ffn = (int(random.integers(1, most)) for most in (150, 70, 200))
+        spec = replace(encoder, hidden=hidden, heads=case % 4 + 1, kv_heads=case % 4 + 1, head_size=size, ffn=ffn)
+        weights, lengths = layers.random_weights(spec), random.integers(1, 90, 4).astype(np.int32)
+        states = layers.random_hidden(4, int(lengths.max()), hidden)
+        expected = layers.run(NumpyLayerKernel(spec, "float32"), states, lengths, weights)
+        for level in levels:
+            result = layers.run(NativeLayerKernel(spec, "float32", 2, level=level), states, lengths, weights)
+            assert layers.same(result, expected, lengths, spec)
+
+
 def test_odd_values(contract: Any, levels: range, encoder: LayerSpec) -> None:
     for level in levels:
         contract(Leveled(level)).survives_odd_values(encoder)
