@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from edge.apps.assistant.citations import Citation
+from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
 
 NOT_FOUND = "This is not in the documents."
@@ -19,9 +20,9 @@ class Round:
     Attributes:
         queries: texts whose vectors were searched.
         question: what the passages were ranked by: what was asked, or its gist.
-        passages: best first, those at or above the floor.
-        below: how many of the ranked ones were below it.
-        best: the highest relevance, None without reranking or candidates.
+        passages: best first, those that count.
+        below: how many of the ranked ones do not.
+        best: how surely they answer the question, None without reranking or candidates.
         search_s, rerank_s: seconds from query to candidates, and from them to passages.
     """
 
@@ -46,7 +47,8 @@ class AnswerStats:
         generations, rounds, queries: how many of each.
         prompt_tokens, cached_tokens, new_tokens: of all generations; cached ones had their KV states reused.
         dropped: passages that the context did not hold, counted for every generation they were left out of.
-        best_relevance, floor: the best passage's relevance and what it needs; None without reranking.
+        best_relevance, min_relevance: how surely the passages answer the question, and what was needed; None without
+            reranking.
         lists_probed, lists_ready, bytes_read: parts of IVF lists searched, those in memory or on their way when the
             search began, bytes that searches had to read.
         lists_ahead: parts of lists that lookahead fetched.
@@ -73,7 +75,7 @@ class AnswerStats:
     new_tokens: int = 0
     dropped: int = 0
     best_relevance: float | None = None
-    floor: float | None = None
+    min_relevance: float | None = None
     lists_probed: int = 0
     lists_ready: int = 0
     bytes_read: int = 0
@@ -86,8 +88,8 @@ class AnswerStats:
     interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        return asdict(self)
+        """As `--json` prints it; `floor` is what `min_relevance` was called before."""
+        return {**asdict(self), "floor": self.min_relevance}
 
 
 _COUNTERS = {
@@ -122,6 +124,7 @@ class Answer:
         stats: how it came about.
         found: False when the documents do not hold the answer; the text then says so.
         rounds: every retrieval, in order.
+        unsupported: sentences that the generator wrote and no passage holds, with what is shown instead.
     """
 
     text: str
@@ -129,6 +132,7 @@ class Answer:
     stats: AnswerStats
     found: bool = True
     rounds: tuple[Round, ...] = field(default=(), repr=False)
+    unsupported: tuple[Unsupported, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -136,4 +140,5 @@ class Answer:
             "text": self.text,
             "citations": [citation.to_json() for citation in self.citations],
             "stats": {**self.stats.to_json(), "found": self.found},
+            "unsupported": [asdict(found) for found in self.unsupported],
         }

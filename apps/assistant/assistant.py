@@ -10,7 +10,8 @@ from types import TracebackType
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.conversation import Conversation, Turn, joined, recent
+from edge.apps.assistant.conversation import Conversation, Turn, recent, standalone
+from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.gist import check_question
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.opening import open_llm
@@ -78,8 +79,9 @@ class Assistant:
                 made = Collection(collection, memory=memory, config=config, trace=trace, read_only=True)
                 self.collection = opened.enter_context(made)
             working = 0
+            judge = UnitJudge(self.collection)
             if llm is None or isinstance(llm, str | os.PathLike):
-                llm, working = open_llm(llm, self.collection, opened, kv_cache=kv_cache)
+                llm, working = open_llm(llm, self.collection, judge, opened, kv_cache=kv_cache)
             self.generator = llm
             if pipeline != "plain" and not llm.follows_instructions:
                 raise CapabilityError(
@@ -88,7 +90,7 @@ class Assistant:
                 )
             self._opened = opened.pop_all()
         self.times = GenerationTimes(self.collection.path / _TIMES)
-        self._library = CollectionLibrary(self.collection, working=working)
+        self._library = CollectionLibrary(self.collection, working=working, judge=judge)
         self._reranking = Expected()
         self._turns = Turns()
 
@@ -160,6 +162,6 @@ def _find(pipeline: str) -> Callable[[str, Steps], Iterator[str]]:
 def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
     """A follow-up question as one that can be understood, and searched for, without the conversation."""
     if not turns or not steps.generator.follows_instructions:
-        return joined(question, turns)
+        return standalone(question, turns)
     ahead = [f"{turns[-1].question} {question}"]
     return replies.one_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,14 +17,9 @@ from edge.trace import Trace
 
 Vectors = npt.NDArray[np.float32]
 
-FLOOR = 0.1
-"""Relevance below which a passage does not answer a question, for the default reranker. Measured on 80 test questions
-of squad11-dev, best of the 30 nearest passages: none of them is refused where the answer is there, 5 % are let pass
-when their whole article is taken away, 2.5 % of questions from another field. On scifact 3.8 % are refused and 10 % of
-foreign questions let pass; a claim whose abstract is taken away finds others on its subject, and 86 % are let pass. Of
-30 questions written for this project's own documentation 7 % are refused, of 65 about other things none is let pass.
-It holds for single sentences; of longer questions the `gist` is judged. Another reranker needs another floor: see
-`edge bench floor`."""
+MIN_RELEVANCE = 0.1
+"""Relevance below which a passage does not answer a question, for a reranker that nothing was fitted for (see
+`evidence`): then its probability alone decides. `edge bench floor` measures what that costs."""
 
 
 class Ahead(Protocol):
@@ -67,6 +62,10 @@ class Library(Protocol):
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         """The best of `hits`, which come in retrieval order; with `stages.relevance`."""
 
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        """The probability that `hits` answer a question, and the one that is enough; None if nothing was fitted for the
+        models in use, and the reranker's relevance of each decides."""
+
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead | None:
         """Starts fetching the clusters nearest to `queries` [n, dim]: as much as arrives in `seconds`, as much as there
         is room for if that is not known. None if there is nothing to fetch."""
@@ -79,31 +78,38 @@ class AskOptions:
     Attributes:
         passages: how many the generator is given at most.
         pool: candidates the reranker reads, over all queries of a round.
-        floor: relevance below which a passage does not count. When none is above it, the answer is that the documents
-            do not say.
-        rerank: off keeps the retrieval order, and then there is no floor.
+        min_relevance: probability that the passages answer the question, below which the answer is that the documents
+            do not say; what was fitted for the models if None. For models that nothing was fitted for it is the
+            relevance that a passage needs, `MIN_RELEVANCE` if None.
+        rerank: off keeps the retrieval order, and then nothing is refused.
+        check: numbers and names of an answer that no passage holds are not shown as certain (see `grounding`).
         lookahead: fetch clusters while the generator writes. Changes times, never results.
         temperature, max_tokens, seed: of answers; everything written on the way to one is greedy.
         rounds: most rounds of the pipelines that have rounds.
         where: the files that may be looked at.
+        floor: what `min_relevance` was called before.
     """
 
     passages: int = 4
     pool: int = 30
-    floor: float = FLOOR
+    min_relevance: float | None = None
     rerank: bool = True
+    check: bool = True
     lookahead: bool = True
     temperature: float = 0.0
     max_tokens: int = 256
     seed: int = 0
     rounds: int = 3
     where: Filters | None = field(default=None)
+    floor: InitVar[float | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, floor: float | None) -> None:
+        if floor is not None:
+            object.__setattr__(self, "min_relevance", floor)
         checks: tuple[tuple[bool, str, Any], ...] = (
             (self.passages >= 1, "the number of passages must be at least 1", self.passages),
             (self.pool >= self.passages, f"the pool must hold at least the {self.passages} passages", self.pool),
-            (0 <= self.floor <= 1, "the least relevance lies between 0 and 1", self.floor),
+            (0 <= (self.min_relevance or 0) <= 1, "the least relevance lies between 0 and 1", self.min_relevance),
             (self.temperature >= 0, "the temperature must be at least 0", self.temperature),
             (self.max_tokens >= 1, "an answer needs at least 1 token", self.max_tokens),
             (self.rounds >= 1, "there must be at least 1 round", self.rounds),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge.apps.assistant.answer import Answer
-from edge.apps.assistant.gist import refers_back
+from edge.apps.assistant.gist import new_topic, refers_back
 from edge.apps.assistant.stream import AnswerStream
 
 _REMEMBERED = 3
@@ -29,9 +29,20 @@ def recent(turns: Sequence[Turn]) -> list[tuple[str, str]]:
     return [(turn.question, turn.answer.text[:_REMEMBERED_CHARS]) for turn in turns[-_REMEMBERED:]]
 
 
-def joined(question: str, turns: Sequence[Turn]) -> str:
-    """A follow-up together with the question it continues: what can be done without a language model."""
-    return f"{turns[-1].question.rstrip()} {question}" if turns and refers_back(question) else question
+def standalone(question: str, turns: Sequence[Turn]) -> str:
+    """A follow-up question as one that can be searched for without the conversation: what can be done without a
+    language model.
+
+    A question that points back is put behind the one it continues. One that only names something new leaves that
+    question behind, but stays in the documents of its answer: it is asked below their titles.
+    """
+    if not turns:
+        return question
+    last = turns[-1]
+    if topic := new_topic(question):
+        titles = dict.fromkeys(citation.title or citation.path for citation in last.answer.citations[:1])
+        return " ".join([f"{topic}?", *titles]) if titles else f"{last.question.rstrip()} {question}"
+    return f"{last.question.rstrip()} {question}" if refers_back(question) else question
 
 
 class Conversation:

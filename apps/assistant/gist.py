@@ -18,6 +18,13 @@ _POINTING = {
 _CONTINUING = re.compile(
     r"^\s*(?:and|but|or|so|also|what about|how about|what if|why|how so|which one|when|where)\b", re.I
 )
+_ELLIPSIS = re.compile(r"^\s*(?:(?:and|but|or|so|also)\b[\s,]*)*(?:(?:what|how) about\b)?[\s,]*", re.I)
+"""What a question begins with that names something new and leaves the rest to what was asked before."""
+
+_ASKING = {
+    "what", "when", "where", "who", "whom", "whose", "which", "why", "how", "is", "are", "was", "were", "do", "does",
+    "did", "can", "could", "may", "must", "will", "would", "should", "has", "have", "had",
+}  # fmt: skip
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
 """A sentence of more words says what it is about, whatever its pronouns stand for."""
@@ -83,6 +90,21 @@ def refers_back(question: str) -> bool:
     if any(word in _POINTING for word in words):
         return True
     return len(words) <= _FEW_WORDS and _CONTINUING.match(question) is not None
+
+
+def new_topic(question: str) -> str:
+    """What a question without a verb asks about, instead of what was asked before; empty if it is a question of its
+    own.
+
+    >>> new_topic("and the deposit?"), new_topic("What about pets?"), new_topic("and how long does it last?")
+    ('the deposit', 'pets', '')
+    """
+    begun = _ELLIPSIS.match(question)
+    rest = question[begun.end() :].strip(" ?!.") if begun is not None and begun[0].strip() else ""
+    words = [word.casefold() for word in _WORD.findall(rest)]
+    if not words or any(word in _ASKING for word in words) or all(word in _POINTING for word in words):
+        return ""
+    return rest if len(words) <= _SHORT_WORDS else ""
 
 
 def _sentences(text: str) -> list[str]:

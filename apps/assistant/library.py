@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.base import Ahead, Vectors
+from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
@@ -27,14 +28,16 @@ from edge.trace import Trace
 class CollectionLibrary:
     """The stages of a collection's search, one by one (`base.Library`)."""
 
-    def __init__(self, collection: Collection, *, working: int = 0) -> None:
+    def __init__(self, collection: Collection, *, working: int = 0, judge: UnitJudge | None = None) -> None:
         """
         Args:
+            judge: judges units of passages; shared with what picks sentences, so that each is judged once.
             working: bytes to have free before a model runs. An engine lays its work out in what is free and does not
                 ask others' caches to give way.
         """
         self._collection = collection
         self._working = working
+        self._judge = judge or UnitJudge(collection)
         self._beside = Expected()
         """Seconds of a search that are not the vector index's: full text, fusion, reading the passages."""
         self._searcher = Searcher(collection.database, Catalog(), collection.budget, collection.trace)
@@ -75,6 +78,10 @@ class CollectionLibrary:
         self._make_room()
         # Twice as many, because neighbours become one passage.
         return merge(self._collection.rerank(query, hits, 2 * top_k), top_k)
+
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        self._make_room()
+        return self._judge.probability(query, hits)
 
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead | None:
         return self._collection.lookahead(queries, seconds=seconds)

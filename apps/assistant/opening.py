@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
+from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.quotations import PickedSentences
 from edge.apps.collection.collection import Collection
 from edge.knowledge.store import KnowledgeStore
@@ -23,19 +24,25 @@ _STATES_SHARE = 0.25
 
 
 def open_llm(
-    llm: str | os.PathLike[str] | None, collection: Collection, opened: ExitStack, *, kv_cache: bool
+    llm: str | os.PathLike[str] | None,
+    collection: Collection,
+    judge: UnitJudge,
+    opened: ExitStack,
+    *,
+    kv_cache: bool,
 ) -> tuple[Generator, int]:
     """Opens a generator, and closes it with `opened`; returns it with the bytes that retrieval needs beside it.
 
     Args:
         llm: see `Assistant`.
+        judge: judges sentences, where they are picked.
 
     Raises:
         ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
     """
     llm = llm or collection.config.llm
     if not llm or llm == ExtractiveGenerator.name:
-        return PickedSentences(collection), 0
+        return PickedSentences(judge), 0
     # What embedder and reranker need is kept free while the generator takes what it can: its memory is taken once and
     # for good, theirs gives way to it down to their least.
     working = _working_memory(collection)

@@ -33,10 +33,13 @@ def assistant_options(command: Command) -> Command:
     for option in (
         click.option("--no-lookahead", is_flag=True, help="Fetch index lists only when they are searched."),
         click.option("--no-kv-cache", is_flag=True, help="Compute every document's KV states anew."),
-        click.option("--no-rerank", is_flag=True, help="Keep the retrieval order; then nothing is below the floor."),
+        click.option("--no-check", is_flag=True,
+                     help="Show what a language model writes even if no passage holds its numbers and names."),
+        click.option("--no-rerank", is_flag=True, help="Keep the retrieval order; then nothing is refused."),
         click.option(
-            "--min-score", type=float, default=_DEFAULTS.floor, show_default=True,
-            help="Relevance that a passage needs; if none has it, the answer is not in the documents.",
+            "--min-score", type=float,
+            help="Relevance that the passages need, else the answer is not in the documents; if not given, what was "
+            "fitted for the models.",
         ),
         click.option("-n", "--passages", type=int, default=_DEFAULTS.passages, show_default=True,
                      help="Passages to answer from, at most."),
@@ -65,8 +68,9 @@ def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
     options = AskOptions(
         passages=chosen["passages"],
         pool=max(_DEFAULTS.pool, chosen["passages"]),
-        floor=chosen["min_score"],
+        min_relevance=chosen["min_score"],
         rerank=not chosen["no_rerank"],
+        check=not chosen["no_check"],
         lookahead=not chosen["no_lookahead"],
         temperature=chosen["temperature"],
         max_tokens=chosen["max_tokens"],
@@ -117,5 +121,5 @@ def interruptible(stream: AnswerStream) -> Iterator[None]:
 
 def warned(answer: Answer) -> None:
     """Says on stderr what somebody should know who trusts an answer."""
-    for line in notices(answer.stats):
+    for line in notices(answer):
         click.echo(f"edge: {line}", err=True)

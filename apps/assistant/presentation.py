@@ -25,8 +25,11 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
             yield f'    "{citation.quote}"{score}'
 
 
-def notices(stats: AnswerStats) -> Iterator[str]:
+def notices(answer: Answer) -> Iterator[str]:
     """What somebody should know who trusts an answer, a line each."""
+    stats = answer.stats
+    for found in answer.unsupported:
+        yield f"{stats.generator} wrote {found.text!r}, and no passage says {', '.join(found.facts)}"
     if stats.dropped:
         passages = "1 passage was" if stats.dropped == 1 else f"{stats.dropped} passages were"
         yield (
@@ -58,7 +61,7 @@ def figures(stats: AnswerStats) -> Iterator[str]:
     if stats.placement:
         yield f"model    {stats.placement}"
     if stats.best_relevance is not None:
-        yield f"floor    best relevance {stats.best_relevance:.3f}, needed {stats.floor:.3f}"
+        yield f"answered relevance {stats.best_relevance:.3f}, needed {stats.min_relevance or 0:.3f}"
 
 
 def reasons(answer: Answer) -> Iterator[str]:
@@ -73,7 +76,8 @@ def reasons(answer: Answer) -> Iterator[str]:
             found = f"BM25 #{hit.stages.lexical_rank or '-'}, vectors #{hit.stages.vector_rank or '-'}"
             yield f"  {relevance}{found}  {_near(hit.path)}:{hit.line_start}"
         if entry.below:
-            yield f"  {entry.below} more were below the floor of {answer.stats.floor}"
+            needed = f"{entry.best or 0:.3f} of {answer.stats.min_relevance or 0:.3f}"
+            yield f"  {entry.below} more were not relevant enough: {needed}"
     if not answer.found:
         yield "answer     not in the documents"
 

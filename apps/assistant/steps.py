@@ -11,12 +11,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from edge.apps.assistant.answer import Round
-from edge.apps.assistant.base import AskOptions, Cancelled, Library, NotInDocuments, Vectors
+from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.citations import Citations
 from edge.apps.assistant.context import documents_read
+from edge.apps.assistant.evidence import title_of
 from edge.apps.assistant.foresight import Becoming, Foresight, Query
 from edge.apps.assistant.gathering import fused
 from edge.apps.assistant.gist import gist
+from edge.apps.assistant.grounding import Grounding, Unsupported
 from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.refusal import Refusal
@@ -40,6 +42,8 @@ class Steps:
         rounds: retrievals so far.
         given: passages that the last generation was given: those its context holds.
         cancel: set, it ends the answer at the next step or token.
+        checks: of the answer's sentences, one for each generation.
+        needed: the relevance that was needed in the last round; None before there was one.
     """
 
     def __init__(
@@ -64,6 +68,9 @@ class Steps:
         self.rounds: list[Round] = []
         self.given: Sequence[Hit] = ()
         self.cancel = threading.Event()
+        self.needed: float | None = None
+        self.checks: list[Grounding] = []
+        self._question = ""
         self.trace = library.trace
         self.pipeline = pipeline
         self._foresight = Foresight(library, self._vectors)
@@ -162,6 +169,10 @@ class Steps:
             passages: what it was written from: `given`, unless something else was written since.
         """
         self.given = passages
+        if self.options.check and passages:
+            grounding = Grounding(self._question, passages)
+            self.checks.append(grounding)
+            text = grounding.feed(text) + grounding.finish()
         reader = self.citations.reader(passages)
         return reader.feed(text) + reader.finish()
 
@@ -176,18 +187,38 @@ class Steps:
             raise NotInDocuments
         reader: MarkReader | None = None
         refusal = Refusal()
+        grounding: Grounding | None = None
         for piece in self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt)):
-            reader = reader or self.citations.reader(self.given)  # known when the generation has begun
+            if reader is None:  # what was given is known when the generation has begun
+                reader, grounding = self.citations.reader(self.given), self._grounding(prompt)
             quoted = isinstance(piece, Quoted)
-            if text := reader.feed(piece.text if quoted else refusal.feed(piece.text), quoted=quoted):
+            text = piece.text if quoted else refusal.feed(piece.text)
+            if grounding is not None and not quoted:
+                text = grounding.feed(text)
+            if text := reader.feed(text, quoted=quoted):
                 yield text
         self.check_replied()
         if refusal.said or reader is None:
             raise NotInDocuments
-        if text := reader.feed(refusal.finish()):
+        text = refusal.finish()
+        if text := reader.feed(text if grounding is None else grounding.feed(text) + grounding.finish()):
             yield text
         if self.finished and (text := reader.finish()):  # a mark that was cut off is worth nothing
             yield text
+
+    def _grounding(self, prompt: Prompt) -> Grounding | None:
+        """Checks an answer's sentences; None where nothing is written that the documents do not hold."""
+        if not self.options.check or not self.generator.follows_instructions:
+            return None
+        question = next(message.content for message in reversed(prompt.messages) if message.role == "user")
+        grounding = Grounding(question, self.given)
+        self.checks.append(grounding)
+        return grounding
+
+    @property
+    def unsupported(self) -> tuple[Unsupported, ...]:
+        """The sentences written so far that say more than the passages."""
+        return tuple(found for check in self.checks for found in check.unsupported)
 
     def sampling(self, prompt: Prompt) -> Sampling:
         """How an answer's tokens are chosen: as the user wants."""
@@ -198,13 +229,14 @@ class Steps:
     def retrieve(
         self, question: str, queries: Sequence[Query] = (), *, seconds: float | None = None, rank_by: str | None = None
     ) -> list[Hit]:
-        """The passages that answer a question best, best first, none below the floor. One round.
+        """The passages that answer a question best, best first; none if they do not answer it. One round.
 
         Args:
             queries: what to look for, the question if not given; the results of several are fused.
             seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
             rank_by: what passages are judged by instead of the question's gist.
         """
+        self._question = question
         queries = queries or [Query.asked(question)]
         rank_by = rank_by or gist(question)
         self._begin_round(queries)
@@ -282,14 +314,31 @@ class Steps:
     def _keep(
         self, queries: Sequence[Query], question: str, hits: list[Hit], search_s: float, rerank_s: float
     ) -> list[Hit]:
-        """Notes a round; returns its passages without those below the floor."""
-        scores = [hit.stages.relevance for hit in hits if hit.stages.relevance is not None]
-        kept = [hit for hit in hits if hit.stages.relevance is None or hit.stages.relevance >= self.options.floor]
+        """Notes a round; returns its passages, none if they do not answer the question."""
+        started = time.perf_counter()
+        kept, best = self._answering(question, hits)
+        rerank_s += time.perf_counter() - started
         asked = tuple(" + ".join(query.near) for query in queries)
-        best = max(scores, default=None)
         self.rounds.append(Round(asked, question, tuple(kept), len(hits) - len(kept), best, search_s, rerank_s))
         self._go_on()
         return kept
+
+    def _answering(self, question: str, hits: list[Hit]) -> tuple[list[Hit], float | None]:
+        """The passages that count, and how sure that is: by what was fitted for the models, or by each passage's own
+        relevance. None of them counts where the whole is not sure enough."""
+        if not hits or not self.options.rerank:
+            return hits, None
+        with self._timed("rerank", "judge", "retrieval"):
+            judged = self.library.answered(question, hits)
+        if judged is None:
+            least = MIN_RELEVANCE if self.options.min_relevance is None else self.options.min_relevance
+            relevance = [hit.stages.relevance for hit in hits if hit.stages.relevance is not None]
+            kept = [hit for hit in hits if hit.stages.relevance is None or hit.stages.relevance >= least]
+            self.needed = least
+            return kept, max(relevance, default=None)
+        found, enough = judged
+        self.needed = enough if self.options.min_relevance is None else self.options.min_relevance
+        return (hits if found >= self.needed else []), found
 
     def _begin_round(self, queries: Sequence[Query]) -> None:
         self._go_on()
@@ -321,5 +370,4 @@ class Steps:
 
 
 def _document(hit: Hit) -> Document:
-    title = " > ".join(line.strip() for line in (hit.context or hit.title).splitlines() if line.strip())
-    return Document(str(hit.id), hit.text, title)
+    return Document(str(hit.id), hit.text, title_of(hit))

@@ -213,7 +213,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             seconds=time.perf_counter() - started,
             ttft_s=ttft,
             best_relevance=max((r.best for r in steps.rounds if r.best is not None), default=None),
-            floor=steps.options.floor if steps.options.rerank else None,
+            min_relevance=steps.needed,
             peak_resident=watch.high_water,
             limit=steps.library.budget.limit,
             placement=_placement(steps),
@@ -221,7 +221,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
         )
         text = "".join(shown).rstrip()
         citations = steps.citations.of(text, steps.given) if found else ()
-        writing.answer = Answer(text, citations, stats, found, tuple(steps.rounds))
+        writing.answer = Answer(text, citations, stats, found, tuple(steps.rounds), steps.unsupported if found else ())
         if not failed:
             done(writing.answer)
 

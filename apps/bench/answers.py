@@ -109,7 +109,7 @@ def answers(
     """Ask questions about a small mixed collection: answers shown, refusals and false answers of each kind."""
     asked = [q for q in questions() if half in (q.half, "both") and (not kinds or q.kind in kinds)]
     config = Config.load(flags={"memory": memory, "llm": llm})
-    options = AskOptions() if min_relevance is None else AskOptions(floor=min_relevance)
+    options = AskOptions(min_relevance=min_relevance)
     with tempfile.TemporaryDirectory() as folder:
         documents = copy_documents(Path(folder))
         with Collection(Path(folder) / "collection", config=config) as collection:

@@ -114,6 +114,9 @@ class IndexLibrary:
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         return list(hits[:top_k])
 
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        return None
+
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead:
         self._predicted = queries
         self._begun = self._begun or time.perf_counter()

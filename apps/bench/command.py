@@ -9,11 +9,13 @@ from edge.apps.lazy import LazyGroup
 _BENCHES = {
     "answers": "edge.apps.bench.answers:answers",
     "assistant": "edge.apps.bench.assistant:assistant",
+    "evidence": "edge.apps.bench.evidence:evidence",
     "floor": "edge.apps.bench.floor:floor",
     "index": "edge.apps.bench.index:index",
     "knowledge": "edge.apps.bench.knowledge:knowledge",
     "layer-speed": "edge.apps.bench.layer_speed:layer_speed",
     "memory": "edge.apps.bench.memory:memory",
+    "memory-relevance": "edge.apps.bench.memory_relevance:memory_relevance",
     "pipelining": "edge.apps.bench.pipelining:pipelining",
     "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",
     "rerank-quality": "edge.apps.bench.rerank_quality:rerank_quality",

@@ -17,7 +17,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.assistant.base import FLOOR
+from edge.apps.assistant.base import MIN_RELEVANCE
 from edge.apps.assistant.gist import gist
 from edge.budget import MemoryBudget
 from edge.config import parse_size
@@ -66,9 +66,9 @@ def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, as_js
     for corpus, other in zip(corpora, [*corpora[1:], corpora[0]], strict=True):
         click.echo(f"asking {corpus.name}", err=True)
         measured = _measure(corpus, other, questions, pool, budget)
-        results[corpus.name] = [measured.at(value) for value in sorted({*_FLOORS, FLOOR})]
+        results[corpus.name] = [measured.at(value) for value in sorted({*_FLOORS, MIN_RELEVANCE})]
     if as_json:
-        click.echo(json.dumps({"questions": questions, "pool": pool, "default": FLOOR, "sets": results}))
+        click.echo(json.dumps({"questions": questions, "pool": pool, "default": MIN_RELEVANCE, "sets": results}))
         return
     for name, rows in results.items():
         click.echo(f"{name}: {questions} questions of each kind, best of {pool} passages")
@@ -76,7 +76,7 @@ def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, as_js
         for row in rows:
             click.echo(
                 f"{row['floor']:7.2f}{row['refused']:22.1%}{row['answered_without_document']:22.1%}"
-                f"{row['answered_foreign']:10.1%}{'  default' if row['floor'] == FLOOR else ''}"
+                f"{row['answered_foreign']:10.1%}{'  default' if row['floor'] == MIN_RELEVANCE else ''}"
             )
 
 

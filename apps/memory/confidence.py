@@ -4,14 +4,15 @@ labelled pairs, and the confidence from which wrong hits stay rare."""
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from edge.models import logistic
+from edge.models.logistic import Logistic, log_odds
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,9 +22,7 @@ state; whether numbers, quoted texts or names differ; the reranker's judgement, 
 
 _WORD = re.compile(r"\w+")
 _DETAIL = re.compile(r"\d+(?:[.:,]\d+)*|\"[^\"]+\"|'[^']{2,}'|(?<![.!?]\s)(?<!^)\b[A-Z]\w+")
-_RIDGE = 1.0
 _FOLDS = 5
-_SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,7 @@ class Confidence:
 
     def of(self, signals: Floats) -> float:
         """Probability that the trajectory with these signals [len(SIGNALS)] is right."""
-        return float(
-            _probability(_standardized(signals[None], np.array(self.mean), np.array(self.scale)), self.weights)[0]
-        )
+        return float(Logistic(self.weights, self.mean, self.scale).probability(signals[None])[0])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -75,19 +72,18 @@ def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models
         right: [n], whether the chosen trajectory was the right one.
         most_wrong: share of hits that may be wrong, in (0, 1).
     """
-    mean, scale = signals.mean(axis=0), np.maximum(signals.std(axis=0), _SMALLEST)
-    values = _standardized(signals, mean, scale)
-    held_out = np.empty(len(values))
-    folds = np.arange(len(values)) % _FOLDS
+    held_out = np.empty(len(signals))
+    folds = np.arange(len(signals)) % _FOLDS
     for fold in range(_FOLDS):
         inside = folds == fold
-        held_out[inside] = _probability(values[inside], _logistic(values[~inside], right[~inside]))
+        held_out[inside] = logistic.fit(signals[~inside], right[~inside]).probability(signals[inside])
     threshold = _threshold(held_out, right, most_wrong)
     hits = held_out >= threshold
     wrong = float((hits & ~right).sum() / hits.sum()) if hits.any() else 0.0
+    model = logistic.fit(signals, right)
     return Confidence(
-        weights=tuple(_logistic(values, right).tolist()), mean=tuple(mean.tolist()), scale=tuple(scale.tolist()),
-        threshold=threshold, examples=len(values), hit_rate=float(hits.mean()), wrong_rate=wrong, models=models,
+        weights=model.weights, mean=model.mean, scale=model.scale, threshold=threshold, examples=len(signals),
+        hit_rate=float(hits.mean()), wrong_rate=wrong, models=models,
     )  # fmt: skip
 
 
@@ -98,7 +94,7 @@ def describe(
     """The signals of a stored (task, state) against an asked one, in the order of `SIGNALS`."""
     return np.array([
         similarity, lead, _overlap(task, other_task), _overlap(state, other_state),
-        float(details(task) != details(other_task)), _logit(relevance), relevance_lead,
+        float(details(task) != details(other_task)), log_odds(relevance), relevance_lead,
     ])  # fmt: skip
 
 
@@ -111,34 +107,6 @@ def _overlap(one: str, other: str) -> float:
     """Jaccard similarity of the words; 1 where both have none."""
     a, b = set(_WORD.findall(one.casefold())), set(_WORD.findall(other.casefold()))
     return len(a & b) / len(a | b) if a | b else 1.0
-
-
-def _logit(probability: float) -> float:
-    clipped = min(max(probability, 1e-4), 1 - 1e-4)
-    return math.log(clipped / (1 - clipped))
-
-
-def _standardized(signals: Floats, mean: Floats, scale: Floats) -> Floats:
-    return np.hstack(((signals - mean) / scale, np.ones((len(signals), 1))))
-
-
-def _probability(values: Floats, weights: Sequence[float] | Floats) -> Floats:
-    odds = np.clip(values @ np.asarray(weights, np.float64), -30, 30)
-    return np.asarray(1 / (1 + np.exp(-odds)), np.float64)
-
-
-def _logistic(values: Floats, right: npt.NDArray[np.bool_]) -> Floats:
-    """Newton's method; the constant is not penalized (but for a trace, so that one class alone has a solution)."""
-    penalty = np.diag([*[_RIDGE] * (values.shape[1] - 1), 1e-2])
-    weights = np.zeros(values.shape[1])
-    for _ in range(50):
-        p = _probability(values, weights)
-        gradient = values.T @ (right - p) - penalty @ weights
-        step = np.linalg.solve((values * (p * (1 - p))[:, None]).T @ values + penalty, gradient)
-        weights = weights + step
-        if np.abs(step).max() < 1e-9:
-            break
-    return weights
 
 
 def _threshold(confidence: Floats, right: npt.NDArray[np.bool_], most_wrong: float) -> float:

@@ -14,6 +14,8 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
 from edge.models.blending import Retrieved
+from edge.models.evidence import Evidence, load
+from edge.models.packed import PackedModel
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
@@ -114,6 +116,15 @@ class Models:
         if rerank:
             reranker = self._sharing.run(self._reranker, lambda: fingerprint(self._open_reranker()))
         return self.describe().fingerprint, reranker
+
+    def evidence(self, name: str, signals: tuple[str, ...]) -> Evidence | None:
+        """What was fitted on the reranker's judgements under a name; None if nothing was for the models in use. Raises
+        as `rank` does."""
+        packed = getattr(self._sharing.run(self._reranker, self._open_reranker), "model", None)
+        if not isinstance(packed, PackedModel):
+            return None
+        found = load(packed.path, name, packed.fingerprint, signals)
+        return found if found is not None and found.embedder == self.describe().name else None
 
     def close(self) -> None:
         """Gives back the memory of the models that were opened here; they open again when needed."""

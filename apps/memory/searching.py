@@ -15,6 +15,7 @@ from edge.apps.memory.arguments import check_share
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.moments import Clock, age_days
 from edge.apps.memory.records import SELECT, Record, read_records, visible
+from edge.apps.memory.relevance import NAME, SIGNALS, first_person, relevance
 from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
@@ -74,7 +75,8 @@ class Candidate:
 
     Attributes:
         score: what the order follows, in 0 ... 1.
-        relevance: a model's own judgement, whatever else was found: the cosine, or the reranker's probability.
+        relevance: a judgement of this memory alone, whatever else was found: the cosine, or, reranked, the probability
+            that it helps to answer (see `relevance`).
         details: each stage's score and rank, by name.
     """
 
@@ -140,7 +142,7 @@ class Searcher:
             for rank, (identifier, score) in enumerate(fused, 1)
         ]
         if rerank and candidates:
-            candidates = self._rerank(query, candidates)
+            candidates = self._rerank(query, candidates, scope)
         if weights:
             candidates = weigh(candidates, weights, self._clock())
         if threshold is not None:
@@ -240,7 +242,7 @@ class Searcher:
         inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
         return dict(lexical.search(db, query, depth, where=inside, params=whose.params))
 
-    def _rerank(self, query: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope) -> list[Candidate]:
         """Candidates in the reranker's order, blended with the one they came in.
 
         The reranker reads a turn after what it answers: alone, few answers say what they are about.
@@ -254,15 +256,27 @@ class Searcher:
             docs.append(record.indexed_text if turn is None else f"{turn.text}\n{record.indexed_text}")
         with self._store.trace.span("rerank", "memory"):
             ranked = self._store.models.rank(query, docs, retrieved=[c.score for c in candidates])
-        return [
-            replace(
-                candidates[r.index],
-                score=r.score,
-                relevance=r.relevance,
-                details={**candidates[r.index].details, "reranker": r.relevance},
-            )
-            for r in ranked
-        ]
+        fitted = self._store.models.evidence(NAME, SIGNALS)
+        personal = [0.0] * len(candidates) if fitted is None else self._personal(query, candidates, scope)
+        found = []
+        for r in ranked:
+            candidate = candidates[r.index]
+            value = relevance(fitted, r.relevance, candidate.details["semantic"], personal[r.index])
+            details = {**candidate.details, "reranker": r.relevance}
+            found.append(replace(candidate, score=r.score, relevance=value, details=details))
+        return found
+
+    def _personal(self, query: str, candidates: Sequence[Candidate], scope: Scope) -> list[float]:
+        """Cosines of candidates with the question as the person it names would ask it."""
+        asked = first_person(query, scope)
+        index = self._store.index
+        if asked == query or index is None:
+            return [candidate.details["semantic"] for candidate in candidates]
+        vector = self._store.embed([asked], query=True)[0]
+        with self._store.read() as db:
+            ids = np.array([candidate.record.id for candidate in candidates], np.int64)
+            near: list[float] = (index.vectors(db, ids, absent_as_zero=True) @ vector).tolist()
+        return near
 
 
 def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:

@@ -70,6 +70,7 @@ class FakeLibrary:
     aheads: list[FakeAhead] = field(default_factory=list)
     windows: list[Ahead | None] = field(default_factory=list)
     vectors: list[Vectors] = field(default_factory=list)
+    judged: tuple[float, float] | None = None
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         self.log.append(("embed", tuple(queries)))
@@ -103,6 +104,9 @@ class FakeLibrary:
         scores = [len(asked & words(hit.text)) / max(1, len(asked)) for hit in hits]
         order = sorted(range(len(hits)), key=lambda i: (-scores[i], i))[:top_k]
         return [replace(hits[i], score=scores[i], stages=Stages(relevance=scores[i])) for i in order]
+
+    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
+        return self.judged
 
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> FakeAhead:
         self.log.append(("lookahead", (len(queries), seconds)))
@@ -210,7 +214,7 @@ def hit() -> Callable[..., Hit]:
 @pytest.fixture
 def steps(library: FakeLibrary) -> Callable[..., Steps]:
     def make(generator: FakeGenerator, pipeline: str = "plain", **options: object) -> Steps:
-        settings = AskOptions(**{"floor": 0.2, **options})  # type: ignore[arg-type]
+        settings = AskOptions(**{"min_relevance": 0.2, **options})  # type: ignore[arg-type]
         return Steps(library, generator, settings, pipeline=pipeline, times=GenerationTimes(), reranking=Expected())
 
     return make

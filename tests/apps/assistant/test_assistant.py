@@ -25,7 +25,7 @@ TEXTS = {
     "bridge": "The bridge over the Ombra was built in 1821 by Anna Berg.",
     "bread": "Bread needs flour, water, salt and time.",
 }
-ANY = AskOptions(floor=0.0)
+ANY = AskOptions(min_relevance=0.0)
 """The reranker's weights are random: what it says about relevance means nothing."""
 
 
@@ -92,7 +92,7 @@ def test_a_text_stream_is_the_answer(collection: Collection) -> None:
 
 
 def test_below_the_floor_the_documents_do_not_say(collection: Collection) -> None:
-    with Assistant(collection, options=AskOptions(floor=1.0)) as assistant:
+    with Assistant(collection, options=AskOptions(min_relevance=1.0)) as assistant:
         answer = assistant.ask("Which volcano erupted?")
     assert not answer.found
     assert answer.text == NOT_FOUND
@@ -128,7 +128,7 @@ def test_a_filter_chooses_the_files(config: Config, tmp_path: Path) -> None:
         made.index([folder])
         from edge.apps.collection.filters import Filters
 
-        options = AskOptions(floor=0.0, where=Filters.parse(["type:md"]))
+        options = AskOptions(min_relevance=0.0, where=Filters.parse(["type:md"]))
         with Assistant(made, options=options) as assistant:
             assert {Path(c.path).name for c in assistant.ask("When does the river flood?").citations} == {"a.md"}
 
@@ -232,7 +232,7 @@ def long_texts(config: Config, tmp_path: Path) -> Iterator[Collection]:
 
 @pytest.mark.usefixtures("llama")
 def test_a_language_model_answers_the_same_with_and_without_reused_states(long_texts: Collection, models: Path) -> None:
-    question, options = words(5, 99), AskOptions(floor=0.0, max_tokens=12)
+    question, options = words(5, 99), AskOptions(min_relevance=0.0, max_tokens=12)
     texts = []
     with Assistant(long_texts, llm=models / "tiny.gguf", options=options, kv_cache=False) as assistant:
         plain = assistant.ask(question)
@@ -259,7 +259,7 @@ def test_closing_ends_an_answer_that_nobody_read_to_its_end(
     streams: list[AnswerStream] = []
 
     def leave() -> None:
-        options = AskOptions(floor=0.0, max_tokens=40)
+        options = AskOptions(min_relevance=0.0, max_tokens=40)
         with Assistant(long_texts, llm=models / "tiny.gguf", options=options, kv_cache=kv_cache) as assistant:
             streams.append(assistant.stream(words(5, 99)))
             next(streams[0])
@@ -278,7 +278,7 @@ def test_every_pipeline_runs_on_a_language_model_the_same_with_and_without_looka
     for pipeline in ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag", "piperag"):
         results = []
         for lookahead in (True, False):
-            options = AskOptions(floor=0.0, max_tokens=40, rounds=2, lookahead=lookahead)
+            options = AskOptions(min_relevance=0.0, max_tokens=40, rounds=2, lookahead=lookahead)
             with Assistant(long_texts, llm=models / "tiny.gguf", pipeline=pipeline, options=options) as assistant:
                 answer = assistant.ask(words(5, 99))
             results.append((answer.text, answer.citations, [round.queries for round in answer.rounds]))
@@ -300,7 +300,9 @@ def test_a_model_that_does_not_fit_names_what_would(collection: Collection, mode
 
 @pytest.mark.usefixtures("llama")
 def test_retrieval_still_works_when_the_generator_took_what_it_could(long_texts: Collection, models: Path) -> None:
-    with Assistant(long_texts, llm=models / "tiny.gguf", options=AskOptions(floor=0.0, max_tokens=4)) as assistant:
+    with Assistant(
+        long_texts, llm=models / "tiny.gguf", options=AskOptions(min_relevance=0.0, max_tokens=4)
+    ) as assistant:
         budget = long_texts.budget
         assert "retrieval" not in budget.holders(), "what was kept free for embedder and reranker is free again"
         assert assistant.ask(words(5, 99)).stats.peak_resident < budget.limit
@@ -310,7 +312,7 @@ def test_retrieval_still_works_when_the_generator_took_what_it_could(long_texts:
 @pytest.mark.usefixtures("llama")
 def test_the_picture_shows_generation_and_retrieval(long_texts: Collection, models: Path, tmp_path: Path) -> None:
     trace = Trace(events=True)
-    options = AskOptions(floor=0.0, max_tokens=4)
+    options = AskOptions(min_relevance=0.0, max_tokens=4)
     config = long_texts.config
     with Assistant(
         long_texts.path, llm=models / "tiny.gguf", pipeline="hyde", options=options, config=config, trace=trace

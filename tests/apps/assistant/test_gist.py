@@ -79,7 +79,7 @@ def test_every_pipeline_judges_a_long_question_by_its_gist(
     replies = {"subquestion": "...", "piperag": "word " * 2 * INTERVAL}  # no parts; long enough to search again
     said = generator(lambda messages, documents: replies.get(name, "In spring [1]."))
     said.sure = lambda word: math.log(0.5)
-    made = steps(said, name, floor=0.5, rounds=2)
+    made = steps(said, name, min_relevance=0.5, rounds=2)
     monkeypatch.setattr(made, "expect", lambda prompt, passages=(): 100.0)
     list(PIPELINES[name](MAIL + QUESTION, made))
     assert {judged.partition("?")[0] + "?" for judged, _, _ in library.calls("rerank")} == {QUESTION}

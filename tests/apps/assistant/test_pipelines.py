@@ -179,7 +179,7 @@ def test_flare_retrieves_for_uncertain_sentences_only(steps: Make, generator: An
 def test_flare_stops_retrieving_after_its_rounds(steps: Make, generator: Any, library: Any) -> None:
     said = generator(lambda messages, documents: " ".join(f"The river is {i} long." for i in range(9)))
     said.sure = lambda word: math.log(0.1)
-    answered("flare", steps(said, "flare", rounds=2, max_tokens=20))
+    answered("flare", steps(said, "flare", rounds=2, max_tokens=20, check=False))
     assert len(library.calls("search")) == 3, "one for the question, two for doubts"
 
 
@@ -246,7 +246,7 @@ def test_self_rag_keeps_the_best_supported_draft(steps: Make, generator: Any, li
         **self_rag_script(),
         READ: ["In summer [1].", "In spring [1].", "In autumn [1]."],
     }
-    made = steps(generator(scripted(script)), "self-rag", floor=0.0)
+    made = steps(generator(scripted(script)), "self-rag", min_relevance=0.0)
     assert answered("self-rag", made) == "In spring [1]."
     (citation,) = made.citations.of("In spring [1].", made.given)
     assert citation.id == made.rounds[0].passages[1].id, "the second passage's draft was kept"

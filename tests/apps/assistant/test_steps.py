@@ -99,7 +99,7 @@ def test_results_of_several_queries_are_fused_and_ranked_once(steps: Make, libra
 
 
 def test_without_reranking_there_is_no_floor(steps: Make, library: Any, generator: Any) -> None:
-    made = steps(generator(str), rerank=False, floor=1.0)
+    made = steps(generator(str), rerank=False, min_relevance=1.0)
     assert len(made.retrieve("Which volcano erupted?")) == 4
     assert library.calls("rerank") == []
     assert made.rounds[0].best is None

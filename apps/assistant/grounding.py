@@ -1,0 +1,252 @@
+"""Whether what a generator writes stands in the passages: numbers, units, dates and names of each sentence.
+
+Small models answer "The deposit is 30 euros" from a passage that says three months' rent. Every sentence is checked
+before it is shown. A number counts as said if a unit of a passage holds it with the same thing counted, and is about
+something that the sentence or the question names. A name counts as said if a passage or the question holds it. A
+sentence with anything else is replaced by the passage's own sentence on the question; where there is none, what is not
+said is marked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from edge.apps.assistant.layout import units
+from edge.apps.assistant.marks import MARK, numbers_of
+from edge.apps.collection.hits import Hit
+from edge.apps.collection.snippets import stem
+from edge.sentences import boundaries
+
+_COUNTS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty"
+)
+_NUMBERS = {word: str(value) for value, word in enumerate(_COUNTS.split())} | {
+    "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "ninety": "90", "hundred": "100", "once": "1",
+    "twice": "2", "half": "0.5",
+}  # fmt: skip
+_CURRENCIES = {"€": "euro", "$": "dollar", "£": "pound", "%": "percen", "°": "degree"}
+_SAME = {"eur": "euro", "usd": "dollar", "gbp": "pound", "cent": "cent", "kilo": "kg", "hr": "hour", "min": "minut"}
+_TOKEN = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*|[€$£%°]|[^\W\d_]+(?:['’][^\W\d_]+)?")
+_PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
+_STEM_CHARS = 6
+"""Words that begin alike are taken to mean the same: examined, examination."""
+
+_MONTHS = "january february march april may june july august september october november december"
+_PLACES = frozenset({*_MONTHS.split(), "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
+_SILENT = (
+    "a an the is are was were be been do does did how what when where which who whom whose why to of in on "
+    "at for from by with and or not no i my me we our you your it its this that these those there can could "
+    "may might must should will would have has had get one if than then as so about up out all each per any "
+    "some more most other into also mr mrs ms dr only their they he she his her them much many long after "
+    "before until since during within according passage document documents passages question answer please "
+    "yes"
+)
+_EMPTY = frozenset(_SILENT.split())
+"""Words that say nothing of what a text is about."""
+
+_NEAR = 3
+"""Words between a number and what it counts, at most."""
+
+_LEAST_SHARED = 2
+_FENCE = "```"
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A sentence that says more than the passages.
+
+    Attributes:
+        text: as it was written.
+        facts: the numbers and names that no passage holds.
+        shown: what was shown instead.
+    """
+
+    text: str
+    facts: tuple[str, ...]
+    shown: str
+
+
+class Grounding:
+    """Checks an answer sentence by sentence while it is written.
+
+    Attributes:
+        unsupported: what was found so far.
+    """
+
+    def __init__(self, question: str, passages: Sequence[Hit]) -> None:
+        self.unsupported: list[Unsupported] = []
+        self._question = question
+        self._passages = [f"{hit.context or hit.title}\n\n{hit.text}" for hit in passages]
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What can be shown after this piece: the sentences that have ended, with the marks behind them."""
+        self._held += text
+        shown = ""
+        while (end := _ended(self._held)) is not None:
+            sentence, self._held = self._held[:end], self._held[end:]
+            shown += self._checked(sentence)
+        return shown
+
+    def finish(self) -> str:
+        """What was held back when the answer has ended."""
+        held, self._held = self._held, ""
+        return self._checked(held)
+
+    def _checked(self, sentence: str) -> str:
+        cited = sorted({n for mark in MARK.finditer(sentence) for n in numbers_of(mark[1])})
+        cited = [number for number in cited if 1 <= number <= len(self._passages)]
+        given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
+        facts = missing(MARK.sub("", sentence), self._question, [text for _, text in given])
+        if not facts or _FENCE in sentence:
+            return sentence
+        body = sentence.strip()
+        before = sentence[: len(sentence) - len(sentence.lstrip())]
+        after = sentence[len(sentence.rstrip()) :]
+        quoted = quotation(self._question, body, given)
+        if quoted is None:
+            shown = f"{body} (not in the passages: {', '.join(facts)})"
+        else:
+            number, text = quoted
+            shown = f'"{text}" [{number}]'
+        self.unsupported.append(Unsupported(body, tuple(facts), shown))
+        return f"{before}{shown}{after}"
+
+
+def missing(statement: str, question: str, passages: Sequence[str]) -> list[str]:
+    """The numbers, with what they count, and the names of a statement that no passage holds."""
+    about = _content(statement) | _content(question)
+    parts = [(facts, stems & about) for passage in passages for facts, stems in _parts(passage)]
+    known = {word for passage in passages for word in _words(passage)} | set(_words(question))
+    found: list[str] = []
+    for value, counted, text in _quantities(statement):
+        held = [(facts, shared) for facts, shared in parts if value in {number for number, _ in facts}]
+        own = {counted} if counted else set()
+        if not any(shared - own and _counts(facts, value, counted) for facts, shared in held):
+            found.append(text)
+    found += [name for name in _names(statement) if not known.intersection(_words(name))]
+    return list(dict.fromkeys(found))
+
+
+def quotation(question: str, statement: str, passages: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """The passage's own sentence on a question: the one that shares most words with it and with the statement."""
+    asked, said = _content(question), _content(statement)
+    best: tuple[int, int, int, str] | None = None
+    for number, passage in passages:
+        for unit in units(passage):
+            own = _content(f"{unit.text} {unit.heading}")
+            shared = (2 * len(own & asked) + len(own & said), -len(own))
+            if unit.quotable and shared[0] >= _LEAST_SHARED and (best is None or shared > best[:2]):
+                best = (*shared, number, unit.text)
+    return None if best is None else (best[2], best[3])
+
+
+def _ended(text: str) -> int | None:
+    """Where the first sentence of a text ends, with the marks behind it and the space after them; None if that is to
+    be seen yet."""
+    if text.count(_FENCE) % 2:
+        return None
+    for _, begin in boundaries(text):
+        at = begin
+        while (mark := re.compile(r"\s*" + MARK.pattern, re.IGNORECASE).match(text, at)) is not None:
+            at = mark.end()
+        rest = text[at:].lstrip()
+        if not rest or rest.startswith("["):
+            return None  # a mark may follow
+        return at + len(text[at:]) - len(rest)
+    return None
+
+
+@lru_cache(maxsize=32)
+def _parts(passage: str) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
+    """Each unit of a passage: its quantities, and the words that it and its headings are about. A sentence may be about
+    what the one before it names."""
+    found = []
+    before: frozenset[str] = frozenset()
+    for unit in units(passage):
+        own = _content(unit.text)
+        facts = frozenset((value, counted) for value, counted, _ in _quantities(unit.text))
+        every = frozenset((value, word) for value, _, _ in _quantities(unit.text) for word in own)
+        found.append((facts | every, own | _content(unit.heading) | before))
+        before = own
+    return tuple(found)
+
+
+def _counts(facts: frozenset[tuple[str, str]], value: str, counted: str) -> bool:
+    return not counted or (value, counted) in facts
+
+
+def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
+    """The numbers of a text: the value, the stem of what it counts (empty if that is not said), and the words."""
+    text = _PER_CENT.sub("percent", text)
+    tokens = list(_TOKEN.finditer(text))
+    for at, token in enumerate(tokens):
+        value = _value(token[0])
+        if value is None:
+            continue
+        before = tokens[at - 1][0] if at else ""
+        counted = _CURRENCIES.get(before, "")
+        end = token.end()
+        for follower in tokens[at + 1 : at + 1 + _NEAR] if not counted else ():
+            word = follower[0].casefold()
+            if _value(word) is not None or (word in _EMPTY) or re.search(r"[.;!?]", text[end : follower.start()]):
+                break
+            if word in _CURRENCIES or word.isalpha() or "'" in word or "’" in word:
+                counted, end = _CURRENCIES.get(word, _stem(word)), follower.end()
+                break
+        yield value, counted, text[token.start() : end]
+
+
+def _value(word: str) -> str | None:
+    """A number in one form: without thousands' commas and with a dot; None if a word is none."""
+    folded = word.casefold()
+    if folded in _NUMBERS:
+        return _NUMBERS[folded]
+    if not word[:1].isdigit():
+        return None
+    word = re.sub(r"[,.](?=\d{3}(?:\D|$))", "", word).replace(",", ".")
+    whole, dot, rest = word.partition(".")
+    return whole.lstrip("0") + dot + rest if dot and rest.strip("0") else (word.lstrip("0") or "0").removesuffix(".00")
+
+
+def _names(statement: str) -> Iterator[str]:
+    """Words with a capital that do not begin the sentence."""
+    words = list(re.finditer(r"[^\W\d_][\w'’-]*", statement))
+    for at, word in enumerate(words):
+        text = word[0]
+        if (
+            at == 0
+            or not text[0].isupper()
+            or len(text) < 2
+            or re.search(r"[.!?:\n\"“]\s*$", statement[: word.start()])
+        ):
+            continue
+        if text.casefold() not in _EMPTY:
+            yield text
+
+
+def _content(text: str) -> frozenset[str]:
+    """The stems of a text's words, without those that say nothing."""
+    return frozenset(_stem(word) for word in map(str.casefold, _TOKEN.findall(text)) if _means(word))
+
+
+def _means(word: str) -> bool:
+    return word not in _EMPTY and word[0].isalpha() and word not in _NUMBERS
+
+
+def _words(text: str) -> Iterator[str]:
+    for word in _TOKEN.findall(text):
+        yield stem(word.casefold())
+
+
+def _stem(word: str) -> str:
+    """A stem by which units compare: months and days are names, and stay; possessives are the word."""
+    word = word.casefold().split("'")[0].split("’")[0]
+    if word in _PLACES:
+        return word
+    short = stem(word)[:_STEM_CHARS]
+    return _SAME.get(short, short)

@@ -1,0 +1,190 @@
+"""`edge bench evidence`: fits when passages count as an answer, and measures it on questions it was not fitted on.
+
+Fitted on the half `choose` of `edge bench answers` and on train questions of judged sets, measured on the other half
+and on their test questions. Each question of a judged set is asked with its document and without it (for sets of
+articles in paragraphs: without its article), and questions of the other sets are asked, which nothing here is about.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, signals, title_of
+from edge.apps.assistant.gist import gist
+from edge.apps.bench.answers import copy_documents, questions
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.hits import Hit, merge
+from edge.budget import MemoryBudget
+from edge.config import Config, parse_size
+from edge.models.evidence import Evidence, save
+from edge.models.logistic import fit
+from edge.models.training.corpora import Corpus, load
+
+_PLAIN_FLOOR = 0.1
+"""The reranker's relevance that was needed before: false answers may not become more than with it."""
+
+_DOCUMENTS = 600
+_RIDGE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question asked: of which kind, whether its answer was there, its signals, and the best passage's relevance."""
+
+    kind: str
+    there: bool
+    signals: tuple[float, ...]
+    relevance: float
+
+
+@click.command("evidence")
+@click.option(
+    "--data", "folders", multiple=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Judged sets in BEIR layout.",
+)  # fmt: skip
+@click.option("--questions", "count", default=60, show_default=True, help="Of each judged set and split.")
+@click.option("--memory", default="900MB", show_default=True)
+@click.option("--threads", type=int, help="Compute threads.")
+@click.option("--save", "saved", is_flag=True, help="Store what was fitted beside the reranker.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evidence(folders: Sequence[Path], count: int, memory: str, threads: int | None, saved: bool, as_json: bool) -> None:
+    """Fit when passages count as an answer; refusals and false answers of questions it was not fitted on."""
+    config = Config.load(flags={"memory": memory, "threads": threads})
+    budget = MemoryBudget(parse_size(memory))
+    examples: dict[str, list[Example]] = {"choose": [], "judge": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for half, example in _own(Path(folder), config, budget):
+            examples[half].append(example)
+        corpora = [load(path) for path in folders]
+        for number, corpus in enumerate(corpora):
+            foreign = corpora[number - 1] if len(corpora) > 1 else None
+            for half, example in _judged(corpus, foreign, Path(folder), config, budget, count):
+                examples[half].append(example)
+        with Collection(Path(folder) / "own", config=config, budget=budget) as collection:
+            reranker, embedder = collection.reranker.model, collection.embedder.model.name
+            place, fingerprint = reranker.path, reranker.fingerprint
+    fitted = fitted_on(examples["choose"], embedder)
+    if saved:
+        save(place, NAME, fingerprint, fitted)
+    report = {half: errors(fitted, found) for half, found in examples.items()}
+    if as_json:
+        click.echo(json.dumps({"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}))
+        return
+    click.echo("weights " + ", ".join(f"{n} {w:.2f}" for n, w in zip(SIGNALS, fitted.model.weights, strict=False)))
+    click.echo(f"threshold {fitted.threshold:.3f}, fitted on {fitted.examples} questions")
+    for half, rows in report.items():
+        click.echo(f"{half:<28}{'questions':>10}{'wrong':>8}{'wrong by relevance alone':>26}")
+        for kind, row in rows.items():
+            click.echo(f"  {kind:<26}{row['questions']:>10.0f}{row['wrong']:>8.1%}{row['wrong_before']:>26.1%}")
+
+
+def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
+    """Fits a model: all kinds of questions count alike, and so do questions with an answer and without one.
+
+    The threshold is the lowest at which, over the kinds of questions without an answer together, no more are answered
+    than were by the reranker's relevance alone.
+    """
+    kinds = [example.kind for example in examples]
+    right = np.array([example.there for example in examples])
+    sizes = {kind: kinds.count(kind) for kind in kinds}
+    groups = {there: len({e.kind for e in examples if e.there == there}) for there in (True, False)}
+    counts = np.array([1 / (sizes[e.kind] * groups[e.there]) for e in examples])
+    counts *= len(counts) / counts.sum()
+    values = np.array([example.signals for example in examples])
+    model = fit(values, right, counts=counts, ridge=_RIDGE)
+    chance = model.probability(values)
+    before = np.array([example.relevance >= _PLAIN_FLOOR for example in examples])
+    allowed = counts[~right & before].sum()
+    order = np.argsort(-chance[~right], kind="stable")
+    passed = np.cumsum(counts[~right][order])
+    first_over = int(np.searchsorted(passed, allowed, side="right"))
+    falling = chance[~right][order]
+    threshold = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
+    return Evidence(SIGNALS, model, threshold, embedder, len(examples))
+
+
+def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
+    """Of each kind of question the share that is refused though its answer is there, or answered though it is not."""
+    rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for example in examples:
+        found = fitted.probability(list(example.signals)) >= fitted.threshold
+        rows[example.kind].append((found != example.there, (example.relevance >= _PLAIN_FLOOR) != example.there))
+    return {
+        kind: {
+            "questions": len(wrong),
+            "wrong": sum(now for now, _ in wrong) / len(wrong),
+            "wrong_before": sum(before for _, before in wrong) / len(wrong),
+        }
+        for kind, wrong in rows.items()
+    }
+
+
+def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[str, Example]]:
+    documents = copy_documents(folder)
+    with Collection(folder / "own", config=config, budget=budget) as collection:
+        collection.index([documents])
+        judge = UnitJudge(collection)
+        for question in questions():
+            if question.after:
+                continue
+            hits = collection.candidates(question.question, k=AskOptions().pool)
+            yield question.half, _example(collection, judge, question.question, hits, question.kind, question.answers)
+
+
+def _judged(
+    corpus: Corpus, other: Corpus | None, folder: Path, config: Config, budget: MemoryBudget, count: int
+) -> Iterator[tuple[str, Example]]:
+    """Examples of a judged set: its train questions are fitted on, its test questions judge."""
+    click.echo(f"asking {corpus.name}", err=True)
+    rng = np.random.default_rng(0)
+    numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}
+    in_articles = len(set(corpus.titles)) * 4 < len(corpus.titles)
+    with Collection(folder / corpus.name, config=config, budget=budget) as collection:
+        asked = {}
+        wanted: set[int] = set()
+        for half, judged in (("choose", corpus.train), ("judge", corpus.test)):
+            names = sorted(judged)
+            asked[half] = [names[i] for i in rng.permutation(len(names))[:count]]
+            wanted |= {numbers[document] for name in asked[half] for document in judged[name]}
+        rest = [int(i) for i in rng.permutation(len(corpus.ids)) if i not in wanted]
+        held = sorted([*wanted, *rest[: max(0, _DOCUMENTS - len(wanted))]])
+        titles_held = [corpus.titles[number] for number in held]
+        collection.add(
+            [corpus.texts[number] for number in held], ids=[str(number) for number in held], title=titles_held
+        )
+        judge = UnitJudge(collection)
+        for half, judged in (("choose", corpus.train), ("judge", corpus.test)):
+            for name in asked[half]:
+                own = {numbers[document] for document in judged[name]}
+                titles = {corpus.titles[number] for number in own} if in_articles else set()
+                hits = collection.candidates(corpus.queries[name], k=AskOptions().pool)
+                gone = [h for h in hits if int(h.path) not in own and corpus.titles[int(h.path)] not in titles]
+                for there, found, kind in ((True, hits, "there"), (False, gone, "gone")):
+                    text, kind = corpus.queries[name], f"{corpus.name} {kind}"
+                    yield half, _example(collection, judge, text, found, kind, there)
+            if other is not None:
+                names = sorted(other.train if half == "choose" else other.test)
+                for name in [names[i] for i in rng.permutation(len(names))[: count // 2]]:
+                    hits = collection.candidates(other.queries[name], k=AskOptions().pool)
+                    text = other.queries[name]
+                    yield half, _example(collection, judge, text, hits, f"{corpus.name} foreign", False)
+
+
+def _example(
+    collection: Collection, judge: UnitJudge, question: str, hits: Sequence[Hit], kind: str, there: object
+) -> Example:
+    """What the assistant sees of a question and its candidates."""
+    options = AskOptions()
+    ranked = merge(collection.rerank(gist(question), hits, 2 * options.passages), options.passages)
+    windows = judge.windows(gist(question), [(title_of(hit), hit.text) for hit in ranked])
+    relevance = max((hit.stages.relevance or 0.0 for hit in ranked), default=0.0)
+    return Example(kind, bool(there), tuple(signals(windows, ranked)), relevance)

@@ -1,0 +1,89 @@
+"""`Logistic`: a small logistic regression, by which the applications turn a few signals into one probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_SMALLEST = 1e-6
+_STEPS = 50
+_FLAT = 30.0
+"""Log-odds beyond this are as good as certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logistic:
+    """A fitted model.
+
+    Attributes:
+        weights: one for each signal, on standardized values, then the constant.
+        mean, scale: of each signal, for standardizing.
+    """
+
+    weights: tuple[float, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def probability(self, signals: npt.ArrayLike) -> Floats:
+        """Probabilities [n] of signals [n, signals]."""
+        values = (np.asarray(signals, np.float64) - np.array(self.mean)) / np.array(self.scale)
+        return probability(with_constant(values), self.weights)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is stored; six digits say all that so few examples tell."""
+        return {name: [float(f"{v:.6g}") for v in getattr(self, name)] for name in ("weights", "mean", "scale")}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Logistic:
+        """What `to_json` wrote."""
+        return cls(*(tuple(float(v) for v in stored[name]) for name in ("weights", "mean", "scale")))
+
+
+def fit(
+    signals: Floats, right: npt.NDArray[np.bool_], *, counts: npt.ArrayLike | None = None, ridge: float = 1.0
+) -> Logistic:
+    """Fits a ridge logistic regression by Newton's method.
+
+    Args:
+        signals: [n, signals].
+        right: [n], whether each is an example of what the probability is of.
+        counts: [n], how much each counts; all alike if not given.
+        ridge: penalty on the squared weights. The constant is not penalized, but for a trace, so that one class alone
+            has a solution.
+    """
+    mean, scale = signals.mean(axis=0), np.maximum(signals.std(axis=0), _SMALLEST)
+    values = with_constant((signals - mean) / scale)
+    share = np.ones(len(values)) if counts is None else np.asarray(counts, np.float64)
+    penalty = np.diag([*[ridge] * (values.shape[1] - 1), 1e-2])
+    weights = np.zeros(values.shape[1])
+    for _ in range(_STEPS):
+        p = probability(values, weights)
+        gradient = values.T @ (share * (right - p)) - penalty @ weights
+        step = np.linalg.solve((values * (share * p * (1 - p))[:, None]).T @ values + penalty, gradient)
+        weights = weights + step
+        if np.abs(step).max() < 1e-9:
+            break
+    return Logistic(tuple(weights.tolist()), tuple(mean.tolist()), tuple(scale.tolist()))
+
+
+def log_odds(chance: float, least: float = 1e-4) -> float:
+    """The log-odds of a probability, which is taken to be `least` away from 0 and 1 at least."""
+    clipped = min(max(chance, least), 1 - least)
+    return float(np.log(clipped / (1 - clipped)))
+
+
+def with_constant(values: Floats) -> Floats:
+    """Signals [n, signals] with a last column of ones."""
+    return np.hstack((values, np.ones((len(values), 1))))
+
+
+def probability(values: Floats, weights: Sequence[float] | Floats) -> Floats:
+    """Probabilities [n] of standardized values [n, signals + 1]."""
+    odds = np.clip(values @ np.asarray(weights, np.float64), -_FLAT, _FLAT)
+    return np.asarray(1 / (1 + np.exp(-odds)), np.float64)

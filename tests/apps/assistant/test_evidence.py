@@ -1,0 +1,127 @@
+"""Whether passages answer a question: signals of their units, and the model that was fitted on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, Window, signals
+from edge.apps.assistant.units import Unit
+from edge.apps.bench.evidence import Example, errors, fitted_on
+from edge.apps.collection.hits import Hit, Stages
+from edge.errors import CorruptBlock
+from edge.models import evidence
+from edge.models.evidence import Evidence
+from edge.models.logistic import Logistic, log_odds
+
+
+def window(relevance: float, cosine: float, passage: int = 0) -> Window:
+    return Window(Unit("text", "sentence", 0, 4), passage, relevance, cosine)
+
+
+def test_signals_compare_the_best_unit_with_the_next(hit: Callable[..., Hit]) -> None:
+    hits = [hit(1, "a", stages=Stages(relevance=0.2, vector_score=0.3)), hit(2, "b", stages=Stages(relevance=0.9))]
+    found = dict(zip(SIGNALS, signals([window(0.5, 0.6), window(0.4, 0.2), window(0.01, 0.1, 1)], hits), strict=True))
+    assert found["passage"] == pytest.approx(log_odds(0.2))
+    assert (found["unit"], found["cosine"]) == (pytest.approx(0.0), 0.6)
+    assert found["cosine_lead"] == pytest.approx(0.6 - 0.15)
+    assert found["cosine_over_passage"] == pytest.approx(0.3)
+    assert found["lead"] > 0
+    assert len(signals([], hits)) == len(SIGNALS)
+
+
+def model(**changes: Any) -> Evidence:
+    values = {
+        "signals": SIGNALS, "model": Logistic((0.0,) * 2 + (9.0,) + (0.0,) * 4, (0.5,) * 6, (0.1,) * 6),
+        "threshold": 0.5, "embedder": "tiny", "examples": 10,
+    }  # fmt: skip
+    return Evidence(**{**values, **changes})
+
+
+def test_a_model_is_stored_for_its_weights_and_signals_only(tmp_path: Path) -> None:
+    evidence.save(tmp_path, NAME, "abc", model())
+    evidence.save(tmp_path, "other", "abc", model(threshold=0.7))
+    assert evidence.load(tmp_path, NAME, "abc", SIGNALS) == model()
+    assert evidence.load(tmp_path, NAME, "abd", SIGNALS) is None
+    assert evidence.load(tmp_path, NAME, "abc", SIGNALS[1:]) is None
+    assert evidence.load(tmp_path / "nowhere", NAME, "abc", SIGNALS) is None
+    evidence.save(tmp_path, NAME, "abd", model())
+    assert evidence.load(tmp_path, "other", "abd", SIGNALS) is None, "it was fitted on other weights"
+    for damage in ("{", "[]", '{"fingerprint": "abc", "models": {"answers": {"signals": 1}}}'):
+        (tmp_path / evidence.FILE).write_text(damage)
+        with pytest.raises(CorruptBlock, match="fit it again"):
+            evidence.load(tmp_path, NAME, "abc", SIGNALS)
+
+
+class Models:
+    """A collection whose reranker and embedder say the same of every text."""
+
+    def __init__(self, folder: Path, cosine: float) -> None:
+        self.reranker = SimpleNamespace(model=SimpleNamespace(path=folder, fingerprint="abc"))
+        self.embedder = SimpleNamespace(model=SimpleNamespace(name="tiny"))
+        self._cosine = cosine
+
+    def relevance(self, query: str, texts: list[str]) -> list[float]:
+        return [0.5] * len(texts)
+
+    def embed_queries(self, texts: list[str]) -> np.ndarray:
+        rows = np.zeros((len(texts), 2), np.float32)
+        rows[0, 0] = 1
+        rows[1:, 0] = self._cosine
+        return rows
+
+
+@pytest.mark.parametrize(("cosine", "found"), [(0.9, True), (0.1, False)])
+def test_hits_answer_a_question_if_the_model_says_so(
+    tmp_path: Path, hit: Callable[..., Hit], cosine: float, found: bool
+) -> None:
+    hits = [hit(1, "It floods in spring.", stages=Stages(relevance=0.5))]
+    models: Any = Models(tmp_path, cosine)
+    assert UnitJudge(models).probability("when?", hits) is None
+    evidence.save(tmp_path, NAME, "abc", model())
+    judged = UnitJudge(models).probability("when?", hits)
+    assert judged is not None
+    assert (judged[0] >= judged[1]) is found
+    assert UnitJudge(models).probability("when?", []) is None
+    models.embedder.model.name = "another"
+    assert UnitJudge(models).probability("when?", hits) is None
+
+
+@pytest.mark.parametrize(
+    ("judged", "least", "kept"),
+    [(None, None, True), (None, 0.99, False), ((0.4, 0.5), None, False), ((0.6, 0.5), None, True),
+     ((0.6, 0.5), 0.7, False), ((0.4, 0.5), 0.3, True)],
+)  # fmt: skip
+def test_passages_count_where_they_answer(
+    steps: Any, generator: Any, library: Any, judged: Any, least: float | None, kept: bool
+) -> None:
+    library.judged = judged
+    made = steps(generator(str), min_relevance=least)
+    assert bool(made.retrieve("When does the river Ombra flood the mill?")) is kept
+    assert made.needed == (least if least is not None else 0.1 if judged is None else 0.5)
+    if judged is not None:
+        assert made.rounds[0].best == judged[0]
+
+
+def test_the_floor_is_another_name() -> None:
+    assert AskOptions(floor=0.4).min_relevance == 0.4
+
+
+def test_no_more_false_answers_than_by_relevance_alone() -> None:
+    rng = np.random.default_rng(0)
+    examples = []
+    for number in range(200):
+        there = number % 2 == 0
+        relevance = float(rng.uniform(0.3 if there else 0.0, 1.0)) ** 2
+        values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.1)), 0.0, 0.0, 0.0)
+        examples.append(Example("there" if there else "gone", there, values, relevance))
+    fitted = fitted_on(examples, "tiny")
+    rows = errors(fitted, examples)
+    assert rows["gone"]["wrong"] <= rows["gone"]["wrong_before"]
+    assert rows["there"]["wrong"] < rows["there"]["wrong_before"]
