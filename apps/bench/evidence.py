@@ -32,6 +32,7 @@ from edge.models.training.corpora import Corpus, load
 _PLAIN_FLOOR = 0.1
 """The reranker's relevance that was needed before: false answers may not become more than with it."""
 
+_EVEN = 0.5
 _DOCUMENTS = 600
 _RIDGE = 2.0
 
@@ -90,8 +91,8 @@ def evidence(folders: Sequence[Path], count: int, memory: str, threads: int | No
 def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     """Fits a model: all kinds of questions count alike, and so do questions with an answer and without one.
 
-    The threshold is the lowest at which, over the kinds of questions without an answer together, no more are answered
-    than were by the reranker's relevance alone.
+    The threshold is one half, where both weigh alike; more if over the kinds of questions without an answer together
+    more were answered at it than by the reranker's relevance alone.
     """
     kinds = [example.kind for example in examples]
     right = np.array([example.there for example in examples])
@@ -108,7 +109,8 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     passed = np.cumsum(counts[~right][order])
     first_over = int(np.searchsorted(passed, allowed, side="right"))
     falling = chance[~right][order]
-    threshold = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
+    least = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
+    threshold = max(_EVEN, least)
     return Evidence(SIGNALS, model, threshold, embedder, len(examples))
 
 
