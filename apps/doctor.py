@@ -25,6 +25,7 @@ from edge.runtimes.native.runtime import native_state, processor_level
 _LIBRARIES = {
     "numpy": "", "onnxruntime": "", "onnx": "", "tokenizers": "", "safetensors": "", "faiss-cpu": "",
     "llama-cpp-python": "llm", "mlx": "mlx", "torch": "torch", "mcp": "mcp",
+    "tree-sitter": "code",
 }  # fmt: skip
 """Libraries and the extra that brings each; those without one belong to the base installation."""
 

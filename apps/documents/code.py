@@ -1,5 +1,5 @@
-"""Source code of any language, by what can honestly be seen without a parser: blank lines, indentation, and lines that
-look like the head of a function or a type.
+"""Source code of any language. Where its parser is installed (see `syntax`), by its syntax; else by what can be seen
+without one: blank lines, indentation, and lines that look like the head of a function or a type.
 
 A block is a stretch of lines that begins after a blank line at the left margin; its name is that of the first head in
 it. Comments above a head belong to it.
@@ -41,12 +41,17 @@ def extract(file: OpenedFile) -> Document:
     Raises:
         Skipped: it is minified, and nobody reads it as text.
     """
+    from edge.apps.documents.syntax import syntax_blocks  # which cuts what it does not know as this module does
+
     decoded = file.text()
     lines = decoded.text.split("\n")
     full = [line for line in lines if line.strip()]
     if full and sum(map(len, full)) > _MINIFIED_LINE * len(full):
         raise Skipped(Reason.UNSUPPORTED, "minified or generated code")
-    return Document("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
+    blocks = syntax_blocks(decoded.text, file.suffix)
+    if blocks is None:
+        blocks = list(code_blocks(lines, 0, len(lines), ()))
+    return Document("", blocks, decoded.encoding)
 
 
 def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:

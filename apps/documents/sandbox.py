@@ -21,7 +21,7 @@ from edge.apps.documents.seccomp import ALLOW, Only, forbid_new_privileges, refu
 SWITCH = "EDGE_SANDBOX"
 """Set to `off`, documents are read without a sandbox: for systems on which it is in the way."""
 
-_LIBRARIES = ("lxml", "pypdfium2", "pypdfium2_raw", "markdown_it", "charset_normalizer")
+_LIBRARIES = ("lxml", "pypdfium2", "pypdfium2_raw", "markdown_it", "charset_normalizer", "tree_sitter")
 """Packages that extractors import when the first document of a kind comes."""
 
 _CLONE_THREAD = 0x0001_0000
