@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from edge.config import format_size
-from edge.errors import BudgetExceeded
+from edge.errors import BudgetExceeded, RangeError
 from edge.libraries import import_nbytes
+from edge.public_calls import checked_arguments
 from edge.resident import Growth, anonymous_resident, measured_growth, trim_heap
 
 Shrinker = Callable[[int], object]
@@ -67,6 +68,7 @@ class _Cache:
     shrink: Shrinker
 
 
+@checked_arguments
 class MemoryBudget:
     """Ledger of one memory limit. Thread-safe. A shrinker runs in the thread whose reservation needs it, with the
     ledger locked, so it must not wait for another thread that may be reserving (see `locked`)."""
@@ -253,7 +255,7 @@ class MemoryBudget:
 
     def _resize(self, lease: Lease, nbytes: int) -> None:
         if nbytes < 0:
-            raise ValueError(f"a lease cannot hold {nbytes} bytes")
+            raise RangeError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
             # A cache that grows may itself be asked to give way, and then needs more.
             self._ask(lambda: nbytes - lease.nbytes)

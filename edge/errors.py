@@ -11,6 +11,14 @@ class InputError(EdgeError):
     """What the caller passed cannot be used (an empty query, K <= 0, text that is not UTF-8)."""
 
 
+class ArgumentError(InputError, TypeError):
+    """An argument of a public call is of the wrong type, missing, or not known."""
+
+
+class RangeError(InputError, ValueError):
+    """A number that an argument cannot be, such as a size below zero."""
+
+
 class ConfigError(EdgeError):
     """A setting cannot be parsed or two settings contradict each other."""
 

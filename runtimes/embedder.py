@@ -17,6 +17,7 @@ from edge.errors import InputError
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_EMBEDDER
 from edge.models.spec import ModelSpec
+from edge.public_calls import checked_arguments
 from edge.runtimes.engine import Tuning
 from edge.runtimes.heads import embeddings, pool
 from edge.runtimes.opening import open_engine, opened_model
@@ -30,6 +31,7 @@ _STREAMED_PASS_TEXTS = 1024
 """Texts of a pass when layers are read from disk: a long pass hides each layer's reading."""
 
 
+@checked_arguments
 class Embedder:
     """A bi-encoder under a memory budget.
 

@@ -19,6 +19,7 @@ from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER
 from edge.models.tokens import TokenBatch
 from edge.pruning import Mode, ProgressivePruning
+from edge.public_calls import checked_arguments
 from edge.runtimes.engine import Tuning
 from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.scoring import LayerReport, Pool, PruningObserver, Scorer
@@ -62,6 +63,7 @@ class Ranking:
     stats: RunStats
 
 
+@checked_arguments
 class Reranker:
     """A cross-encoder under a memory budget.
 

@@ -23,12 +23,14 @@ from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.errors import CapabilityError, InputError
 from edge.expectation import Expected
+from edge.public_calls import checked_arguments
 from edge.runtimes.generation.base import Generator
 from edge.trace import Trace
 
 _TIMES = "generation-times.json"
 
 
+@checked_arguments
 class Assistant:
     """Answers questions from a collection. Writes one answer at a time; other threads wait. A context manager.
 

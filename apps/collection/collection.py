@@ -35,6 +35,7 @@ from edge.config import Config, parse_size
 from edge.errors import InputError, StorageError
 from edge.ivf.index import VectorIndex
 from edge.lookahead import Lookahead
+from edge.public_calls import checked_arguments
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
@@ -45,6 +46,7 @@ SEGMENTS = "segments"
 Floats = npt.NDArray[np.float32]
 
 
+@checked_arguments
 class Collection:
     """Files and texts, searched by meaning and by words within one memory limit.
 

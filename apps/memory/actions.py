@@ -33,6 +33,7 @@ from edge.apps.memory.trajectories import (
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection
 from edge.errors import InputError
+from edge.public_calls import checked_arguments
 
 _CANDIDATES = 8
 """Similar trajectories among which the reranker chooses."""
@@ -51,6 +52,7 @@ class ActionExample:
     right: str | None
 
 
+@checked_arguments
 class ActionCache:
     """Trajectories of one memory. Thread-safe."""
 

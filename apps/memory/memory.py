@@ -20,8 +20,10 @@ from edge.apps.memory.searching import Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.transfer import export_jsonl, import_jsonl, read_jsonl, write_jsonl
 from edge.errors import CapabilityError, InputError
+from edge.public_calls import checked_arguments
 
 
+@checked_arguments
 class Memory(OpenMemory):
     """Long-term memory of agents: what users said, what agents found out, in scopes that never see each other.
 

@@ -23,6 +23,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import InputError
 from edge.ivf.base import MaintenanceReport
+from edge.public_calls import checked_arguments
 from edge.runtimes.generation.base import Generator
 from edge.trace import Trace
 
@@ -32,6 +33,7 @@ NO_SCOPE = "name a scope: user_id, agent_id or run_id, in the call, in its filte
 Opened = TypeVar("Opened", bound="OpenMemory")
 
 
+@checked_arguments
 class OpenMemory:
     """The parts of an open memory; `Memory` adds the verbs."""
 

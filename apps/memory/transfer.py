@@ -41,7 +41,7 @@ def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
     Raises:
         StorageError: the file cannot be written; nothing of it is left.
     """
-    partial = target.with_name(f"{target.name}.partial")
+    partial = target.parent / f"{target.name}.partial"
     try:
         with open(partial, "w", encoding="utf-8") as file:
             count = write_jsonl(store, scope, file)

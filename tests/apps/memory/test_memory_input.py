@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(memory: Memory, call: Call) -
 
 @pytest.mark.parametrize("path", ["a\0b", HALF, 5])
 def test_what_can_be_no_path_is_refused(path: Any) -> None:
-    with pytest.raises(InputError, match="is no path"):
+    with pytest.raises(InputError, match=r"is no path|path must be str"):
         Memory(path)
 
 

@@ -1,0 +1,156 @@
+"""`checked_arguments`: the doors of the public classes, at which every argument is compared with its annotation.
+
+What gets past a door in a wrong type fails somewhere deep inside, with a message about something else. The annotations
+say what a method takes already, so they are what is checked_arguments, and nothing is said twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
+from pathlib import Path, PurePath
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from edge.errors import ArgumentError, RangeError
+
+Class = TypeVar("Class", bound=type)
+
+_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
+_MOST_BITS = 63
+"""Of a whole number: what databases and arrays hold."""
+
+_LONGEST_LOOK = 10_000
+"""Items of a list that are looked at; the rest is judged where it is used."""
+
+
+def checked_arguments(cls: Class) -> Class:
+    """A class decorator: its public methods and its constructor raise `ArgumentError` for an argument whose type is
+    not the annotated one. Arguments without a usable annotation pass.
+
+    Numbers of numpy are numbers, path-like objects are paths, a text is no sequence of texts, and a text in a path's
+    place must be one that a path can be.
+    """
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_") and name != "__init__":
+            continue
+        if inspect.isfunction(member):
+            setattr(cls, name, _door(member))
+        elif isinstance(member, staticmethod):
+            setattr(cls, name, staticmethod(_door(member.__func__)))
+    return cls
+
+
+def _door(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+    annotations: dict[str, Any] = {}
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{function.__qualname__}: {error}") from None
+        if not annotations:
+            annotations.update(_annotations(function, signature))
+        for name, value in bound.arguments.items():
+            kind = signature.parameters[name].kind
+            if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) or value is None:
+                if value is None and not _fits(None, annotations[name]):
+                    raise _wrong(function, signature, name, value)
+                continue
+            if not _fits(value, annotations[name]):
+                raise _wrong(function, signature, name, value)
+            if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+                raise RangeError(f"{function.__qualname__}: {name} has more than {_MOST_BITS} bits")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _wrong(function: Callable[..., Any], signature: inspect.Signature, name: str, value: Any) -> ArgumentError:
+    wanted = signature.parameters[name].annotation
+    found = type(value).__name__
+    if isinstance(value, list | tuple) and "[" in str(wanted):
+        found += " of " + ", ".join(sorted({type(item).__name__ for item in value[:_LONGEST_LOOK]}))
+    return ArgumentError(f"{function.__qualname__}: {name} must be {wanted}, not {found}")
+
+
+def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
+    """The annotation of each parameter; `Any` where it is of a module that is not loaded here."""
+    scope = vars(sys.modules[function.__module__])
+    found = {}
+    for name, parameter in signature.parameters.items():
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            try:
+                annotation = eval(annotation, scope)  # our own source
+            except (NameError, AttributeError):
+                annotation = Any
+        found[name] = Any if annotation is inspect.Parameter.empty else annotation
+    return found
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if wanted is None or wanted is type(None):
+        return value is None
+    if isinstance(wanted, str | TypeVar) or wanted in (Any, object):
+        return True
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if origin in (Union, types.UnionType):
+        if isinstance(value, str) and any(part is Path or get_origin(part) is os.PathLike for part in parts):
+            _check_path(value)
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, tuple({type(part) for part in parts}))
+    if origin is not None:
+        return _fits_generic(value, origin, parts)
+    if wanted in _NUMBERS:
+        return isinstance(value, _NUMBERS[wanted]) and not isinstance(value, bool)
+    if wanted is bool:
+        return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+    if wanted in (Path, PurePath, os.PathLike):
+        return isinstance(value, os.PathLike)
+    if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
+        return True
+    return isinstance(value, wanted)
+
+
+def _check_path(path: str) -> None:
+    """
+    Raises:
+        ArgumentError: the system can have no such path.
+    """
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ArgumentError(f"{path!r} is no path: it holds half of a character") from None
+    if "\0" in path:
+        raise ArgumentError(f"{path!r} is no path: it holds a NUL")
+
+
+def _fits_generic(value: Any, origin: Any, parts: tuple[Any, ...]) -> bool:
+    if origin is Callable:
+        return callable(value)
+    if not isinstance(origin, type):
+        return True
+    if issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if origin is os.PathLike:
+        return isinstance(value, os.PathLike)
+    if not issubclass(origin, Iterable) or origin.__module__ not in ("builtins", "collections.abc"):
+        return isinstance(value, origin)
+    if isinstance(value, str | bytes | Mapping):
+        return False
+    if origin in (list, tuple, set, frozenset, dict):
+        if not isinstance(value, origin):
+            return False
+    elif not isinstance(value, Iterable) or (hasattr(origin, "__getitem__") and not hasattr(value, "__getitem__")):
+        return False
+    if len(parts) == 1 and isinstance(value, list | tuple):
+        return all(_fits(item, parts[0]) for item in value[:_LONGEST_LOOK])
+    return True
