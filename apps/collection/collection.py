@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from edge.apps.collection.descriptions import describe, read_descriptions
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.models import Models
+from edge.apps.collection.passages import Passages
 from edge.apps.collection.query import Query
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
 from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
@@ -27,7 +27,7 @@ from edge.apps.collection.schema import migrations
 from edge.apps.collection.searching import POOL, Searcher, checked_counts
 from edge.apps.collection.storable import checked
 from edge.apps.collection.writing import Writer
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, make_folder
 from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
@@ -91,10 +91,7 @@ class Collection:
             raise StorageError(f"there is no collection in {self.path}; `edge index DIR` makes one")
         self.budget = budget or MemoryBudget(self.config.memory if memory is None else parse_size(memory))
         if not read_only:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StorageError(f"{self.path} cannot be made: {error.strerror}") from error
+            make_folder(self.path)
         self.database = Database(self.path / DATABASE, migrations(), budget=self.budget, read_only=read_only)
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
@@ -138,6 +135,11 @@ class Collection:
     def identity(self) -> EmbedderIdentity | None:
         """The model that makes the collection's vectors; None as long as there is none."""
         return self._models.identity()
+
+    @property
+    def passages(self) -> Passages:
+        """What the vectors are made from."""
+        return Passages(self._models)
 
     @property
     def roots(self) -> list[str]:
@@ -388,9 +390,7 @@ class Collection:
     def __enter__(self) -> Collection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @contextmanager

@@ -19,12 +19,11 @@ from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.health import forget
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.repairing import RepairReport, bring_index, in_batches, make_again, put_segments_aside
-from edge.apps.store.replacing import replace
+from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import StorageError
 
 _FILE = (
     "id", "path", "root", "size", "mtime_ns", "hash", "kind", "title", "status", "reason", "due", "racy",
@@ -55,8 +54,6 @@ def repair(
     actions: list[str] = []
     kept: Path | None = None
     with WriterLock(path / "writer.lock")():
-        if replace(path / DATABASE):
-            actions.append("an interrupted repair was finished")
         before = check(path, config=config, budget=budget, read_data=True, noting=False)
         if before.damaged("database", "texts", "full text"):
             bringing = _Bringing()
@@ -162,33 +159,22 @@ def _is_sound(row: tuple[Any, ...]) -> bool:
 def _mend_vectors(
     collection: Collection, kept: Path | None, actions: list[str], progress: Progress | None
 ) -> Path | None:
-    """Makes vectors again that cannot be read, and drops those of passages that are gone."""
+    """Makes vectors again that cannot be read; returns the folder that has copies of what was damaged."""
     index = collection.vectors
+    if any(trouble.kind == "rebuilding" for trouble in collection.health()):
+        collection.rebuild(progress=progress)  # which goes on
     if index is None:
         return kept
-    rebuilding = any(trouble.kind == "rebuilding" for trouble in collection.health())
-    if not rebuilding:
-        with collection.database.read() as db:
-            rows = db.execute("SELECT id FROM chunks ORDER BY id").fetchall()
-            expected = np.array(rows, np.int64).reshape(-1)
-            try:
-                found = index.verify(db, read_data=True)
-                problems, segments, ids = found.problems, found.segments, found.ids
-            except (StorageError, CorruptBlock) as error:
-                problems, segments, ids = (str(error),), (), None
-        ids = np.empty(0, np.int64) if ids is None else ids
-        extra = np.setdiff1d(ids, expected)
-        if not problems and len(np.setdiff1d(expected, ids)) == 0:
-            if len(extra):
-                with collection.database.write() as db:
-                    index.delete(db, extra)
-                actions.append(f"{len(extra):,} vectors of passages that are gone were removed")
-            return kept
-        if segments:
-            kept = put_segments_aside(collection.path / SEGMENTS, segments, kept)
-    made = collection.rebuild(progress=progress)
-    actions.append(f"the vectors of {made:,} passages were made again")
-    return kept
+    with collection.database.read() as db:
+        expected = np.array(db.execute("SELECT id FROM chunks ORDER BY id").fetchall(), np.int64).reshape(-1)
+    mending = Mending(
+        collection.database,
+        index,
+        collection.passages,
+        collection.path / SEGMENTS,
+        lambda: collection.rebuild(progress=progress),
+    )
+    return mending(expected, kept, "passages", actions)
 
 
 def _read_again(collection: Collection, roots: list[str], actions: list[str]) -> None:

@@ -145,6 +145,11 @@ class Ledger:
         self.advance(db)
         return stored
 
+    def bring(self, db: Connection, record: Record) -> None:
+        """Stores a record as it is, under a new `id`; its vector is made later."""
+        stored = self._insert_row(db, record)
+        self.lexical.add(db, [stored.id], [stored.indexed_text])
+
     def change(
         self,
         db: Connection,

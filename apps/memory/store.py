@@ -17,14 +17,13 @@ from edge.apps.memory.models import Models, TextEmbedder, TextReranker
 from edge.apps.memory.remembered import REBUILD, Remembered
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.upkeep import Upkeep
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, make_folder
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.connection import Connection
-from edge.errors import StorageError
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
@@ -64,10 +63,7 @@ class MemoryStore:
         self.path = path
         self.budget = budget
         self.trace = trace
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be made: {error.strerror}") from error
+        make_folder(path)
         self.database = Database(path / DATABASE, migrations(), budget=budget, verbs="edge memory")
         self.ledger = Ledger()
         self.models = Models(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)

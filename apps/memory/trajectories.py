@@ -14,7 +14,10 @@ from edge.apps.memory.scope import Scope
 from edge.connection import Connection
 from edge.errors import InputError
 
-_SELECT = "SELECT id, uuid, task, state, trajectory, successes, failures, created_at, updated_at, key FROM actions"
+ROW = ("id", "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key")
+"""Columns that an action is read from."""
+
+_SELECT = f"SELECT {', '.join(ROW)} FROM actions"
 _SAME = "key = ? AND task = ? AND state = ?"
 
 
@@ -69,12 +72,12 @@ def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] |
     """
     condition, params = scope.condition("actions")
     row = db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (check_text(uuid, "an id"), *params)).fetchone()
-    return None if row is None else (row[0], _action(row))
+    return None if row is None else (row[0], read_action(row))
 
 
 def read_actions(db: Connection, numbers: Iterable[int]) -> list[Action]:
     """The trajectories of these rows, in their order."""
-    return [_action(db.execute(f"{_SELECT} WHERE id = ?", (number,)).fetchone()) for number in numbers]
+    return [read_action(db.execute(f"{_SELECT} WHERE id = ?", (number,)).fetchone()) for number in numbers]
 
 
 def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
@@ -83,7 +86,7 @@ def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int)
     condition, params = scope.condition("actions")
     order = "ORDER BY (successes + 1.0) / (successes + failures + 1) DESC, updated_at DESC, id DESC LIMIT ?"
     sql = f"{_SELECT} WHERE {_SAME} AND {condition} {order}"
-    return {row[0]: _action(row) for row in db.execute(sql, (*_same(task, state), *params, most))}
+    return {row[0]: read_action(row) for row in db.execute(sql, (*_same(task, state), *params, most))}
 
 
 def stored_under(db: Connection, task: str, state: str, scope: Scope) -> str | None:
@@ -98,8 +101,8 @@ def _same(task: str, state: str) -> tuple[str, str, str]:
     return action_key(task, state), task, state
 
 
-def _action(row: Sequence[Any]) -> Action:
-    """A trajectory from a row of `_SELECT`.
+def read_action(row: Sequence[Any]) -> Action:
+    """A trajectory from a row of `ROW`.
 
     Raises:
         DamagedStore: it is not what was stored.

@@ -24,8 +24,7 @@ from edge.apps.store.failures import DamagedStore, damaged, translated
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pool import ConnectionPool
-from edge.apps.store.replacing import successor
-from edge.apps.store.schema_copy import keep_schema, kept_schema, read_schema
+from edge.apps.store.schema_copy import INTERRUPTED, keep_schema, kept_schema, read_schema
 from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.errors import StorageError
@@ -94,8 +93,6 @@ class Database:
             path, budget=budget, read_only=read_only, cache=cache, busy_seconds=busy_seconds, verbs=verbs
         )
         self._writing = threading.Lock()
-        if successor(path).exists():
-            raise StorageError(f"a repair of {path} was interrupted; `{verbs} repair` finishes it")
         try:
             self._migrate(migrations)
         except BaseException:
@@ -119,8 +116,6 @@ class Database:
             before = db.total_changes()
             commit: Any = None
             try:
-                if self._pool.is_replaced():
-                    raise StorageError(f"{self.path} has been replaced by a repaired or restored one: try again")
                 with self._translated():
                     yield db
                     if db.total_changes() != before:
@@ -208,7 +203,10 @@ class Database:
             version = _version(db)
             kept = _has_bookkeeping(db)
             checked = has_checksums(cast(apsw.Connection, db))
+            copied = read_schema(db) == kept_schema(self.path)
             self._refuse_foreign(db)
+        if version == INTERRUPTED:
+            raise self.damaged("has lost its first page, and its repair was interrupted")
         if version > len(migrations):
             raise StorageError(
                 f"{self.path} was written by a newer version of edge-rag (schema {version}; this one knows "
@@ -226,7 +224,7 @@ class Database:
             if not checked:  # of a version before checksums
                 self.vacuum()
             self._bring_up_to_date(migrations)
-        if not (self.read_only or (current and kept_schema(self.path))):
+        if not (self.read_only or (current and copied)):
             self.settle()
         self._compare(known, left_behind)
 
@@ -329,3 +327,15 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
     if statement.strip():
         yield statement
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of a database if it is missing.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be made: {error.strerror}") from error

@@ -34,15 +34,11 @@ class _Handle:
 
     Attributes:
         frozen: the file's size and time when it was opened as one that does not change; None if it may.
-        file: device and number of the file; another one may take its place.
     """
 
-    def __init__(
-        self, connection: Connection, lease: Lease, frozen: tuple[int, int] | None, file: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, connection: Connection, lease: Lease, frozen: tuple[int, int] | None) -> None:
         self.connection = connection
         self.frozen = frozen
-        self.file = file
         self.close = weakref.finalize(self, _close, connection, lease)
 
 
@@ -73,7 +69,7 @@ class ConnectionPool:
     def borrowed(self) -> Iterator[Connection]:
         """A connection that nobody else uses meanwhile."""
         handle = self._take()
-        self._own.connection, self._own.file = handle.connection, handle.file
+        self._own.connection = handle.connection
         try:
             yield handle.connection
         finally:
@@ -113,7 +109,7 @@ class ConnectionPool:
         """An idle connection, if there is one that sees what the file holds now."""
         while self._idle:
             handle = self._idle.pop()
-            if handle.file == self._file() and (handle.frozen is None or handle.frozen == self._frozen()):
+            if handle.frozen is None or handle.frozen == self._frozen():
                 return handle
             handle.close()
         return None
@@ -133,18 +129,7 @@ class ConnectionPool:
         except BaseException:
             lease.release()
             raise
-        return _Handle(db, lease, frozen, self._file())
-
-    def is_replaced(self) -> bool:
-        """Whether another file has taken the place of the one that this thread's transaction has open."""
-        return getattr(self._own, "file", None) != self._file()
-
-    def _file(self) -> tuple[int, int] | None:
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return None
-        return stat.st_dev, stat.st_ino
+        return _Handle(db, lease, frozen)
 
     def _uri(self, frozen: bool) -> str:
         name = self.path.absolute().as_uri()

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
+
+import apsw
+import numpy as np
 
 from edge.apps.store.checking import CheckReport
+from edge.apps.store.connecting import plain
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.replacing import announce, aside, discard_draft, draft, put_aside, replace
+from edge.apps.store.overwriting import aside, overwrite, put_aside
+from edge.apps.store.rebuilding import BATCH, Made, Source
 from edge.apps.store.salvage import Row, Wreck, opened
 from edge.budget import MemoryBudget
 from edge.connection import Connection
-from edge.errors import StorageError
+from edge.errors import CorruptBlock, StorageError
+from edge.ivf.base import Ids
+from edge.ivf.index import VectorIndex
 from edge.ivf.manifest import blobs_are_sound
+
+_BESIDE = ("-wal", "-mark", "-schema")
+"""What is kept of the files beside a damaged database."""
+
+_TRIES = 3
 
 _TOGETHER = 500
 """Rows that are written in one transaction."""
@@ -68,21 +81,45 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
     copy of that lies. Killed at any moment, it leaves either of the two.
 
     Raises:
-        StorageError: the disk refuses, or has no room for two more copies.
+        StorageError: the disk refuses, has no room for two more copies, or another process keeps writing.
         BudgetExceeded: the limit is too small.
     """
-    copy = put_aside(path)
-    discard_draft(path)
+    for _ in range(_TRIES):
+        number = _commits(path)
+        copy = put_aside(path, _BESIDE)
+        with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
+            draft = Path(folder) / path.name
+            with opened(copy) as wreck, Database(draft, migrations, budget=budget, verbs=verbs) as new:
+                fill(wreck, new)
+                new.settle()
+            if overwrite(path, draft, verbs=verbs, unchanged=_Unchanged(path, number)):
+                return copy.parent
+        shutil.rmtree(copy.parent)  # others have written meanwhile
+    raise StorageError(f"other processes keep writing to {path}; try again when they are done")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanged:
+    """Whether nobody has written to a database since."""
+
+    path: Path
+    number: int | None
+
+    def __call__(self) -> bool:
+        return self.number == _commits(self.path)
+
+
+def _commits(path: Path) -> int | None:
+    """The number of the last commit, where that can be read."""
     try:
-        with opened(copy) as wreck, Database(draft(path), migrations, budget=budget, verbs=verbs) as new:
-            fill(wreck, new)
-            new.settle()
-    except BaseException:
-        discard_draft(path)
-        raise
-    announce(path)
-    replace(path)
-    return copy.parent
+        db = plain(path)
+        try:
+            row: Any = db.execute("SELECT number FROM commits").fetchall()[0]
+            return int(row[0])
+        finally:
+            db.close(True)
+    except (apsw.Error, IndexError):
+        return None
 
 
 def bring_index(wreck: Wreck, new: Database) -> bool:
@@ -112,21 +149,76 @@ def in_batches(rows: Iterable[Row]) -> Iterable[list[Row]]:
         yield some
 
 
-def put_segments_aside(folder: Path, names: Iterable[str], into: Path | None) -> Path:
-    """Copies damaged files of the vector index into a folder for what is damaged, a new one if there is none.
+class Mending(Generic[Made]):
+    """Makes vectors again that cannot be read, and drops those of texts that are gone."""
 
-    Raises:
-        StorageError: the disk refuses.
-    """
-    target = into or aside(folder.parent)
-    for name in names:
-        source = folder / name
-        try:
-            if source.exists():
-                shutil.copy2(source, target / name)
-        except OSError as error:
-            raise StorageError(f"{source} cannot be copied to {target}: {error.strerror}") from error
-    return target
+    def __init__(
+        self,
+        database: Database,
+        index: VectorIndex,
+        source: Source[Made],
+        folder: Path,
+        rebuild: Callable[[], int],
+    ) -> None:
+        """Prepares it.
+
+        Args:
+            source: what the vectors are made from.
+            folder: of the segments.
+            rebuild: makes all vectors again.
+        """
+        self._database = database
+        self._index = index
+        self._source = source
+        self._folder = folder
+        self._rebuild = rebuild
+
+    def __call__(self, expected: Ids, kept: Path | None, what: str, actions: list[str]) -> Path | None:
+        """Mends the index; returns the folder that has copies of what was damaged.
+
+        Args:
+            expected: ids that have a vector, ascending.
+            kept: that folder, if there is one.
+            what: the things that have vectors.
+        """
+        with self._database.read() as db:
+            try:
+                found = self._index.verify(db, read_data=True)
+                problems, segments, ids = found.problems, found.segments, found.ids
+            except (StorageError, CorruptBlock) as error:
+                problems, segments, ids = (str(error),), (), None
+        ids = np.empty(0, np.int64) if ids is None else ids
+        extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
+        if problems:
+            if segments:
+                kept = self._put_aside(segments, kept)
+            actions.append(f"the vectors of {self._rebuild():,} {what} were made again")
+            return kept
+        if len(extra):
+            with self._database.write() as db:
+                self._index.delete(db, extra)
+            actions.append(f"{len(extra):,} vectors of {what} that are gone were removed")
+        for start in range(0, len(missing), BATCH):
+            some = missing[start : start + BATCH].tolist()
+            with self._database.read() as db:
+                rows = [row for one in some for row in self._source.rows(db, one - 1, 1) if row[0] == one]
+            vectors = self._source.vectors([made_from for _, made_from in rows])
+            with self._database.write() as db:
+                self._index.add(db, np.array([one for one, _ in rows], np.int64), vectors)
+        if len(missing):
+            actions.append(f"the vectors of {len(missing):,} {what} were made again")
+        return kept
+
+    def _put_aside(self, names: Iterable[str], kept: Path | None) -> Path:
+        target = kept or aside(self._folder.parent)
+        for name in names:
+            source = self._folder / name
+            try:
+                if source.exists():
+                    shutil.copy2(source, target / name)
+            except OSError as error:
+                raise StorageError(f"{source} cannot be copied to {target}: {error.strerror}") from error
+        return target
 
 
 def _insert(db: Connection, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:

@@ -22,6 +22,9 @@ from edge.ivf.segment_writer import sync_folder
 _HEADER = 100
 """Bytes of the file's header, before the first page's own."""
 
+INTERRUPTED = 0x7FFFFFFF
+"""Version of the schema in a first page that leads to nothing."""
+
 _SIZE, _CHANGE, _VALID_FOR = slice(28, 32), slice(24, 28), slice(92, 96)
 _INTERIOR, _LEAF = 5, 13
 
@@ -102,6 +105,7 @@ def _made(schema: Schema) -> list[bytes]:
         try:
             db.execute("PRAGMA journal_mode = DELETE").fetchall()
             db.execute("CREATE TABLE placeholder(x)")
+            db.execute(f"PRAGMA user_version = {INTERRUPTED}").fetchall()
             db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
             db.execute("PRAGMA writable_schema = ON").fetchall()
             db.execute("DELETE FROM sqlite_schema")

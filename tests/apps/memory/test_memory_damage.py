@@ -1,0 +1,156 @@
+"""Whatever is damaged of a memory is noticed, named, and brought back from what can be read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.apps.memory.checking import check
+from edge.apps.memory.memory import Memory
+from edge.apps.memory.repairing import repair
+from edge.apps.store.failures import DamagedStore
+from edge.apps.store.pages import PAGE
+from edge.apps.store.repairing import RepairReport
+from edge.budget import MemoryBudget
+from edge.errors import CorruptBlock
+
+Make = Callable[..., Memory]
+
+
+@pytest.fixture
+def whole(make: Make, tmp_path: Path) -> Path:
+    """A memory with long and short texts, turns, actions, a pinned and a deleted memory."""
+    memory = make()
+    for n in range(40):
+        memory.add(f"Fact {n}: the river floods in year {n}. " + "It is long. " * (n % 8 * 80), user_id="ann")
+    turns = [{"role": role, "content": f"{role} says {n}"} for n in range(5) for role in ("user", "assistant")]
+    memory.add(turns, user_id="ann", run_id="talk")
+    memory.actions.add("open the door", ["walk", "turn"], state="hall", user_id="ann")
+    first, second = (m["id"] for m in memory.get_all(user_id="ann", top_k=2)["results"])
+    memory.pin(first)
+    memory.delete(second)
+    memory.maintain(full=True)
+    memory.close()
+    return tmp_path / "memory"
+
+
+def look(make: Make) -> list[tuple[str, str, bool]]:
+    memory = make()
+    try:
+        found = memory.get_all(user_id="ann", top_k=1000)["results"]
+        for query in ("river year 7", "assistant says"):
+            found += memory.search(query, 5, user_id="ann", rerank=False)["results"]
+        action = memory.actions.lookup("open the door", state="hall", user_id="ann")
+        assert action is not None
+        return [(m["id"], m["memory"], m.get("pinned", False)) for m in found] + [(action.id, action.task, False)]
+    finally:
+        memory.close()
+
+
+def mended(make: Make, path: Path) -> RepairReport:
+    return repair(path, make, budget=MemoryBudget(10**9))
+
+
+def test_a_sound_memory_is_said_to_be(make: Make, whole: Path) -> None:
+    right = look(make)
+    for read_data in (False, True):
+        assert check(whole, make, read_data=read_data).findings == []
+    report = mended(make, whole)
+    assert report.actions == []
+    assert report.aside is None
+    assert look(make) == right
+
+
+@pytest.mark.parametrize("kind", ["flip", "zero"])
+def test_a_damaged_page_changes_no_result_in_silence_and_is_found(make: Make, whole: Path, kind: str) -> None:
+    right = look(make)
+    path = whole / "memory.db"
+    before = path.read_bytes()
+    silent = []
+    for page in range(len(before) // PAGE):
+        data = bytearray(before)
+        own = slice(page * PAGE, (page + 1) * PAGE)
+        if kind == "flip":
+            data[page * PAGE + 1234] ^= 4
+        elif not any(data[own]):
+            continue
+        else:
+            data[own] = bytes(PAGE)
+        for name in ("-wal", "-shm"):
+            path.with_name(path.name + name).unlink(missing_ok=True)
+        path.write_bytes(data)
+        try:
+            if look(make) != right:
+                silent.append(page + 1)
+        except (DamagedStore, CorruptBlock) as error:
+            assert "`edge memory " in str(error)  # noqa: PT017 - not every page is read here
+        path.write_bytes(data)
+        assert not check(whole, make, read_data=True).sound, f"page {page + 1}"
+    assert silent == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_repair_brings_back_what_can_be_read(make: Make, whole: Path, seed: int) -> None:
+    right = look(make)
+    path = whole / "memory.db"
+    data = bytearray(path.read_bytes())
+    chance = random.Random(seed)
+    for page in chance.sample(range(len(data) // PAGE), 2) if seed else [0]:
+        data[page * PAGE : (page + 1) * PAGE] = chance.randbytes(PAGE)
+    path.write_bytes(data)
+    report = mended(make, whole)
+    assert report.after.findings == []
+    assert report.aside is not None
+    assert (report.aside / "memory.db").read_bytes() == bytes(data)
+    memory = make()
+    assert memory.health()
+    have = {m["id"]: m for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
+    memory.close()
+    wanted = {row[0] for row in right[:-1]}
+    assert have.keys() <= wanted, "nothing comes back that was deleted"
+    assert len(have) >= len(wanted) - (20 if seed else 0)
+    for identifier, text, pinned in right[:-1]:
+        if identifier in have:
+            assert have[identifier]["memory"] == text
+            assert have[identifier].get("pinned", False) == pinned
+
+
+def test_memories_come_back_from_their_history(make: Make, tmp_path: Path) -> None:
+    memory = make()
+    kept = memory.add("I am allergic to peanuts", user_id="ann")["results"][0]["id"]
+    gone = memory.add("a passing thought", user_id="ann")["results"][0]["id"]
+    memory.update(kept, "I am allergic to walnuts")
+    memory.pin(kept)
+    memory.delete(gone)
+    with memory.store.database.read() as db:
+        root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'memories'").fetchone()[0]
+    memory.close()
+    path = tmp_path / "memory" / "memory.db"
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * PAGE + 3000] ^= 1
+    path.write_bytes(data)
+    report = mended(make, tmp_path / "memory")
+    assert report.after.findings == []
+    assert any(kept in action and "came back from their history" in action for action in report.actions)
+    memory = make()
+    (found,) = memory.get_all(user_id="ann")["results"]
+    assert (found["id"], found["memory"], found["pinned"]) == (kept, "I am allergic to walnuts", True)
+    assert memory.search("walnuts", user_id="ann", rerank=False)["results"][0]["id"] == kept
+
+
+def test_the_state_is_said(make: Make, whole: Path) -> None:
+    (segment,) = (file for file in (whole / "segments").iterdir() if file.stat().st_size)
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    report = check(whole, make, read_data=True)
+    assert {finding.part for finding in report.findings} == {"vectors"}
+    memory = make()
+    assert [trouble.kind for trouble in memory.health()] == ["damaged"]
+    memory.close()
+    assert mended(make, whole).after.findings == []
+    memory = make()
+    assert memory.health(thorough=True)
