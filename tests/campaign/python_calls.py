@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -42,13 +43,17 @@ class PythonCalls(Attack):
         from edge.config import Config
         from edge.models.synth import synth
 
+        # A text may be a path: what is made there stays in the campaign's folder.
+        (place / "here").mkdir()
+        self.opened = ExitStack()
+        self.opened.callback(os.chdir, Path.cwd())
+        os.chdir(place / "here")
         synth("tiny-bert", place / "models" / "tiny").close()
         synth("tiny-bert-embedder", place / "models" / "tiny-embedder").close()
         settings = {"reranker": "tiny", "embedder": "tiny-embedder", "models_dir": str(place / "models")}
         config = Config.load(flags={**settings, "memory": "2GB", "scratch_dir": str(place / "scratch")})
         (place / "docs").mkdir()
         (place / "docs" / "river.md").write_text("The river floods in spring.\n", encoding="utf-8")
-        self.opened = ExitStack()
         enter = self.opened.enter_context
         self.collection = enter(Collection(place / "collection", config=config))
         self.collection.index([place / "docs"])
