@@ -28,7 +28,7 @@ PATIENCE = 60.0
 """Seconds after which a command counts as hanging."""
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "OMP_NUM_THREADS")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
 _BUG = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault", "panicked at")
 
 

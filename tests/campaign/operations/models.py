@@ -8,6 +8,7 @@ from pathlib import Path
 
 from campaign.operations.base import After, Operation
 from campaign.program import Home
+from campaign.stored.models import MODEL, calibrate, write_texts
 
 SHAPE = "tiny-bert"
 
@@ -27,6 +28,8 @@ class PackByPath(Operation):
     """`edge models pack` over an older pack; the model is addressed by its path."""
 
     name = "models pack, by path"
+    named = "own"
+    """What the newer model is called."""
 
     def target(self, home: Home) -> str:
         return str(home.path / "packs" / "own")
@@ -39,7 +42,7 @@ class PackByPath(Operation):
             synth_checkpoint(SHAPE, home.path / f"checkpoint-{seed}", seed)
         folder = self.folder(home)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        pack(home.path / "checkpoint-1", folder, name="own").close()
+        pack(home.path / "checkpoint-1", folder, name=self.named).close()
         self.new = self.known(home)
         shutil.rmtree(folder)
         pack(home.path / "checkpoint-0", folder, name="own").close()
@@ -88,3 +91,50 @@ class PackByName(PackByPath):
 
     def folder(self, home: Home) -> Path:
         return home.models / "own"
+
+
+class Pull(PackByPath):
+    """`edge models pull` of a folder, over an older pack."""
+
+    name = "models pull"
+    named = "checkpoint-1"
+
+    def arguments(self, home: Home) -> list[str]:
+        return ["models", "pull", str(home.path / "checkpoint-1"), "--dest", str(self.folder(home))]
+
+
+class Calibrate(Operation):
+    """`edge models calibrate` over an older calibration."""
+
+    name = "models calibrate"
+
+    def prepare(self, home: Home) -> None:
+        home.with_tiny_models()
+        write_texts(home)
+        assert calibrate(home, "tiny", k=2).code == 0
+        self.old, problem = show(home, "tiny")
+        assert problem is None
+        assert self._results(self.old) == {2}
+
+    def arguments(self, home: Home) -> list[str]:
+        return ["models", "calibrate", "tiny", "--queries", "queries", "-k", "3", "--target", "0.5"]
+
+    def watched(self, home: Home) -> tuple[Path, ...]:
+        return (home.models,)
+
+    def judge(self, home: Home, after: After) -> str | None:
+        state, problem = show(home, "tiny")
+        if problem is not None:
+            return problem
+        if self._results(state) != {3} and (after.acknowledged or state != self.old):
+            return "the calibration is neither the older nor the newer one"
+        again = self.again(home)
+        state, problem = show(home, "tiny")
+        if again.code != 0 or problem is not None or self._results(state) != {3}:
+            return f"repeated: {again}; {problem}"
+        left = {path.name for path in (home.models / "tiny").iterdir()} - {*MODEL, "calibration.json"}
+        return f"repeated, it leaves {', '.join(sorted(left))} behind" if left else None
+
+    def _results(self, state: str | None) -> set[int]:
+        """What a calibration is for. Its thresholds may differ from run to run in the last bit."""
+        return {point["k"] for point in json.loads(state or "")[1]["points"]}

@@ -32,9 +32,9 @@ def write_texts(home: Home) -> None:
     (home.work / "queries").write_text("\n".join(map(json.dumps, QUERIES)), encoding="utf-8")
 
 
-def calibrate(home: Home, model: str) -> Finished:
-    """Calibrates a model, with a lens."""
-    return home.look("models", "calibrate", model, "--queries", "queries", "-k", "2", "--target", "0.5")
+def calibrate(home: Home, model: str, k: int = 2) -> Finished:
+    """Calibrates a model for `k` results, with a lens."""
+    return home.look("models", "calibrate", model, "--queries", "queries", "-k", str(k), "--target", "0.5")
 
 
 class PackedFiles(Stored):
