@@ -18,7 +18,7 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded, RangeError
 from edge.libraries import import_nbytes
 from edge.public_calls import checked_arguments
-from edge.resident import Growth, anonymous_resident, measured_growth, trim_heap
+from edge.resident import Growth, anonymous_resident, measured_growth, share_heap, trim_heap
 
 Shrinker = Callable[[int], object]
 """Asked to give back at least so many bytes, if it can, by resizing its own lease."""
@@ -97,6 +97,7 @@ class MemoryBudget:
         self._library_lease = Lease(self, "libraries", 0)
         self._unleased = Lease(self, "unleased", 0)
         if not part:
+            share_heap()
             self.reserve("process", anonymous_resident() if baseline is None else baseline)
 
     @property
@@ -186,6 +187,12 @@ class MemoryBudget:
                     self._caches.remove(entry)
 
         return remove
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Held by whoever loads several things one after the other: others who load anything wait until it is done."""
+        with _LOADING:
+            yield
 
     @contextmanager
     def charge(self, owner: str, most: int = 0) -> Iterator[Lease]:

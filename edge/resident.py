@@ -19,6 +19,9 @@ from types import TracebackType
 
 import psutil
 
+_ARENA_MAX = -8
+"""glibc's number of the setting."""
+
 
 def anonymous_resident() -> int:
     """Anonymous resident bytes of this process (RssAnon on Linux; where the system does not tell, all resident)."""
@@ -35,6 +38,22 @@ def trim_heap() -> None:
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
+
+
+@cache
+def share_heap() -> bool:
+    """Makes all threads allocate from one heap where the C library would give each its own (glibc); done once.
+
+    A request's arrays are freed to the heap of the thread that ran it and wait there for the next request of that
+    thread. With a heap for each of eight threads, the process would hold the memory of eight requests while one runs.
+
+    Returns:
+        Whether there was something to set. Heaps that exist by then stay.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
 
 
 @dataclass(slots=True)

@@ -109,8 +109,8 @@ class Engine:
 
         chosen = runtime_for(runtime, model.spec.layer)
         self.needs = engine_needs(model, chosen, threads=threads, max_tokens=self.max_tokens)
-        self._check_fits()
-        with ExitStack() as held:
+        with budget.loading(), ExitStack() as held:
+            self._check_fits()
             budget.hold_libraries(self.needs.libraries)
             with budget.charge(f"{chosen.name} runtime", chosen.compiled_nbytes) as compiled:
                 self.kernel = chosen.layer_kernel(model.spec.layer, threads=threads, hidden_dtype=self._dtype)

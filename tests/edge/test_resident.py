@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -77,3 +79,31 @@ def test_the_watch_samples_from_its_own_thread_until_closed() -> None:
     with Seeing(interval=0.001):
         assert seen.wait(30)
     assert threading.active_count() == threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_that_take_turns_hold_the_memory_of_one() -> None:
+    """In a process of its own: the heaps that other tests' threads have made stay."""
+    code = """
+import threading
+import numpy as np
+from edge.budget import MemoryBudget
+from edge.resident import anonymous_resident
+
+budget = MemoryBudget(10**12)
+turn = threading.Lock()
+
+def work():
+    for _ in range(20):
+        with turn:
+            parts = [np.ones(size, np.uint8) for size in [100_000] * 60 + [3_000_000] * 4]
+            del parts
+
+before = anonymous_resident()
+threads = [threading.Thread(target=work) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(anonymous_resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 25_000_000  # eight threads' heaps would be 144 MB
