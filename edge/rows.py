@@ -40,12 +40,14 @@ class RowCache:
         checksums: npt.NDArray[np.uint32] | None = None,
         trace: Trace | None = None,
         owner: str = "embedding rows",
+        remedy: str = "",
     ) -> None:
         """Takes the cache's memory.
 
         Args:
             capacity: rows kept, at least 1; more than the table has is cut to the table.
             checksums: CRC-32 of each row [rows], compared whenever a row is read.
+            remedy: what helps when a row is damaged, for the end of the message.
 
         Raises:
             BudgetExceeded: the cache does not fit.
@@ -54,6 +56,7 @@ class RowCache:
         self.capacity = max(1, min(capacity, table.rows))
         self._source = source
         self._checksums = checksums
+        self._remedy = f"; {remedy}" if remedy else ""
         self._trace = trace or Trace()
         self._lease = budget.reserve(owner, self.memory_needed(table, self.capacity))
         self._slot_of = np.full(table.rows, -1, np.int32)
@@ -123,5 +126,5 @@ class RowCache:
         if self._checksums is not None:
             for row, data in zip(rows.tolist(), out, strict=True):
                 if zlib.crc32(data.data) != int(self._checksums[row]):
-                    raise CorruptBlock(f"embedding row {row} is corrupt: its checksum does not match")
+                    raise CorruptBlock(f"embedding row {row} is corrupt: its checksum does not match{self._remedy}")
         return out

@@ -1,17 +1,20 @@
 """What was fitted on a reranker's judgements and stored beside it: when an answer is there, what a memory's relevance
-means. `evidence.json` holds one model per name."""
+means. `evidence.json` holds one model per name, and a checksum."""
 
 from __future__ import annotations
 
-import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.errors import CorruptBlock, StorageError
+from edge.errors import CorruptBlock
 from edge.models.logistic import Logistic
+from edge.models.manifest import remedy
+from edge.sealed import read_sealed, write_sealed
 
 FILE = "evidence.json"
+_log = logging.getLogger("edge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...])
             int(entry["examples"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptBlock(f"{directory / FILE} is damaged: {error!r}; fit it again or remove it") from error
+        raise CorruptBlock(
+            f"{directory / FILE} is damaged: {error!r}; {remedy(directory)}, or fit it again with `edge bench`"
+        ) from error
     return found if found.signals == signals else None
 
 
@@ -64,28 +69,22 @@ def save(directory: Path, name: str, fingerprint: str, evidence: Evidence) -> No
         StorageError: the directory cannot be written.
     """
     path = directory / FILE
-    stored = _read(path)
+    try:
+        stored = _read(path)
+    except CorruptBlock as error:
+        _log.warning("edge: %s; only %s is kept", error, name)
+        stored = {}
     kept = stored.get("models", {}) if stored.get("fingerprint") == fingerprint else {}
     entry = {
         "signals": list(evidence.signals), **evidence.model.to_json(), "threshold": round(evidence.threshold, 4),
         "embedder": evidence.embedder, "examples": evidence.examples,
     }  # fmt: skip
-    document = {"fingerprint": fingerprint, "models": {**kept, name: entry}}
-    temporary = path.with_suffix(".new")
-    try:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    write_sealed(path, {"fingerprint": fingerprint, "models": {**kept, name: entry}})
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
     try:
-        stored = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CorruptBlock(f"{path} cannot be read ({error}); fit it again or remove it") from error
-    if not isinstance(stored, dict):
-        raise CorruptBlock(f"{path} holds no models; fit it again or remove it")
-    return stored
+        stored = read_sealed(path)
+    except CorruptBlock as error:
+        raise CorruptBlock(f"{error}; {remedy(path.parent)}, or fit it again with `edge bench`") from error
+    return stored or {}

@@ -126,7 +126,7 @@ def remedy(folder: Path) -> str:
     """What gets a damaged model back, for the end of a message."""
     if folder.parent == BUNDLED:
         return "this model comes with edge-rag: install edge-rag again"
-    return "get the model again with `edge models pull` or `edge models pack`"
+    return f"get the model in {folder} again with `edge models pull` or `edge models pack`"
 
 
 def kind_of(spec: ModelSpec) -> str:

@@ -34,6 +34,7 @@ class InputEmbedding:
             budget,
             checksums=model.embedding_checksums(),
             trace=trace,
+            remedy=model.file.remedy,
         )
         try:
             self._scales = model.embedding_scales()

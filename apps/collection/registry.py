@@ -5,15 +5,15 @@ It is a file of the user's own data. A project cannot bring one, so a name never
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from pathlib import Path
 
 import platformdirs
 
-from edge.errors import InputError, StorageError
+from edge.errors import CorruptBlock, InputError, StorageError
+from edge.sealed import read_sealed, write_sealed
 
+_REMEDY = "remove it and give your collections their names again with `edge collections add`; nothing else is lost"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -32,15 +32,12 @@ class Registry:
             StorageError: the file cannot be read.
         """
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise StorageError(f"{self._file} cannot be read: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise StorageError(f"{self._file} is damaged ({error}); repair or remove it") from None
+            stored = read_sealed(self._file)
+        except CorruptBlock as error:
+            raise StorageError(f"{error}; {_REMEDY}") from None
+        found = {} if stored is None else stored.get("names")
         if not isinstance(found, dict) or not all(isinstance(path, str) for path in found.values()):
-            raise StorageError(f"{self._file} is damaged: it is no list of names and directories; repair or remove it")
+            raise StorageError(f"{self._file} is damaged: it is no list of names and directories; {_REMEDY}")
         return {name: Path(path) for name, path in sorted(found.items())}
 
     def add(self, name: str, directory: Path | None = None) -> Path:
@@ -79,15 +76,7 @@ class Registry:
         return path
 
     def _write(self, names: dict[str, Path]) -> None:
-        partial = self._file.with_name(f"{self._file.name}.partial")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(
-                json.dumps({name: str(path) for name, path in names.items()}, indent=1), encoding="utf-8"
-            )
-            os.replace(partial, self._file)
-        except OSError as error:
-            raise StorageError(f"{self._file} cannot be written: {error.strerror}") from error
+        write_sealed(self._file, {"names": {name: str(path) for name, path in names.items()}})
 
 
 def _listed(names: dict[str, Path]) -> str:

@@ -47,3 +47,25 @@ class Settings(Stored):
             if done.code == 2 and "config.toml" not in done.err and shown.code == 2:
                 return f"it is not said which file is meant: {done.err}"
         return None
+
+
+class Names(Stored):
+    """The names of collections."""
+
+    name = "collection names"
+
+    def prepare(self, home: Home) -> None:
+        for name in ("notes", "work", "a-third-one"):
+            done = home.look("collections", "add", name, str(home.path / "collections" / name))
+            assert done.code == 0, done
+
+    def files(self, home: Home) -> list[Path]:
+        return [home.path / ".local" / "share" / "edge-rag" / "collections.json"]
+
+    def judge(self, home: Home, path: Path) -> str | None:
+        listed = home.look("collections", "list", "--json")
+        if problem := listed.fault():
+            return problem
+        if listed.code != 2 or "collections.json is damaged" not in listed.err or "collections add" not in listed.err:
+            return f"it is not said, or no way out is named: {listed}"
+        return None
