@@ -19,6 +19,7 @@ from edge.errors import CorruptBlock
 from edge.models import evidence
 from edge.models.evidence import Evidence
 from edge.models.logistic import Logistic, log_odds
+from edge.sealed import write_sealed
 
 
 def window(relevance: float, cosine: float, passage: int = 0) -> Window:
@@ -53,10 +54,12 @@ def test_a_model_is_stored_for_its_weights_and_signals_only(tmp_path: Path) -> N
     assert evidence.load(tmp_path / "nowhere", NAME, "abc", SIGNALS) is None
     evidence.save(tmp_path, NAME, "abd", model())
     assert evidence.load(tmp_path, "other", "abd", SIGNALS) is None, "it was fitted on other weights"
-    for damage in ("{", "[]", '{"fingerprint": "abc", "models": {"answers": {"signals": 1}}}'):
-        (tmp_path / evidence.FILE).write_text(damage)
-        with pytest.raises(CorruptBlock, match="fit it again"):
-            evidence.load(tmp_path, NAME, "abc", SIGNALS)
+    (tmp_path / evidence.FILE).write_text("{")
+    with pytest.raises(CorruptBlock):
+        evidence.load(tmp_path, NAME, "abc", SIGNALS)
+    write_sealed(tmp_path / evidence.FILE, {"fingerprint": "abc", "models": {NAME: {"signals": 1}}})
+    with pytest.raises(CorruptBlock, match="fit it again"):
+        evidence.load(tmp_path, NAME, "abc", SIGNALS)
 
 
 class Models:
@@ -118,8 +121,8 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
     examples = []
     for number in range(200):
         there = number % 2 == 0
-        relevance = float(rng.uniform(0.3 if there else 0.0, 1.0)) ** 2
-        values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.1)), 0.0, 0.0, 0.0)
+        relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
+        values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0, 0.0, 0.0)
         examples.append(Example("there" if there else "gone", there, values, relevance))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
