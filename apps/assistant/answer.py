@@ -19,7 +19,7 @@ class Round:
 
     Attributes:
         queries: texts whose vectors were searched.
-        question: what the passages were ranked by: what was asked, or its gist.
+        question: what the passages were ranked by: what was asked, or the sentence that asks.
         passages: best first, those that count.
         below: how many of the ranked ones do not.
         best: how surely they answer the question, None without reranking or candidates.

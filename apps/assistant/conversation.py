@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge.apps.assistant.answer import Answer
-from edge.apps.assistant.gist import new_topic, refers_back
+from edge.apps.assistant.judged_question import new_topic, refers_back
 from edge.apps.assistant.stream import AnswerStream
 
 _REMEMBERED = 3

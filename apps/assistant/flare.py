@@ -8,9 +8,9 @@ from contextlib import closing
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.base import NotInDocuments
-from edge.apps.assistant.foresight import Query
-from edge.apps.assistant.gathering import gathered
-from edge.apps.assistant.gist import gist
+from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.passages import merge_passages
+from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
@@ -51,8 +51,9 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
             return
         if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
             retrievals += 1
-            found = steps.retrieve(question, [Query.of(query or question)], rank_by=f"{gist(question)} {query}".strip())
-            passages = gathered(steps.options.passages, found, passages)
+            rank_by = f"{judged_question(question)} {query}".strip()
+            found = steps.retrieve(question, [Query.of(query or question)], rank_by=rank_by)
+            passages = merge_passages(steps.options.passages, found, passages)
             draft = _sentence(question, said, passages, steps, left)
         left -= len(draft)
         ended = steps.finished

@@ -48,6 +48,7 @@ _SILENT = (
 _EMPTY = frozenset(_SILENT.split())
 """Words that say nothing of what a text is about."""
 
+_LIST_MARK = re.compile(r"\s*\d{1,2}[.)]")
 _NEAR = 3
 """Words between a number and what it counts, at most."""
 
@@ -186,7 +187,7 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
     tokens = list(_TOKEN.finditer(text))
     for at, token in enumerate(tokens):
         value = _value(token[0])
-        if value is None:
+        if value is None or _LIST_MARK.fullmatch(text[: token.end() + 1].rpartition("\n")[2]):
             continue
         before = tokens[at - 1][0] if at else ""
         counted = _CURRENCIES.get(before, "")

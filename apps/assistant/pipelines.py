@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.flare import flare
-from edge.apps.assistant.foresight import Query
-from edge.apps.assistant.gathering import dealt, gathered
+from edge.apps.assistant.passages import dealt, merge_passages
 from edge.apps.assistant.piperag import piperag
+from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.self_rag import self_rag
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
@@ -62,7 +62,7 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
         prompt = prompts.narrower(question, findings)
         narrower = replies.one_line(steps.write(prompt, ahead=[question, narrower], becoming=_one_line)) or question
         found = steps.retrieve(narrower)
-        passages = gathered(steps.options.passages, passages, found)
+        passages = merge_passages(steps.options.passages, passages, found)
         finding = steps.write(prompts.answer(narrower, name="finding", max_tokens=96), found, ahead=[question])
         findings.append((narrower, finding))
         if replies.verdict(steps.write(prompts.enough(question, findings), ahead=[question])):
@@ -83,7 +83,7 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
             break
         prompt = prompts.answer(question, name="draft")
         draft = steps.write(prompt, passages, ahead=[question], becoming=query)
-        passages = gathered(steps.options.passages, passages, steps.retrieve(question, query(draft)))
+        passages = merge_passages(steps.options.passages, passages, steps.retrieve(question, query(draft)))
     yield from steps.answer(prompts.answer(question), passages)
 
 

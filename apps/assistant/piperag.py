@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edge.apps.assistant import prompts
-from edge.apps.assistant.foresight import Query
-from edge.apps.assistant.gathering import gathered
-from edge.apps.assistant.gist import gist
+from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.passages import merge_passages
+from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.pipelining import RetrievalPipeline
@@ -33,9 +33,8 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
 
     def search(query: str, seconds: float) -> list[Hit]:
         recent = sentences(query)[-1:]
-        return steps.retrieve(
-            question, [Query(query, (question, query))], seconds=seconds, rank_by=" ".join([gist(question), *recent])
-        )
+        rank_by = " ".join([judged_question(question), *recent])
+        return steps.retrieve(question, [Query(query, (question, query))], seconds=seconds, rank_by=rank_by)
 
     with RetrievalPipeline(search, trace=steps.trace) as pipeline:
         while left > 0:
@@ -51,4 +50,4 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
             if steps.finished:
                 return
             if slack is not None:
-                passages = gathered(steps.options.passages, passages, pipeline.take())
+                passages = merge_passages(steps.options.passages, passages, pipeline.take())

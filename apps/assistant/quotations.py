@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from edge.apps.assistant.evidence import UnitJudge, Window
-from edge.apps.assistant.gist import gist
+from edge.apps.assistant.judged_question import judged_question
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 
@@ -47,7 +47,9 @@ class PickedSentences(ExtractiveGenerator):
     ) -> Iterator[Piece]:
         """See `ExtractiveGenerator.stream`."""
         question = next((message.content for message in reversed(messages) if message.role == "user"), "")
-        self._windows = self._judge.windows(gist(question), [(document.title, document.text) for document in documents])
+        self._windows = self._judge.windows(
+            judged_question(question), [(document.title, document.text) for document in documents]
+        )
         self._places = {document.text: number for number, document in reversed(list(enumerate(documents)))}
         return super().stream(messages, sampling, documents=documents, cancel=cancel)
 

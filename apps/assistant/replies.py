@@ -1,11 +1,17 @@
-"""Reading what a generator replied: verdicts, lists of questions. Models seldom keep to the form they were
-asked for, so every reader takes the nearest meaning, and says None where there is none."""
+"""Reading what a generator replied: verdicts, lists of questions, a refusal, and what it wrote to itself before.
+
+Models seldom keep to the form they were asked for, so every reader takes the nearest meaning, and says None where there
+is none.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from edge.apps.assistant.prompts import REFUSAL
+from edge.errors import InputError
+from edge.runtimes.generation.base import Piece
 
 _WORD = re.compile(r"[^\W_]+")
 _NUMBER = re.compile(r"\d+")
@@ -73,3 +79,98 @@ def one_line(reply: str) -> str:
 
 def _words(text: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(text)]
+
+
+class Refusal:
+    """Holds a reply back as long as it may turn out to be the refusal that the generator was told to give.
+
+    Attributes:
+        said: it was the refusal.
+    """
+
+    def __init__(self) -> None:
+        self.said = False
+        self._held: str | None = ""
+
+    def feed(self, text: str) -> str:
+        """What can be shown after this piece."""
+        if self._held is None:
+            return text
+        self._held += text
+        begun = " ".join(self._held.split()).strip("\"'*. ").upper()
+        if REFUSAL in begun:
+            self.said = True
+            return ""
+        if REFUSAL.startswith(begun):
+            return ""
+        shown, self._held = self._held, None
+        return shown
+
+    def finish(self) -> str:
+        """What was held back when the reply has ended."""
+        held, self._held = self._held, None
+        return held or ""
+
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class Thinking:
+    """Leaves out `<think>...</think>` at the beginning of a reply, and the empty lines after it. Anywhere else it is
+    text like any other.
+
+    Attributes:
+        under_way: the reply has begun with it, and it has not ended.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = False
+        self._replying = False
+        self._held: list[Piece] = []
+        self._thought = ""
+
+    def feed(self, piece: Piece) -> list[Piece]:
+        """The tokens that are known to be the reply's after this one."""
+        if self._replying:
+            return [piece]
+        if not self._thought:
+            self._held.append(piece)
+            written = "".join(held.text for held in self._held).lstrip()
+            if not written.startswith(_OPEN):
+                return [] if _OPEN.startswith(written) else self.finish()
+            self._held.clear()
+            self._thought = written
+        else:
+            self._thought += piece.text
+        _, closed, rest = self._thought.partition(_CLOSE)
+        self.under_way = not closed
+        if not (rest := rest.lstrip("\n")):
+            return []
+        self._replying = True
+        return [replace(piece, text=rest)]
+
+    def check_ended(self, generator: str, *, longest: int | None, most: int) -> None:
+        """Checks that a reply that has ended was not all thinking, since an empty one means something else then.
+
+        Args:
+            generator: its name.
+            longest: tokens it was allowed, if they were used up; None if it ended by itself.
+            most: what the user allows an answer: a step may allow less, and then more would not help.
+
+        Raises:
+            InputError: it was.
+        """
+        if not self.under_way:
+            return
+        when = "when it ended by itself" if longest is None else f"when its {longest:,} tokens were used up"
+        more = "allow more (--max-tokens), or " if longest == most else ""
+        raise InputError(
+            f"{generator} was still thinking {when}, and had not begun to answer: "
+            f"{more}take a model that does not think"
+        )
+
+    def finish(self) -> list[Piece]:
+        """What was held back when the reply has ended."""
+        held, self._held = self._held, []
+        self._replying = bool(held)
+        return held

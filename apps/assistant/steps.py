@@ -13,16 +13,14 @@ import numpy as np
 from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.citations import Citations
-from edge.apps.assistant.context import documents_read
 from edge.apps.assistant.evidence import title_of
-from edge.apps.assistant.foresight import Becoming, Foresight, Query
-from edge.apps.assistant.gathering import fused
-from edge.apps.assistant.gist import gist
 from edge.apps.assistant.grounding import Grounding, Unsupported
+from edge.apps.assistant.judged_question import judged_question
 from edge.apps.assistant.marks import MarkReader
+from edge.apps.assistant.passages import documents_read, fused
+from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query
 from edge.apps.assistant.prompts import Prompt
-from edge.apps.assistant.refusal import Refusal
-from edge.apps.assistant.thinking import Thinking
+from edge.apps.assistant.replies import Refusal, Thinking
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.hits import Hit
 from edge.expectation import Expected
@@ -73,7 +71,7 @@ class Steps:
         self._question = ""
         self.trace = library.trace
         self.pipeline = pipeline
-        self._foresight = Foresight(library, self._vectors)
+        self._prefetcher = Prefetcher(library, self._vectors)
         self._thinking = Thinking()
         self._longest = options.max_tokens
         self._times = times
@@ -119,7 +117,7 @@ class Steps:
         self.given = passages[: documents_read(self.generator, prompt.messages, documents, sampling)]
         looking = bool(ahead) and self.options.lookahead
         if looking:
-            self._foresight.begin(ahead, self.expect(prompt, passages))
+            self._prefetcher.begin(ahead, self.expect(prompt, passages))
         written: list[str] = []
         self._longest = sampling.max_tokens
         self._thinking = thinking = Thinking()
@@ -136,7 +134,7 @@ class Steps:
                         yield piece
                         if looking and becoming is not None:
                             written.append(piece.text)
-                            self._foresight.follow(becoming, "".join(written))
+                            self._prefetcher.follow(becoming, "".join(written))
                 yield from thinking.finish()
         finally:
             stats = self.generator.stats
@@ -234,11 +232,11 @@ class Steps:
         Args:
             queries: what to look for, the question if not given; the results of several are fused.
             seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
-            rank_by: what passages are judged by instead of the question's gist.
+            rank_by: what passages are judged by instead of the question's asking sentence.
         """
         self._question = question
         queries = queries or [Query.asked(question)]
-        rank_by = rank_by or gist(question)
+        rank_by = rank_by or judged_question(question)
         self._begin_round(queries)
         started = time.perf_counter()
         left = None if seconds is None else seconds - (self._reranking.upper if self.options.rerank else 0.0)
@@ -249,7 +247,7 @@ class Steps:
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
         """The passages that answer each of some questions best: searched as one batch, reranked each by its own
-        question's gist, with a share of the pool each. One round."""
+        question's asking sentence, with a share of the pool each. One round."""
         queries = [Query.asked(question) for question in questions]
         share = max(self.options.passages, self.options.pool // len(queries))
         self._begin_round(queries)
@@ -257,7 +255,7 @@ class Steps:
         pools = self._search(queries, share, None)
         search_s = (time.perf_counter() - started) / len(queries)
         found = []
-        for query, question, pool in zip(queries, map(gist, questions), pools, strict=True):
+        for query, question, pool in zip(queries, map(judged_question, questions), pools, strict=True):
             started = time.perf_counter()
             hits = self._rank(question, pool)
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
@@ -269,7 +267,7 @@ class Steps:
 
     def close(self) -> None:
         """Ends what still looks ahead."""
-        self._foresight.close()
+        self._prefetcher.close()
 
     def _search(self, queries: Sequence[Query], k: int, seconds: float | None) -> list[list[Hit]]:
         started = time.perf_counter()
@@ -281,7 +279,12 @@ class Steps:
             for query, vector in zip(queries, vectors, strict=True):
                 found.append(
                     self.library.candidates(
-                        query.words, vector, k, where=self.options.where, seconds=seconds, window=self._foresight.window
+                        query.words,
+                        vector,
+                        k,
+                        where=self.options.where,
+                        seconds=seconds,
+                        window=self._prefetcher.window,
                     )
                 )
         self.close()

@@ -19,7 +19,7 @@ import numpy as np
 
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, signals, title_of
-from edge.apps.assistant.gist import gist
+from edge.apps.assistant.judged_question import judged_question
 from edge.apps.bench.answers import copy_documents, questions
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
@@ -186,7 +186,7 @@ def _example(
 ) -> Example:
     """What the assistant sees of a question and its candidates."""
     options = AskOptions()
-    ranked = merge(collection.rerank(gist(question), hits, 2 * options.passages), options.passages)
-    windows = judge.windows(gist(question), [(title_of(hit), hit.text) for hit in ranked])
+    ranked = merge(collection.rerank(judged_question(question), hits, 2 * options.passages), options.passages)
+    windows = judge.windows(judged_question(question), [(title_of(hit), hit.text) for hit in ranked])
     relevance = max((hit.stages.relevance or 0.0 for hit in ranked), default=0.0)
     return Example(kind, bool(there), tuple(signals(windows, ranked)), relevance)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.base import MIN_RELEVANCE
-from edge.apps.assistant.gist import gist
+from edge.apps.assistant.judged_question import judged_question
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.errors import InputError
@@ -96,7 +96,7 @@ def _measure(corpus: Corpus, other: Corpus, questions: int, pool: int, budget: M
     with Reranker(budget=budget, threshold="inf") as reranker:
         for number, (text, query) in enumerate(zip(texts, queries, strict=True)):
             nearest = np.argsort(-(vectors @ query), kind="stable")[:pool]
-            ranked = reranker.rank(gist(text), [passages[i] for i in nearest])
+            ranked = reranker.rank(judged_question(text), [passages[i] for i in nearest])
             relevance = {int(nearest[result.index]): result.relevance for result in ranked}
             if number >= len(asked):
                 strange.append(max(relevance.values()))

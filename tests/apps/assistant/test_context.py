@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.assistant.context import documents_read
+from edge.apps.assistant.passages import documents_read
 from edge.apps.bench.random_gguf import RandomModel, words
 from edge.budget import MemoryBudget
 from edge.errors import InputError

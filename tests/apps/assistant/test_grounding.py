@@ -36,6 +36,7 @@ QUOTED = '"The tenant pays a deposit of three months\' rent to Ms Brandt."'
         ("It goes to Mr Brand and to Mr Miller.", ["Miller"]),
         ("The deposit is due in July.", ["July"]),
         ("It is a deposit.", []),
+        ("It is due:\n1. to Ms Brandt\n2) in June", []),
         ("", []),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant.prompts import REFUSAL
-from edge.apps.assistant.refusal import Refusal
+from edge.apps.assistant.replies import Refusal
 
 
 def read(pieces: Sequence[str]) -> tuple[str, bool]:

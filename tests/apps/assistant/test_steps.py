@@ -11,7 +11,7 @@ import pytest
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
-from edge.apps.assistant.foresight import Query
+from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.timing import GenerationTimes
 from edge.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.support import QUOTE_CHARS, line_of, support
+from edge.apps.assistant.citations import QUOTE_CHARS, line_of, support
 from tests.apps.assistant.conftest import make_hit
 
 RUSSIAN = "Сад.\n\nЯблони сажают осенью. Поливать их надо.\n\nПароль от ворот: берёза. Ключ от сарая лежит под камнем."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.apps.assistant.thinking import Thinking
+from edge.apps.assistant.replies import Thinking
 from edge.runtimes.generation.base import Piece
 
 

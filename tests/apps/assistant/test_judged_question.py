@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.foresight import Query
-from edge.apps.assistant.gist import LONGEST, check_question, gist, refers_back
+from edge.apps.assistant.judged_question import LONGEST, check_question, judged_question, refers_back
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.piperag import INTERVAL
+from edge.apps.assistant.prefetching import Query
 from edge.errors import InputError
 
 QUESTION = "When does the river Ombra flood its valley?"
@@ -47,7 +47,7 @@ MAIL = "Dear Anna,\n\nwe came to the mill on Monday. Bread and flour were there,
     ],
 )  # fmt: skip
 def test_the_sentence_that_asks_is_judged_by(question: str, asked: str) -> None:
-    assert gist(question) == asked
+    assert judged_question(question) == asked
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_what_refers_back(question: str, refers: bool) -> None:
 
 @given(st.text(alphabet="aB .?!\n\"'1。？", max_size=80))
 def test_the_gist_is_made_of_the_question(question: str) -> None:
-    assert "".join(gist(question).split()) in "".join(question.split())
-    assert gist(gist(question).strip()).strip() != "" or not question.strip()
+    assert "".join(judged_question(question).split()) in "".join(question.split())
+    assert judged_question(judged_question(question).strip()).strip() != "" or not question.strip()
 
 
 @pytest.mark.parametrize("name", ["plain", "hyde", "subquestion", "iter-retgen", "flare", "piperag"])
-def test_every_pipeline_judges_a_long_question_by_its_gist(
+def test_every_pipeline_judges_a_long_question_by_its_asking_sentence(
     steps: Any, generator: Any, library: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = {"subquestion": "...", "piperag": "word " * 2 * INTERVAL}  # no parts; long enough to search again
@@ -86,7 +86,7 @@ def test_every_pipeline_judges_a_long_question_by_its_gist(
     assert made.rounds[0].passages, "no passage has half of the words of the mail"
 
 
-def test_a_long_question_is_looked_for_as_a_whole_and_by_its_gist() -> None:
+def test_a_long_question_is_looked_for_as_a_whole_and_by_its_asking_sentence() -> None:
     assert Query.asked(QUESTION) == Query.of(QUESTION)
     assert Query.asked(MAIL + QUESTION) == Query(MAIL + QUESTION, (QUESTION, MAIL + QUESTION))
 

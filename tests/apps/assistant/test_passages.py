@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge.apps.assistant.gathering import dealt, fused, gathered
+from edge.apps.assistant.passages import dealt, fused, merge_passages
 
 
 def test_passages_of_a_later_round_follow_those_of_the_first(hit: Any) -> None:
     first, second, third = (hit(i, f"Text {i}.", score=score) for i, score in enumerate((0.5, 0.3, 0.9)))
-    assert gathered(2, [first, second], [third, first]) == [first, third]
-    assert gathered(5, [first, second], [third, first]) == [first, second, third]
-    assert gathered(2) == []
+    assert merge_passages(2, [first, second], [third, first]) == [first, third]
+    assert merge_passages(5, [first, second], [third, first]) == [first, second, third]
+    assert merge_passages(2) == []
 
 
 def test_every_part_of_a_question_has_its_turn(hit: Any) -> None:

@@ -34,17 +34,17 @@ LONGEST = 300
 """Characters that passages can be judged by; the longest of 5,396 test questions of five judged sets has 213."""
 
 
-def gist(question: str) -> str:
+def judged_question(question: str) -> str:
     """What passages are judged by: of a text of several sentences the last one that ends with a question mark, or, if
     none does, the last of more than three words, which leaves out thanks and names. A sentence that refers back takes
-    the one before it along. A question of one sentence is its own gist.
+    the one before it along. A question of one sentence is judged as it is.
 
     Rerankers are trained on single sentences, and their probability means little for others. Of 60 to 70 test questions
-    of squad11-dev each, 3 % are below the floor alone, 75 % behind 20 words about something else and 55 % behind 60; by
-    their gist 7 %. Of as many questions of nq-oracle, asked of the same articles, 10 % are let pass alone, 77 % behind
-    60 words of their own text, 9 % by their gist.
+    of squad11-dev each, 3 % are below a relevance of 0.1 alone, 75 % behind 20 words about something else and 55 %
+    behind 60; by that sentence 7 %. Of as many questions of nq-oracle, asked of the same articles, 10 % are let pass
+    alone, 77 % behind 60 words of their own text, 9 % by that sentence.
 
-    >>> gist("We moved in May. The boiler is a Thermo 200. When is its next service due? Thanks, Bob")
+    >>> judged_question("We moved in May. The boiler is a Thermo 200. When is its next service due? Thanks, Bob")
     'The boiler is a Thermo 200. When is its next service due?'
     """
     found = _sentences(question)
@@ -64,16 +64,16 @@ def check_question(question: str, *, judged: bool) -> None:
     """Checks that passages can answer a question.
 
     Args:
-        judged: passages are judged by its gist.
+        judged: passages are judged by the sentence that asks.
 
     Raises:
-        InputError: it holds no word, or its gist is longer than `LONGEST`.
+        InputError: it holds no word, or the sentence that asks is longer than `LONGEST`.
     """
     if not question.strip():
         raise InputError("the question is empty")
     if not _WORD.search(question):
         raise InputError(f"the question holds no word, only {question.strip()[:20]!r}: say in words what to look for")
-    if judged and (size := len(gist(question.strip()))) > LONGEST:
+    if judged and (size := len(judged_question(question.strip()))) > LONGEST:
         raise InputError(
             f"what is asked has {size:,} characters, and passages can be judged by {LONGEST} at most: ask it in "
             f"one shorter sentence at the end of the text, or keep the retrieval order (--no-rerank)"

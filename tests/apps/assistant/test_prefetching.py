@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.apps.assistant import foresight
-from edge.apps.assistant.foresight import Foresight, Query
+from edge.apps.assistant import prefetching
+from edge.apps.assistant.prefetching import Prefetcher, Query
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(foresight.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(prefetching.time, "perf_counter", lambda: now[0])
     return now
 
 
-def made(library: Any, clock: list[float], seconds: float) -> tuple[Foresight, list[tuple[str, ...]]]:
+def made(library: Any, clock: list[float], seconds: float) -> tuple[Prefetcher, list[tuple[str, ...]]]:
     """One whose predictions take so many seconds each; and the texts they were made from."""
     asked: list[tuple[str, ...]] = []
 
@@ -28,7 +28,7 @@ def made(library: Any, clock: list[float], seconds: float) -> tuple[Foresight, l
         asked.append(tuple(text for query in queries for text in query.near))
         return np.zeros((len(queries), 64), np.float32)
 
-    return Foresight(library, embed), asked
+    return Prefetcher(library, embed), asked
 
 
 def test_predictions_follow_the_text_and_take_a_tenth_of_the_time(library: Any, clock: list[float]) -> None:

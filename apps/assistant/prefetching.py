@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge.apps.assistant.base import Ahead, Library, Vectors
-from edge.apps.assistant.gist import gist
+from edge.apps.assistant.judged_question import judged_question
 
 _LEAST_S = 0.1
 """Between two predictions."""
@@ -35,16 +35,16 @@ class Query:
 
     @classmethod
     def asked(cls, question: str) -> Query:
-        """By a question's words; near to it and to its gist, if that is something else: of a long text a vector holds
-        little of what is asked at its end."""
-        return cls(question, tuple(dict.fromkeys((gist(question), question))))
+        """By a question's words; near to it and to its sentence that asks, if that is something else: of a long text
+        a vector holds little of what is asked at its end."""
+        return cls(question, tuple(dict.fromkeys((judged_question(question), question))))
 
 
 Becoming = Callable[[str], Sequence[Query]]
 """The queries that a reply would lead to if it ended here; none while nothing can be said."""
 
 
-class Foresight:
+class Prefetcher:
     """What is being fetched for the next search of one answer.
 
     Attributes:
