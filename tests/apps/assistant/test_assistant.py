@@ -110,7 +110,7 @@ def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> 
 def test_answers_are_json(collection: Collection) -> None:
     with Assistant(collection, options=ANY) as assistant:
         document = json.loads(json.dumps(assistant.ask("When does the river flood?").to_json()))
-    assert set(document) == {"text", "citations", "stats"}
+    assert set(document) == {"text", "citations", "stats", "unsupported"}
     assert {"path", "line_start", "line_end", "score", "snippet", "id", "number"} <= set(document["citations"][0])
 
 
