@@ -28,6 +28,8 @@ _VERBS = {
     "compact": "edge.apps.files.manage:compact",
     "check": "edge.apps.files.care:check",
     "repair": "edge.apps.files.care:repair",
+    "backup": "edge.apps.files.care:backup",
+    "restore": "edge.apps.files.care:restore",
     "memory": "edge.apps.memory.command:memory",
     "mcp": "edge.apps.mcp.command:mcp",
     "ask": "edge.apps.assistant.ask:ask",

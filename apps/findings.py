@@ -45,6 +45,14 @@ def print_repair(report: RepairReport, verbs: str, as_json: bool) -> int:
     return 2
 
 
+def print_copied(nbytes: int, what: str, as_json: bool) -> None:
+    """Says what a backup or its restoration has done."""
+    if as_json:
+        click.echo(json.dumps({"bytes": nbytes}))
+    else:
+        click.echo(shown(f"{format_size(nbytes)} {what}"))
+
+
 def _print_findings(report: CheckReport) -> None:
     for finding in report.findings:
         click.echo(shown(f"{finding.part}: {finding.text}"))

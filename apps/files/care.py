@@ -1,4 +1,4 @@
-"""`edge check` and `edge repair`: whether a collection is what was written, and bringing it back."""
+"""`edge check`, `repair`, `backup` and `restore`: whether a collection is what was written, and bringing it back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.checking import check as check_collection
+from edge.apps.collection.collection import DATABASE
+from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.place import locate
 from edge.apps.collection.repairing import repair as repair_collection
 from edge.apps.files.index import allowed_roots
-from edge.apps.findings import print_check, print_repair
+from edge.apps.findings import print_check, print_copied, print_repair
 from edge.apps.options import collection_option, configure, engine_options
 from edge.apps.progress import ProgressBar
+from edge.apps.store.backup import Store, back_up
+from edge.apps.store.backup import restore as put_back
+from edge.apps.store.database import make_folder
 from edge.budget import MemoryBudget
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -55,3 +60,31 @@ def repair(collection: Path | None, memory: str | None, runtime: str | None, thr
             progress=bar,
         )
     return print_repair(report, "edge", as_json)
+
+
+@click.command()
+@click.argument("target", metavar="DEST", type=click.Path(path_type=Path))
+@collection_option
+@_json_option
+def backup(target: Path, collection: Path | None, as_json: bool) -> None:
+    """Copy the index into the new folder DEST, as it is at one moment; others may go on writing."""
+    nbytes = back_up(_store(collection), target.absolute())
+    print_copied(nbytes, f"copied to {target}", as_json)
+
+
+@click.command()
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Put the backup in the place of an index that is there.")
+@collection_option
+@_json_option
+def restore(source: Path, force: bool, collection: Path | None, as_json: bool) -> None:
+    """Put the backup in SRC back; every byte of it is verified before."""
+    store = _store(collection)
+    make_folder(store.path)
+    with WriterLock(store.path / "writer.lock")():
+        nbytes = put_back(store, source.absolute(), force=force)
+    print_copied(nbytes, f"restored to {store.path}", as_json)
+
+
+def _store(collection: Path | None) -> Store:
+    return Store("collection", locate(collection), DATABASE, "edge")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from edge.apps.findings import print_check, print_repair
 from edge.apps.lazy import CommandGroup
+from edge.apps.memory.care import backup, check, repair, restore
 from edge.apps.memory.console import exit_code, json_object, print_count, print_json, shown, stdin_lines
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.moments import written
@@ -19,7 +19,6 @@ from edge.apps.memory.store import default_path, holds_memory
 from edge.apps.options import Command, OutputFile, configure, engine_options, words_argument
 from edge.apps.progress import ProgressBar
 from edge.apps.troubles import tell
-from edge.budget import MemoryBudget
 from edge.errors import InputError
 
 DEFAULT_USER = "default"
@@ -338,43 +337,6 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 @memory.command()
-@click.option("--read-data", is_flag=True, help="Read every stored byte, not only the database's tables.")
-@_path
-@_json
-@engine_options
-def check(read_data: bool, as_json: bool, **options: Any) -> int:
-    """Look whether the memory, of all users, agents and sessions, is what was written; exit code 2 if it is not.
-
-    Nothing is changed; `edge memory repair` brings back what it can.
-    """
-    from edge.apps.memory.checking import VERBS
-    from edge.apps.memory.checking import check as check_memory
-
-    place = options["path"] or default_path()
-    report = check_memory(place, lambda: _open(options, everyone=True), read_data=read_data)
-    return print_check(report, VERBS, as_json)
-
-
-@memory.command()
-@_path
-@_json
-@engine_options
-def repair(as_json: bool, **options: Any) -> int:
-    """Bring a damaged memory back, from what can still be read of it.
-
-    A copy of what was damaged is kept in a folder beside it. Exit code 2 if something stays damaged.
-    """
-    from edge.apps.memory.checking import VERBS
-    from edge.apps.memory.repairing import repair as repair_memory
-
-    place = options["path"] or default_path()
-    budget = MemoryBudget(configure(memory=options.get("memory")).memory)
-    with ProgressBar(" texts") as bar:
-        report = repair_memory(place, lambda: _open(options, everyone=True), budget=budget, progress=bar)
-    return print_repair(report, VERBS, as_json)
-
-
-@memory.command()
 @_path
 @_json
 @engine_options
@@ -383,3 +345,7 @@ def rebuild(as_json: bool, **options: Any) -> None:
     with _open(options, everyone=True) as opened, ProgressBar(" texts") as bar:
         count = opened.rebuild(progress=bar)
     print_count(count, "texts embedded again", as_json)
+
+
+for _verb in (check, repair, backup, restore):
+    memory.add_command(_verb)

@@ -1,0 +1,208 @@
+"""Backups: a consistent copy of a database and the segments that it names, made while others write."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from edge.apps.store.connecting import plain
+from edge.apps.store.database import make_folder
+from edge.apps.store.failures import translated
+from edge.apps.store.overwriting import overwrite
+from edge.errors import InputError, StorageError
+from edge.ivf.manifest import Manifest
+from edge.ivf.segment_writer import sync_folder
+
+_MANIFEST = "edge-backup.json"
+_VERSION = 1
+_SEGMENTS = "segments"
+_PIECE = 1 << 20
+_PATIENCE_S = 30.0
+
+_TRIES = 10
+"""Times that segments are looked for: maintenance removes files that are out of use, a minute later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What is backed up.
+
+    Attributes:
+        kind: `collection` or `memory`.
+        path: its folder.
+        database: name of its database.
+        verbs: the command that has its verbs.
+    """
+
+    kind: str
+    path: Path
+    database: str
+    verbs: str
+
+
+def back_up(store: Store, target: Path) -> int:
+    """Copies a store into the new folder `target`; returns the bytes of the copy. Nothing is there before all is.
+
+    Raises:
+        InputError: `target` exists and is not an empty folder.
+        StorageError: there is nothing to back up, it is damaged, or the disk refuses.
+    """
+    if not (store.path / store.database).is_file():
+        raise StorageError(f"there is no {store.kind} in {store.path}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target} exists: name a new folder for the backup")
+    make_folder(target.parent)
+    draft = Path(tempfile.mkdtemp(prefix=f"{target.name}-", suffix=".partial", dir=target.parent))
+    try:
+        files = [store.database, *_copy(store, draft)]
+        entries = {name: _described(draft / name) for name in files}
+        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        document = {"version": _VERSION, "kind": store.kind, "made": made, "files": entries}
+        with (draft / _MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(draft)
+        if target.exists():
+            target.rmdir()
+        draft.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise StorageError(f"the backup cannot be written to {target.parent}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return sum(int(entry["bytes"]) for entry in entries.values())
+
+
+def restore(store: Store, source: Path, *, force: bool) -> int:
+    """Verifies a backup, and puts it into the place of a store; returns its bytes. What is there stays as it is until
+    the backup takes its place in one transaction.
+
+    Raises:
+        InputError: `source` is no backup of such a store, or there is a store and `force` is not given.
+        StorageError: the backup is not what was written, or the disk refuses.
+    """
+    entries = _verified(store, source)
+    path = store.path / store.database
+    if path.exists() and not force:
+        raise InputError(f"there is a {store.kind} in {store.path} already: --force puts the backup in its place")
+    make_folder(store.path)
+    try:
+        for name in entries:
+            if name != store.database:
+                (store.path / name).parent.mkdir(exist_ok=True)
+                _copied(source / name, store.path / name)
+        with tempfile.TemporaryDirectory(dir=store.path) as folder, translated(path, store.verbs, _PATIENCE_S):
+            draft = Path(folder) / store.database
+            shutil.copyfile(source / store.database, draft)
+            db = plain(draft)
+            try:  # another life of it: its commits are not to be compared with those that were here
+                db.execute("UPDATE commits SET lineage = ?", (secrets.token_bytes(16),))
+            finally:
+                db.close(True)
+            overwrite(path, draft, verbs=store.verbs)
+    except OSError as error:
+        raise StorageError(f"the backup cannot be restored to {store.path}: {error.strerror}") from error
+    return sum(int(entry["bytes"]) for entry in entries.values())
+
+
+def _copy(store: Store, draft: Path) -> list[str]:
+    """Copies the database and its segments; returns the names of these."""
+    (draft / _SEGMENTS).mkdir()
+    for _ in range(_TRIES):
+        with translated(store.path / store.database, store.verbs, _PATIENCE_S):
+            names = _copy_database(store.path / store.database, draft / store.database)
+        missing = []
+        for name in names:
+            if not (draft / _SEGMENTS / name).exists():
+                try:
+                    _copied(store.path / _SEGMENTS / name, draft / _SEGMENTS / name)
+                except FileNotFoundError:
+                    missing.append(name)
+        if not missing:
+            for file in (draft / _SEGMENTS).iterdir():
+                if file.name not in names:
+                    file.unlink()
+            sync_folder(draft / _SEGMENTS)
+            return [f"{_SEGMENTS}/{name}" for name in names]
+    raise StorageError(
+        f"{store.path / _SEGMENTS / missing[0]} is missing; `{store.verbs} repair` makes its vectors again"
+    )
+
+
+def _copy_database(source: Path, target: Path) -> list[str]:
+    """Copies the last committed state of a database; returns the segments it names."""
+    target.unlink(missing_ok=True)
+    old, new = plain(source), plain(target)
+    try:
+        old.set_busy_timeout(int(_PATIENCE_S * 1000))
+        with new.backup("main", old, "main") as copying:
+            copying.step(-1)
+        new.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, without a log
+        tables = new.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ivf_segments'").fetchall()
+        found = new.execute("PRAGMA quick_check(1)").fetchall()
+        if found != [("ok",)]:
+            raise apsw.CorruptError(str(found[0][0]))
+        return Manifest(new).segment_names() if tables else []
+    finally:
+        new.close(True)
+        old.close(True)
+
+
+def _verified(store: Store, source: Path) -> dict[str, dict[str, Any]]:
+    """What a backup holds, all of which is as it was written."""
+    try:
+        document = json.loads((source / _MANIFEST).read_text(encoding="utf-8"))
+        kind, version, entries = document["kind"], document["version"], dict(document["files"])
+    except FileNotFoundError:
+        raise InputError(f"{source} is no backup: it has no {_MANIFEST}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"{source / _MANIFEST} cannot be read: {error}") from error
+    if version != _VERSION:
+        raise InputError(f"{source} was made by another version of edge-rag (format {version!a})")
+    if kind != store.kind:
+        other = "edge" if kind == "collection" else "edge memory"
+        raise InputError(f"{source} is the backup of a {kind!s}: `{other} restore` puts it back")
+    for name, entry in entries.items():
+        if name != store.database and (Path(name).parent.as_posix() != _SEGMENTS or Path(name).name in ("..", "")):
+            raise StorageError(f"{source / _MANIFEST} names {name!a}, which no backup holds")
+        try:
+            found = _described(source / name)
+        except OSError as error:
+            raise StorageError(f"{source / name} cannot be read: {error.strerror}") from error
+        if found != entry:
+            raise StorageError(f"{source / name} is not what was backed up: its checksum differs")
+    if store.database not in entries:
+        raise StorageError(f"{source / _MANIFEST} names no database")
+    return entries
+
+
+def _described(path: Path) -> dict[str, Any]:
+    digest = blake2b(digest_size=32)
+    size = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+    return {"bytes": size, "blake2b": digest.hexdigest()}
+
+
+def _copied(source: Path, target: Path) -> None:
+    """Copies a file, and waits until it is on disk under its name."""
+    partial = target.with_name(target.name + ".tmp")
+    with source.open("rb") as old, partial.open("wb") as new:
+        shutil.copyfileobj(old, new, _PIECE)
+        new.flush()
+        os.fsync(new.fileno())
+    partial.replace(target)
+    sync_folder(target.parent)

@@ -1,0 +1,112 @@
+"""A backup is one moment of a collection, made while others write; a damaged one is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.apps.collection.checking import check
+from edge.apps.collection.collection import DATABASE, Collection
+from edge.apps.store.backup import Store, back_up, restore
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import InputError, StorageError
+
+Make = Callable[..., Collection]
+
+
+def store(path: Path) -> Store:
+    return Store("collection", path, DATABASE, "edge")
+
+
+def found(collection: Collection) -> list[tuple[str, float]]:
+    return [(hit.path, hit.score) for hit in collection.search("which river floods", 5, rerank=False)]
+
+
+@pytest.fixture
+def filled(make: Make) -> Collection:
+    collection = make()
+    collection.add([f"The river number {n} floods in spring." for n in range(60)], ids=[f"t{n}" for n in range(60)])
+    collection.compact()
+    collection.add("A bridge of stone.", ids=["bridge"])
+    return collection
+
+
+def test_what_was_backed_up_comes_back(filled: Collection, make: Make, tmp_path: Path, tiny_config: Config) -> None:
+    right = found(filled)
+    size = back_up(store(filled.path), tmp_path / "backup")
+    assert size == sum(
+        file.stat().st_size for file in (tmp_path / "backup").rglob("*") if file.is_file() and file.suffix != ".json"
+    )
+    assert restore(store(tmp_path / "new"), tmp_path / "backup", force=False) == size
+    with make("new") as copy:
+        assert found(copy) == right
+        copy.add("Something else.", ids=["else"])
+    for _ in range(2):  # over one that is there, in which more was committed, and that somebody has open
+        reader = make("new", read_only=True)
+        assert reader.status().indexed > 60
+        with pytest.raises(InputError, match="--force puts the backup in its place"):
+            restore(store(tmp_path / "new"), tmp_path / "backup", force=False)
+        restore(store(tmp_path / "new"), tmp_path / "backup", force=True)
+        assert found(reader) == right
+        with make("new") as again:
+            assert again.status().indexed == 61
+            assert again.health()
+            again.add("More.", ids=["more"])
+    report = check(tmp_path / "new", config=tiny_config, budget=MemoryBudget(10**9), read_data=True)
+    assert report.findings == []
+
+
+def test_a_backup_is_one_moment_while_others_write(filled: Collection, make: Make, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        with make() as writer:
+            while not stop.is_set():
+                writer.add([f"first {number}", f"second {number}"], ids=[f"a{number}", f"b{number}"])
+                if number % 5 == 0:
+                    writer.compact()
+                number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for n in range(4):
+            back_up(store(filled.path), tmp_path / f"backup{n}")
+    finally:
+        stop.set()
+        thread.join()
+    for n in range(4):
+        restore(store(tmp_path / f"copy{n}"), tmp_path / f"backup{n}", force=False)
+        with make(f"copy{n}") as copy:
+            status = copy.status()
+            assert status.vectors is not None
+            assert status.vectors.rows == status.chunks
+            assert status.health
+            assert found(copy)
+
+
+def test_what_is_no_whole_backup_is_refused(filled: Collection, make: Make, tmp_path: Path) -> None:
+    back_up(store(filled.path), tmp_path / "backup")
+    files = sorted(file for file in (tmp_path / "backup").rglob("*") if file.is_file())
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        with pytest.raises((StorageError, InputError)):
+            restore(store(tmp_path / "new"), tmp_path / "backup", force=False)
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    assert not (tmp_path / "new" / DATABASE).exists()
+    with pytest.raises(InputError, match=r"`edge restore` puts it back"):
+        restore(Store("memory", tmp_path / "m", "memory.db", "edge memory"), tmp_path / "backup", force=False)
+    with pytest.raises(InputError, match="is no backup"):
+        restore(store(tmp_path / "new"), tmp_path, force=False)
+    with pytest.raises(InputError, match="name a new folder"):
+        back_up(store(filled.path), tmp_path / "backup")
+    with pytest.raises(StorageError, match="there is no collection"):
+        back_up(store(tmp_path / "none"), tmp_path / "backup2")
