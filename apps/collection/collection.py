@@ -23,11 +23,10 @@ from edge.apps.collection.passages import Passages
 from edge.apps.collection.query import Query
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
 from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
-from edge.apps.collection.schema import migrations
+from edge.apps.collection.schema import open_database
 from edge.apps.collection.searching import POOL, Searcher, checked_counts
 from edge.apps.collection.storable import checked
 from edge.apps.collection.writing import Writer
-from edge.apps.store.database import Database, make_folder
 from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
@@ -90,9 +89,7 @@ class Collection:
         if read_only and not self.exists(self.path):
             raise StorageError(f"there is no collection in {self.path}; `edge index DIR` makes one")
         self.budget = budget or MemoryBudget(self.config.memory if memory is None else parse_size(memory))
-        if not read_only:
-            make_folder(self.path)
-        self.database = Database(self.path / DATABASE, migrations(), budget=self.budget, read_only=read_only)
+        self.database = open_database(self.path / DATABASE, self.budget, read_only=read_only)
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
         catalog = Catalog()

@@ -83,7 +83,9 @@ class _Bringing:
     def __call__(self, wreck: Wreck, new: Database) -> None:
         files = self._files(wreck, new)
         passages, wrong = self._passages(wreck, new, set(files))
-        embedder = [row for row in wreck.small("settings", ("name", "value")) if row[0] == "embedder"]
+        _, settings = wreck.kept or ([], [])
+        found = [row for row in wreck.small("settings", ("name", "value")) if row[0] == "embedder"]
+        embedder = found or [tuple(row) for row in settings]
         index = bool(embedder) and bring_index(wreck, new)
         lost = wreck.lost["chunks"] + wreck.lost["files"] + wrong
         with new.write() as db:
@@ -101,7 +103,8 @@ class _Bringing:
 
     def _files(self, wreck: Wreck, new: Database) -> dict[int, str]:
         files: dict[int, str] = {}
-        roots = {row[0] for row in wreck.small("roots", ("path",)) if isinstance(row[0], str)}
+        copied, _ = wreck.kept or ([], [])
+        roots = {row[0] for row in (*wreck.small("roots", ("path",)), *copied) if isinstance(row[0], str)}
         marks = ", ".join("?" * len(_FILE))
         for some in in_batches(wreck.rows("files", _FILE)):
             with new.write() as db:

@@ -6,8 +6,11 @@ up where it stopped. `chunks.id` is never used twice, and is also the id of the 
 
 from __future__ import annotations
 
-from edge.apps.store.database import Migration
+from pathlib import Path
+
+from edge.apps.store.database import Database, Migration, make_folder
 from edge.apps.store.lexical import LexicalIndex
+from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.ivf.index import VectorIndex
 
@@ -56,6 +59,9 @@ CREATE INDEX chunks_by_hash ON chunks(hash);
 """
 
 
+COPIED = ("SELECT path FROM roots ORDER BY path", "SELECT name, value FROM settings WHERE name = 'embedder'")
+"""What is kept beside the database, too: all else can be made from the files below these folders."""
+
 _RACY = "ALTER TABLE files ADD COLUMN racy INTEGER NOT NULL DEFAULT 0"
 """Before, a time of 0 said of a file that it had to be looked at again, and was found by no filter. It still has to."""
 
@@ -78,6 +84,13 @@ def migrations() -> list[Migration]:
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
     return [_FILES, *vectors[:_VECTORS], _RACY, whole, *vectors[_VECTORS:], _PLACES]
+
+
+def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:
+    """The database of a collection, whose folder is made if need be. Raises as `Database` does."""
+    if not read_only:
+        make_folder(path.parent)
+    return Database(path, migrations(), budget=budget, read_only=read_only, copied=COPIED)
 
 
 def get_setting(db: Connection, name: str) -> str | None:

@@ -252,6 +252,7 @@ class Writer:
         run.remove(discovery, settled())
         run.count(discovery)
         run.maintain(self._vectors(), due=interrupted)
+        self._database.copy()
         with self._database.read() as db:
             begun = is_noted(db, "indexing")
         if begun:

@@ -24,7 +24,7 @@ from edge.apps.store.failures import DamagedStore, damaged, translated
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pool import ConnectionPool
-from edge.apps.store.schema_copy import INTERRUPTED, keep_schema, kept_schema, read_schema
+from edge.apps.store.schema_copy import INTERRUPTED, keep, kept, read_copied, read_schema
 from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.errors import StorageError
@@ -68,6 +68,7 @@ class Database:
         cache: int = 2 << 20,
         busy_seconds: float = 30.0,
         verbs: str = "edge",
+        copied: Sequence[str] = (),
     ) -> None:
         """Opens the file, makes it if it is missing, and brings its schema up to date.
 
@@ -77,6 +78,7 @@ class Database:
             read_only: nothing is created or migrated.
             cache: bytes of pages each connection may keep.
             busy_seconds: how long to wait for another process that is writing.
+            copied: queries whose rows are kept in a file beside the database, too, as its schema is.
             verbs: the command that has the verbs `check` and `repair` for this database, as messages name it.
 
         Raises:
@@ -86,6 +88,7 @@ class Database:
         self.path = path
         self.read_only = read_only
         self.verbs = verbs
+        self._copied = copied
         self.lost: Trouble | None = None
         self._mark = HighWaterMark(path.with_name(path.name + "-mark"))
         self._started = psutil.boot_time()
@@ -170,14 +173,22 @@ class Database:
             db.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
             ((busy, _, _),) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             db.execute(f"PRAGMA busy_timeout = {int(self._pool.busy_seconds * 1000)}")
+        self.copy()
+        return not busy
+
+    def copy(self) -> None:
+        """Brings the copy of the schema up to date.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
         with self.read() as db:
-            schema = read_schema(db)
-        if schema != kept_schema(self.path):
+            now = read_copied(db, self._copied)
+        if now != kept(self.path):
             try:
-                keep_schema(self.path, schema)
+                keep(self.path, now)
             except OSError as error:
                 raise StorageError(f"nothing can be written beside {self.path}: {error.strerror}") from error
-        return not busy
 
     def damaged(self, what: str) -> DamagedStore:
         """The error for damage that was found in what is stored; `what` follows the file's name."""
@@ -201,9 +212,9 @@ class Database:
         known = self._history()
         with self.read() as db:
             version = _version(db)
-            kept = _has_bookkeeping(db)
+            complete = _has_bookkeeping(db)
             checked = has_checksums(cast(apsw.Connection, db))
-            copied = read_schema(db) == kept_schema(self.path)
+            schema = read_schema(db)
             self._refuse_foreign(db)
         if version == INTERRUPTED:
             raise self.damaged("has lost its first page, and its repair was interrupted")
@@ -212,7 +223,7 @@ class Database:
                 f"{self.path} was written by a newer version of edge-rag (schema {version}; this one knows "
                 f"{len(migrations)}): update edge-rag to open it"
             )
-        current = version == len(migrations) and kept
+        current = version == len(migrations) and complete
         if current and not checked:
             raise damaged(self.path, "is damaged: its header says that pages have no checksums", self.verbs)
         if self.read_only and not current:
@@ -224,8 +235,10 @@ class Database:
             if not checked:  # of a version before checksums
                 self.vacuum()
             self._bring_up_to_date(migrations)
-        if not (self.read_only or (current and copied)):
-            self.settle()
+        if not self.read_only:
+            copied = kept(self.path)
+            if not current or copied is None or copied.schema != schema:
+                self.settle()
         self._compare(known, left_behind)
 
     def _bring_up_to_date(self, migrations: Sequence[Migration]) -> None:

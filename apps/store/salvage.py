@@ -13,7 +13,7 @@ import apsw
 
 from edge.apps.store.connecting import connect, plain
 from edge.apps.store.pages import PAGE, header_is_sound
-from edge.apps.store.schema_copy import Schema, kept_schema, put_first_page, put_schema, read_schema
+from edge.apps.store.schema_copy import Schema, kept, put_first_page, put_schema, read_schema
 
 _CACHE = 1 << 20
 _PATIENCE_S = 5.0
@@ -28,10 +28,12 @@ class Wreck:
     """A copy of a damaged database, opened for reading.
 
     Attributes:
+        kept: rows of the queries that were copied beside the database.
         lost: by table, places at which rows could not be read: 0 if all were.
     """
 
-    def __init__(self, db: apsw.Connection | None, pages: int) -> None:
+    def __init__(self, db: apsw.Connection | None, pages: int, kept: Sequence[Sequence[Sequence[Any]]] = ()) -> None:
+        self.kept = kept
         self._db = db
         self._pages = pages
         self.lost: dict[str, int] = {}
@@ -114,11 +116,13 @@ def opened(copy: Path) -> Iterator[Wreck]:
             if source.exists():
                 shutil.copy2(source, own.with_name(own.name + name))
         db = None
+        known = kept(copy)
         try:
             with suppress(apsw.Error, OSError):
-                _make_readable(own, kept_schema(copy))
+                _make_readable(own, None if known is None else known.schema)
                 db = _connection(own)
-            yield Wreck(db, own.stat().st_size // PAGE if own.exists() else 0)
+            rows = [] if known is None else known.rows
+            yield Wreck(db, own.stat().st_size // PAGE if own.exists() else 0, rows)
         finally:
             if db is not None:
                 db.close(True)

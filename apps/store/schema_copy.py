@@ -1,4 +1,5 @@
-"""A copy of a database's schema in a file beside it: without the pages that say where tables begin, nothing is found.
+"""A copy of a database's schema, and of few rows that all else can be made from, in a file beside it: without the pages
+that say where tables begin, nothing is found.
 
 Where those pages are damaged, the schema is laid at the end of a copy of the file, and a first page is made that leads
 there.
@@ -10,6 +11,8 @@ import json
 import os
 import tempfile
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +31,36 @@ INTERRUPTED = 0x7FFFFFFF
 _SIZE, _CHANGE, _VALID_FOR = slice(28, 32), slice(24, 28), slice(92, 96)
 _INTERIOR, _LEAF = 5, 13
 
-Schema = list[tuple[str, str, str, int, str | None]]
+Schema = list[list[Any]]
+"""Type, name, table, first page and statement of everything in a database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What is copied: the schema, and the rows of some queries, of each those that were found."""
+
+    schema: Schema
+    rows: list[list[list[Any]]]
 
 
 def read_schema(db: Any) -> Schema:
-    """Type, name, table, first page and statement of everything in a database."""
+    """The schema of an open database."""
     sql = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema ORDER BY rowid"
-    return [tuple(row) for row in db.execute(sql).fetchall()]
+    return [list(row) for row in db.execute(sql).fetchall()]
 
 
-def keep_schema(path: Path, schema: Schema) -> None:
-    """Writes the copy of the schema of a database.
+def read_copied(db: Any, queries: Sequence[str]) -> Copied:
+    """What is copied of an open database."""
+    return Copied(read_schema(db), [[list(row) for row in db.execute(query).fetchall()] for query in queries])
+
+
+def keep(path: Path, copied: Copied) -> None:
+    """Writes the copy beside a database.
 
     Raises:
         OSError: the disk refuses.
     """
-    body = json.dumps(schema)
+    body = json.dumps([copied.schema, copied.rows])
     new = _copy_of(path).with_name(_copy_of(path).name + ".tmp")
     with new.open("w", encoding="ascii") as file:
         file.write(f"{zlib.crc32(body.encode()):08x}\n{body}\n")
@@ -53,14 +70,15 @@ def keep_schema(path: Path, schema: Schema) -> None:
     sync_folder(path.parent)
 
 
-def kept_schema(path: Path) -> Schema | None:
-    """The copy of the schema, if there is one and it is what was written."""
+def kept(path: Path) -> Copied | None:
+    """The copy, if there is one and it is what was written."""
     try:
         checksum, body = _copy_of(path).read_text(encoding="ascii").split("\n", 1)
         if int(checksum, 16) != zlib.crc32(body.removesuffix("\n").encode()):
             return None
-        return [(kind, name, table, int(root), sql) for kind, name, table, root, sql in json.loads(body)]
-    except (OSError, ValueError):
+        schema, rows = json.loads(body)
+        return Copied(schema, rows)
+    except (OSError, ValueError, TypeError):
         return None
 
 
