@@ -84,7 +84,7 @@ def _opener(path: Path | None, config: Config) -> tuple[Path, Opener]:
     Raises:
         InputError: there is none.
     """
-    place = path or default_path()
+    place = (path or default_path()).absolute()
     if not holds_memory(place):
         raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
     return place, lambda: Memory(place, config=config)

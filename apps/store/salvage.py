@@ -146,4 +146,4 @@ def _make_readable(path: Path, schema: Schema | None) -> None:
 
 
 def _connection(path: Path) -> apsw.Connection:
-    return connect(path.as_uri(), writable=True, cache=_CACHE, busy_seconds=_PATIENCE_S)
+    return connect(path.absolute().as_uri(), writable=True, cache=_CACHE, busy_seconds=_PATIENCE_S)

@@ -154,3 +154,14 @@ def test_the_state_is_said(make: Make, whole: Path) -> None:
     assert mended(make, whole).after.findings == []
     memory = make()
     assert memory.health(thorough=True)
+
+
+def test_a_memory_that_is_named_from_the_working_directory_is_repaired(
+    make: Make, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = whole / "memory.db"
+    data = bytearray(path.read_bytes())
+    data[10 * PAGE + 5] ^= 1
+    path.write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    assert mended(make, Path("memory")).after.findings == []
