@@ -86,7 +86,7 @@ def test_a_backup_is_one_moment_while_others_write(filled: Collection, make: Mak
             status = copy.status()
             assert status.vectors is not None
             assert status.vectors.rows == status.chunks
-            assert status.health
+            assert {trouble.kind for trouble in status.health} <= {"compacting"}, "the moment may lie in a compaction"
             assert found(copy)
 
 
