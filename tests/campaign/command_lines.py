@@ -1,0 +1,87 @@
+"""Command lines made of the program's own verbs and options, and of values that nobody should pass."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from campaign.base import HELD, Attack, Case, Outcome, failed
+from campaign.program import Home
+
+_VALUES = (
+    "", " ", "-", "--", "0", "-1", "1", "3.5", "nan", "inf", "1e309", "99999999999999999999", "auto", "true", "a b",
+    "no/such/file", ".", "..", "/", "docs", "docs.txt", "pipe", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem",
+    "notes.jsonl", "damaged.jsonl", "models", "tiny", "onnx", "300MB", "1kB", "type:md", "after:2026-01-31", "after:x",
+    "{}", "[", '{"a": {"gte": 1}}', "[" * 500, "\u202edlrow", "\u2066\u200f", "a\nb", "\x1b]0;title\x07", "\x9b31m",
+    "\udcff\udcfe", "\r\x08", "%s%n", "${HOME}", "'; DROP TABLE files;--", '"', "*", "NEAR(", "x" * 5000,
+    "é日本\U0001f600", "\ufeff", "\U000e0041",
+)  # fmt: skip
+_ENDLESS = {"watch", "chat", "mcp", "bench"}
+_LIMITS = ("300MB", "1GB")
+
+
+class CommandLines(Attack):
+    name = "command-lines"
+    promise = "No command line ends in a traceback, prints a raw control character, or hangs."
+    quick = 30
+
+    def prepare(self, place: Path) -> None:
+        self.home = Home(place / "home").with_tiny_models()
+        work = self.home.work
+        (work / "docs").mkdir()
+        (work / "docs" / "river.md").write_text("# River\n\nThe river floods in spring.\n", encoding="utf-8")
+        (work / "docs" / "odd\u202ename\x1b.txt").write_text("Bread \u202eneeds time.\n", encoding="utf-8")
+        (work / "docs.txt").write_text("The river floods.\nBread needs time.\n", encoding="utf-8")
+        (work / "notes.jsonl").write_text('{"memory": "I like rivers", "user_id": "ann"}\n', encoding="utf-8")
+        (work / "damaged.jsonl").write_bytes(b'{"memory": "\xff\n[[[[\n\x00')
+        os.mkfifo(work / "pipe")
+        self.verbs = list(_verbs())
+        self.home.edge("index", "docs")
+
+    def cases(self, chance: random.Random) -> Iterator[Case]:
+        while True:
+            path, command = chance.choice(self.verbs)
+            words = [*path, *_words(command, chance)]
+            if chance.random() < 0.1:
+                words.insert(chance.randrange(len(words) + 1), chance.choice(_VALUES))
+            words = [word for word in words if "\0" not in word]
+            yield Case(" ".join(words)[:200].encode("unicode_escape").decode("ascii"), words)
+
+    def attempt(self, case: Case, place: Path) -> Outcome:
+        done = self.home.edge(*case.data)
+        fault = done.fault()
+        return HELD if fault is None else failed(fault)
+
+
+def _verbs() -> Iterator[tuple[list[str], click.Command]]:
+    from edge.apps.cli import edge
+
+    waiting: list[tuple[list[str], click.Command]] = [([], edge)]
+    while waiting:
+        path, command = waiting.pop()
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                if child is not None and not (not path and name in _ENDLESS):
+                    waiting.append(([*path, name], child))
+        else:
+            yield path, command
+
+
+def _words(command: click.Command, chance: random.Random) -> Iterator[str]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            for _ in range(chance.choice((0, 1, 1, 1, 2))):
+                yield chance.choice(_VALUES)
+        elif isinstance(parameter, click.Option) and parameter.name not in ("watch", "help"):
+            if parameter.name == "memory" and chance.random() < 0.5:
+                yield from ("--memory", chance.choice(_LIMITS))
+            elif chance.random() < 0.25:
+                yield chance.choice(parameter.opts)
+                if not parameter.is_flag or chance.random() < 0.05:
+                    yield chance.choice(_VALUES)

@@ -1,0 +1,157 @@
+"""Documents that were made to crash, to exhaust or to take over what reads them."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from campaign.base import HELD, Attack, Case, Outcome, failed
+
+_WORD = "word/document.xml"
+_TYPES = "[Content_Types].xml"
+_W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+
+
+def _zip(parts: dict[str, bytes], *, deflated: bool = True) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def _docx(document: bytes, **more: bytes) -> bytes:
+    return _zip({_TYPES: b"<Types/>", _WORD: document, **more})
+
+
+def _pdf(*objects: bytes, trailer: bytes = b"<</Size 9/Root 1 0 R>>") -> bytes:
+    body = b"".join(b"%d 0 obj\n%b\nendobj\n" % each for each in enumerate(objects, 1))
+    return b"%PDF-1.7\n" + body + b"trailer" + trailer + b"\n%%EOF"
+
+
+def _stream(data: bytes, *, names: bytes = b"/Filter/FlateDecode") -> bytes:
+    return b"<</Length %d%b>>stream\n%b\nendstream" % (len(data), names, data)
+
+
+def _bomb(megabytes: int, piece: bytes = b" ") -> bytes:
+    packer = zlib.compressobj(9)
+    block = piece * (10**6 // len(piece))
+    return b"".join(packer.compress(block) for _ in range(megabytes)) + packer.flush()
+
+
+def _entities(levels: int) -> bytes:
+    declared = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, levels))
+    return f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY e0 "x">{declared}]><d>&e{levels - 1};</d>'.encode()
+
+
+_PAGE = (b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>")
+_CONTENT = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 100 100]/Contents 4 0 R>>"
+_MADE: dict[str, Callable[[], bytes]] = {
+    "entities.docx": lambda: _docx(_entities(10)),
+    "external.docx": lambda: _docx(b'<!DOCTYPE d [<!ENTITY x SYSTEM "file:///etc/passwd">]><d>&x;</d>'),
+    "parameter.docx": lambda: _docx(b'<!DOCTYPE d [<!ENTITY % x SYSTEM "http://127.0.0.1:1/x"> %x;]><d/>'),
+    "bomb.docx": lambda: _docx(b"<d>" + b"a" * 300_000_000 + b"</d>"),
+    "deep.docx": lambda: _docx(b"<a>" * 1_000_000),
+    "wide.docx": lambda: _docx(f"<w:document {_W}><w:body>{'<w:p/>' * 2_000_000}</w:body></w:document>".encode()),
+    "names.docx": lambda: _zip({f"../../../{n}": b"x" for n in range(25_000)}),
+    "empty.docx": lambda: _zip({}),
+    "nested.epub": lambda: _zip({"META-INF/container.xml": _zip({"a": b"x" * 10**6})}),
+    "entities.epub": lambda: _zip({"META-INF/container.xml": _entities(9)}),
+    "deep.html": lambda: b"<div>" * 1_000_000,
+    "attributes.html": lambda: b"<p " + b" ".join(b'a%d="x"' % n for n in range(300_000)) + b">",
+    "tables.html": lambda: b"<table><tr><td>" * 200_000,
+    "script.html": lambda: b"<script>while(true);</script><p>text</p>",
+    "long.html": lambda: b"<p>" + b"x" * 30_000_000,
+    "deep.json": lambda: b"[" * 5_000_000,
+    "deeper.json": lambda: b'{"a":' * 2_000_000,
+    "numbers.json": lambda: b"[" + b"9" * 5_000_000 + b"]",
+    "keys.json": lambda: b"{" + b",".join(b'"%d":1' % n for n in range(1_000_000)) + b"}",
+    "wide.csv": lambda: b"a," * 2_000_000,
+    "quote.csv": lambda: b'"' + b"a\n" * 3_000_000,
+    "quotes.csv": lambda: b'"",' * 3_000_000,
+    "stars.md": lambda: b"*" * 200_000,
+    "brackets.md": lambda: b"[" * 200_000,
+    "quotes.md": lambda: b">" * 200_000 + b"a",
+    "links.md": lambda: b"[a](" * 100_000,
+    "backticks.md": lambda: b"".join(b"`" * n + b" " for n in range(2_000)),
+    "lists.md": lambda: b"".join(b" " * n + b"- a\n" for n in range(3_000)),
+    "deep.py": lambda: b"(" * 100_000,
+    "nested.py": lambda: b"".join(b" " * n + b"if x:\n" for n in range(1_000)),
+    "cookie.py": lambda: b"# coding: punycode\n" + b"x" * 10_000,
+    "line.txt": lambda: b"x" * 9_000_000,
+    "controls.txt": lambda: bytes(range(1, 32)) * 1_000 + "\u202e\x9b text".encode(),
+    "combining.txt": lambda: ("a" + "\u0301" * 2_000_000).encode(),
+    "half.txt": lambda: b"\xed\xa0\x80" * 100_000 + b"text",
+    "utf16.txt": lambda: b"\xff\xfe" + b"\x00\xd8" * 500_000,
+    "cells.ipynb": lambda: b'{"cells":[' + b'{"cell_type":"code","source":["x"]},' * 200_000 + b"]}",
+    "loop.pdf": lambda: _pdf(b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 2>>"),
+    "self.pdf": lambda: _pdf(*_PAGE, b"3 0 R"),
+    "count.pdf": lambda: _pdf(_PAGE[0], b"<</Type/Pages/Kids[]/Count 2147483647>>"),
+    "bomb.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(_bomb(400))),
+    "text.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(_bomb(60, b"BT (a) Tj ET "))),
+    "filters.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(b"x", names=b"/Filter[" + b"/FlateDecode" * 50_000 + b"]")),
+    "deep.pdf": lambda: _pdf(b"[" * 500_000),
+    "nested.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(b"q " * 3_000_000, names=b"")),
+    "previous.pdf": lambda: _pdf(*_PAGE, trailer=b"<</Size 9/Root 1 0 R/Prev 0>>"),
+    "form.pdf": lambda: _pdf(
+        *_PAGE, _CONTENT[:-2] + b"/Resources<</XObject<</F 5 0 R>>>>>>", _stream(b"/F Do", names=b""),
+        _stream(b"/F Do /F Do", names=b"/Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</F 5 0 R>>>>"),
+    ),
+    "launch.pdf": lambda: _pdf(b"<</Type/Catalog/Pages 2 0 R/OpenAction<</S/Launch/F(/bin/sh)>>>>", _PAGE[1], _CONTENT),
+    "header.pdf": lambda: b"%PDF-1.7",
+}  # fmt: skip
+_SMALL = {"entities", "external", "loop", "form", "launch", "self"}
+_FINE = "The river floods in spring.\n"
+
+
+class Documents(Attack):
+    name = "documents"
+    promise = "A hostile document is read or refused with one sentence, and the next file is read."
+    quick = 20
+
+    def prepare(self, place: Path) -> None:
+        from edge.apps.documents.extraction import Extractor
+        from edge.budget import MemoryBudget
+
+        self.extractor = Extractor(budget=MemoryBudget(10**9), seconds=3.0)
+        (place / "fine.txt").write_text(_FINE, encoding="utf-8")
+
+    def cases(self, chance: random.Random) -> Iterator[Case]:
+        made = sorted(_MADE)
+        chance.shuffle(made)
+        yield from (Case(name, (name, 0)) for name in made)
+        small = [
+            name for name in made if name.split(".")[0] in ("entities", "external", "loop", "form", "launch", "self")
+        ]
+        while True:
+            name = chance.choice(small)
+            yield Case(f"{name} damaged", (name, chance.randrange(1, 2**32)))
+
+    def attempt(self, case: Case, place: Path) -> Outcome:
+        from edge.control_characters import STEERING
+        from edge.errors import InputError
+
+        name, seed = case.data
+        data = bytearray(_MADE[name]())
+        chance = random.Random(seed)
+        for _ in range(chance.choice((1, 3, 30)) if seed else 0):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path = place / name
+        path.write_bytes(data)
+        try:
+            self.extractor.extract(path)
+        except InputError as error:
+            said = str(error)
+            if not said or "\n" in said or "Traceback" in said or STEERING.search(said):
+                return failed(f"says {said!r}")
+        finally:
+            path.unlink()
+        fine = self.extractor.extract(place / "fine.txt")
+        return HELD if fine.chunks[0].text == _FINE.strip() else failed("the next file was read wrongly")
+
+    def close(self) -> None:
+        self.extractor.close()
