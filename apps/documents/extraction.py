@@ -78,6 +78,7 @@ class Extractor:
         }
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
+        self._interrupted = False
         self._lease = budget.reserve("document worker", 0)
         self._result = budget.reserve("extracted text", 0)
 
@@ -105,6 +106,7 @@ class Extractor:
 
     def interrupt(self) -> None:
         """Ends what another thread is reading now, as if the file had crashed the worker."""
+        self._interrupted = True
         worker = self._worker
         if worker is not None:
             worker.interrupt()
@@ -124,8 +126,9 @@ class Extractor:
         self.close()
 
     def _extract(self, path: Path) -> Extracted:
+        self._interrupted = False
         try:
-            return self._ask(path, self._memory)
+            return self._ask_fairly(path)
         except WorkerFailed as error:
             self._stop()
             perhaps = error.verdict in (Verdict.MEMORY, Verdict.ABORT)
@@ -141,6 +144,18 @@ class Extractor:
             ) from error
         finally:
             self._stop()  # what such a file leaves behind is large, too
+
+    def _ask_fairly(self, path: Path) -> Extracted:
+        """Has the worker read a file; if it crashes after it has read others, a new one, for what those left behind is
+        not this file's fault."""
+        fresh = self._worker is None
+        try:
+            return self._ask(path, self._memory)
+        except WorkerFailed as error:
+            if fresh or self._interrupted or error.verdict is not Verdict.CRASH:
+                raise
+            self._stop()
+            return self._ask(path, self._memory)
 
     def _ask(self, path: Path, memory: int) -> Extracted:
         """Has the worker read a file.

@@ -147,6 +147,15 @@ def test_a_file_that_crashes_the_worker_fails_alone(
     assert trace.counters["documents.worker_starts"] == (3 if words == "abort" and os.name == "posix" else 2)
 
 
+def test_what_a_file_leaves_behind_does_not_fail_the_next_one(extractor: Extractor, ask: Ask, trace: Trace) -> None:
+    assert ask(extractor, "poison on").chunks[0].text == "on"
+    assert ask(extractor, "say on").chunks[0].text == "on"
+    assert trace.counters["documents.worker_starts"] == 2
+    with pytest.raises(InputError, match="crashed"):  # after one that read others, and then a new one
+        ask(extractor, "crash")
+    assert trace.counters["documents.worker_starts"] == 3
+
+
 def test_a_worker_that_somebody_killed_is_replaced(extractor: Extractor, ask: Ask) -> None:
     pid = int(ask(extractor, "pid").chunks[0].text)
     os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
