@@ -63,6 +63,8 @@ def plot_scores(ranking: Ranking, names: list[str], path: Path) -> None:
                 heights = [place[candidate] for candidate in ids.tolist()]
                 axes.scatter(np.full(len(ids), report.layer), heights, marker=marker, color=colour, s=22, zorder=4)
     rule = "no pruning" if ranking.threshold == float("inf") else f"pruning above CV {ranking.threshold:.2f}"
+    if ranking.margin is not None:
+        rule = f"pruning by a margin of {ranking.margin:.2f}"
     axes.set_title(f"{len(ways)} candidates; {rule} (crosses: dropped, dots: selected early)")
     axes.set_xlabel("layers run")
     axes.set_ylabel("score")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -149,7 +150,7 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     "--queries", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON Lines."
 )
 @click.option("--target", type=float, default=0.995, show_default=True, help="Share of Precision@K that must be kept.")
-@click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 5, 10), show_default=True)
+@click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 3, 5, 10, 20), show_default=True)
 @engine_options
 def calibrate(
     model: str,
@@ -160,13 +161,12 @@ def calibrate(
     runtime: str | None,
     threads: int | None,
 ) -> None:
-    """Find where pruning may start so that Precision@K stays what full depth gives, and store it with MODEL.
+    """Find the margin of pruning that keeps the Precision@K of full depth, and store it with MODEL.
 
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or
     "grades": one for each document (as `edge bench search-quality` writes them). A query with grades and nothing
-    relevant is left out. With "domain", where a query comes from, a point counts only if it also holds, on average, in
-    domains that its threshold was not chosen on.
+    relevant is left out. With "domain", where a query comes from, the margin has to keep the target in every domain.
     """
     from edge.runtimes.calibration import calibrate as measure
     from edge.runtimes.reranker import Reranker
@@ -226,13 +226,18 @@ def _print_points(calibration: Calibration) -> None:
     probed = ", ".join(map(str, calibration.lens_layers))
     scorer = f"a lens after layers {probed}, else the head" if probed else "the head"
     click.echo(f"calibrated on {calibration.queries} queries of {calibration.candidates} texts, scores by {scorer}")
+    for layer, (error, slope) in enumerate(zip(calibration.errors[:-1], calibration.slopes, strict=False), 1):
+        share = (
+            f"{error:.2f} of {calibration.spread:.2f}" if math.isfinite(error) else "as wide as the scores: not used"
+        )
+        click.echo(f"  after layer {layer}: error {share}, slope {slope:.2f}")
+    for mode, margin in calibration.margins.items():
+        click.echo(f"  {mode}: candidates more than {margin:.2f} deviations behind are dropped")
     for point in calibration.points:
-        kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}"
-        rule = f"CV > {point.threshold:.3f} from layer {point.first_layer}"
+        kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}, overlap {point.overlap:.3f}"
         order = "retrieved" if point.retrieved else "unordered"
-        click.echo(f"  {point.mode:6} {order:9} k={point.k:<3d} {rule}: {kept}, {point.evaluations:.0%} of the work")
-    if not calibration.points:
-        click.echo("  no threshold keeps the target: every pass runs at full depth")
+        case = f"{point.mode:6} {order:9} {point.k:3d} of {point.candidates:<3d}"
+        click.echo(f"  {case} {kept}, {point.evaluations:.0%} of the work")
 
 
 def _packed(packed: PackedModel) -> None:

@@ -120,7 +120,9 @@ def _document(ranking: Ranking, documents: list[Document], stats: dict[str, Any]
 def _print_layers(ranking: Ranking, candidates: int) -> None:
     """Layer by layer: dispersion, clusters with their score ranges, and who was selected, dropped or deferred."""
     rule = "never prunes" if ranking.threshold == float("inf") else f"prunes above CV {ranking.threshold:.3f}"
-    click.echo(f"{candidates} candidates; {rule}, from layer {ranking.first_layer} on")
+    if ranking.margin is not None:
+        rule = f"drops candidates more than {ranking.margin:.2f} deviations behind"
+    click.echo(f"{candidates} candidates; {rule}")
     for report in ranking.layers:
         decision = report.decision
         order = sorted(
@@ -133,6 +135,7 @@ def _print_layers(ranking: Ranking, candidates: int) -> None:
                 inside = report.scores[decision.clusters == cluster]
                 spread = f"{inside.max():.3f} to {inside.min():.3f}"
                 click.echo(f"          cluster {cluster}: {len(inside)} candidates, scores {spread}")
+        if len(decision.selected) or len(decision.dropped):
             for name, ids in (("selected", decision.selected), ("dropped", decision.dropped)):
                 if len(ids):
                     click.echo(f"          {name}: {', '.join(map(str, sorted(ids.tolist())))}")

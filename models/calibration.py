@@ -1,8 +1,8 @@
-"""What calibration found out about a packed model, stored beside it: when its scores may be pruned on, and where a
-per-layer probe sees more than the model's own head.
+"""What calibration found out about a packed model, stored beside it: how far the scores after each layer are from the
+final ones, and where a per-layer probe sees more than the model's own head.
 
-`calibration.json` holds thresholds per number of results and mode, and the probes, if there are any. It is one file, so
-that thresholds and probes always belong together, and it carries a checksum.
+`calibration.json` holds errors, margins, what they were measured to keep and to save, and the probes, if there are any.
+It is one file, so that errors and probes always belong together, and it carries a checksum.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from edge.errors import CorruptBlock
 from edge.sealed import read_sealed, write_sealed
 
 FILE = "calibration.json"
-VERSION = 4
+VERSION = 5
 _FORMER_LENS_FILE = "lens.safetensors"
 _REMEDY = "`edge models calibrate` makes a new one in its place, and `--threshold inf` does without"
 
 
 @dataclass(frozen=True, slots=True)
-class Operating:
-    """Where pruning may start for one number of results.
+class Measured:
+    """What pruning kept and saved on the calibration queries, for one number of results.
 
     Attributes:
         k: results wanted.
+        candidates: size of the pools, cut to it where they were larger.
         mode: `top-k` or `ranked`.
-        retrieved: whether what retrieval found is blended in.
-        threshold: dispersion (coefficient of variation) above which clusters are trusted.
-        first_layer: layers to run before scores are looked at.
-        precision: Precision@K reached on the calibration queries, and `full_precision` that of full depth.
-        evaluations: share of layer x candidate evaluations that remain.
+        retrieved: whether the scores of retrieval were blended in.
+        precision: Precision@K reached, and `full_precision` that of full depth.
+        overlap: share of full depth's K that were among the K found.
+        evaluations: share of layer x candidate evaluations that remained.
     """
 
     k: int
+    candidates: int
     mode: Literal["top-k", "ranked"]
     retrieved: bool
-    threshold: float
-    first_layer: int
     precision: float
     full_precision: float
+    overlap: float
     evaluations: float
 
 
@@ -87,13 +87,19 @@ class Lens:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """All operating points of a model.
+    """What is known of a model's scores after each layer, and what pruning by it keeps and saves.
 
     Attributes:
         fingerprint: of the packed model they were measured on; another model's are ignored.
         target: Precision@K relative to full depth that was asked for.
         queries, candidates: size of the calibration set.
         lens_layers: layers (the first is 1) after which the lens gives the scores; the head after the others.
+        slopes, offsets: the final logit is predicted as slope * logit + offset after each layer [layers].
+        errors: standard deviation of what that prediction misses, within a pool [layers]; infinite where it says no
+            more than nothing at all.
+        spread: standard deviation of the final logits within a pool, by which retrieval's share of a blend is scaled.
+        margins: by mode, how many standard deviations of the difference of two errors make a candidate hopeless.
+        points: what these margins kept and saved on the calibration queries.
     """
 
     fingerprint: str
@@ -101,13 +107,13 @@ class Calibration:
     queries: int
     candidates: int
     lens_layers: tuple[int, ...]
-    points: tuple[Operating, ...]
+    slopes: tuple[float, ...]
+    offsets: tuple[float, ...]
+    errors: tuple[float, ...]
+    spread: float
+    margins: Mapping[str, float]
+    points: tuple[Measured, ...]
     lens: Lens | None = field(default=None, compare=False)
-
-    def find(self, k: int, mode: str, retrieved: bool) -> Operating | None:
-        """The operating point for `k` results: that of the smallest calibrated number not below it, or None."""
-        fitting = [p for p in self.points if p.mode == mode and p.retrieved == retrieved and p.k >= k]
-        return min(fitting, key=lambda point: point.k, default=None)
 
     def save(self, directory: Path) -> None:
         """Writes the file beside the model, with a checksum, in place of an older one.
@@ -116,6 +122,7 @@ class Calibration:
             StorageError: the directory cannot be written; the older calibration stays in force.
         """
         document = asdict(self)
+        document["errors"] = [error if math.isfinite(error) else None for error in self.errors]
         document["version"] = VERSION
         document["lens"] = None if self.lens is None else self.lens.to_json()
         write_sealed(directory / FILE, document)
@@ -137,10 +144,12 @@ class Calibration:
                 return None
             if document.pop("version") != VERSION:
                 raise CorruptBlock(f"{path} is of another version of this program")
-            document["lens_layers"] = tuple(document["lens_layers"])
+            for name in ("lens_layers", "slopes", "offsets"):
+                document[name] = tuple(document[name])
+            document["errors"] = tuple(math.inf if error is None else float(error) for error in document["errors"])
             document["lens"] = None if document["lens"] is None else Lens.from_json(document["lens"])
-            points = (Operating(**point) for point in document.pop("points"))
-            return cls(**document, points=tuple(point for point in points if math.isfinite(point.threshold)))
+            document["points"] = tuple(Measured(**point) for point in document["points"])
+            return cls(**document)
         except CorruptBlock as error:
             raise CorruptBlock(f"{error}; {_REMEDY}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,15 +1,19 @@
-"""Calibration: where pruning may start so that Precision@K stays what full depth gives (GRATING, section 4.1).
+"""Calibration: how far the scores after each layer are from the final ones, and which margin of pruning keeps the
+Precision@K of full depth.
 
-A sequence's scores do not depend on its pool, so every query is forwarded once at full depth with its scores recorded
-after each layer, and any threshold can then be replayed on the record. Half of the queries fit the lens (a ridge
-regression per layer to the final logit), the other half choose between head and lens after each layer and find, for
-each number of results, the cheapest threshold that keeps the target.
+The scores of a sequence do not depend on its pool. So every query is forwarded once at full depth, its scores are
+recorded after each layer, and any margin can then be replayed on the record. Half of the queries fit the lens (a ridge
+regression per layer to the final logit). The other half choose between head and lens after each layer, give the
+deviation of each layer's scores from the final ones, and find the smallest margin that keeps the target for every number
+of results out of every size of pool.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,11 +22,11 @@ import numpy.typing as npt
 from edge.chunking import Chunk
 from edge.errors import InputError
 from edge.models.blending import Retrieved
-from edge.models.calibration import Calibration, Lens, Operating
+from edge.models.calibration import Calibration, Lens, Measured
 from edge.models.spec import ModelSpec
 from edge.pruning import Mode
 from edge.runtimes.heads import lens_input, logits, pool
-from edge.runtimes.replay import Record, Scores, operating
+from edge.runtimes.replay import Record, Scores, find_margin, measure
 from edge.runtimes.reranker import Reranker
 
 _LENS_PAIRS = 4096
@@ -30,6 +34,9 @@ _LENS_PAIRS = 4096
 
 _RIDGE = 0.01
 """Of a feature's mean square."""
+
+_BLIND = 0.97
+"""Scores that miss the final ones by more than this share of their deviation are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +62,10 @@ def calibrate(
     reranker: Reranker,
     examples: Sequence[Example],
     *,
-    ks: Iterable[int] = (1, 5, 10),
+    ks: Sequence[int] = (1, 3, 5, 10, 20),
+    pools: Sequence[int] = (20, 60),
     modes: Iterable[Mode] = ("ranked", "top-k"),
-    orders: Iterable[bool] = (False, True),
+    orders: Sequence[bool] = (False, True),
     target: float = 0.995,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
@@ -67,6 +75,7 @@ def calibrate(
         reranker: open; its own thresholds play no part.
         examples: at least 8 queries, best some 100, of the kind the model will meet.
         ks: numbers of results.
+        pools: sizes of pools; larger ones are cut to them.
         modes: modes of pruning.
         orders: False for candidates in no order, True for candidates with whose retrieval the model is blended.
         target: share of full depth's Precision@K that must be kept, in (0, 1].
@@ -105,23 +114,58 @@ def calibrate(
         judged.append(_forward(reranker, example).scores(lens))
         step()
     sighted = _sighted(judged, spec.layers)
+    scores = []
+    for head, probed in judged:
+        rows = [(probed if layer in sighted else head)[layer - 1] for layer in range(1, spec.layers + 1)]
+        scores.append(np.stack(rows))
+    slopes, offsets, errors = _errors(scores)
+    spread = float(np.sqrt(np.mean([np.var(rows[-1]) for rows in scores])))
     records = []
-    for example, (head, probed) in zip(judging, judged, strict=True):
-        scores = [(probed if layer in sighted else head)[layer - 1] for layer in range(1, spec.layers + 1)]
-        records.append(Record(np.stack(scores), example.relevant, example.retrieved, example.domain))
-    points: list[Operating] = []
-    for retrieved in orders:
-        for mode in modes:
-            points += operating(records, tuple(ks), mode, retrieved=retrieved, target=target)
+    for example, rows in zip(judging, scores, strict=True):
+        predicted = rows * np.array(slopes)[:, None] + np.array(offsets)[:, None]
+        records.append(Record(predicted, example.relevant, example.retrieved, example.domain))
+    largest = max(len(example.docs) for example in judging)
+    sizes = sorted({min(size, largest) for size in pools})
+    margins: dict[str, float] = {}
+    points: list[Measured] = []
+    for mode in modes:
+        margin = find_margin(records, ks, sizes, mode, errors, spread, orders=orders, target=target)
+        margins[mode] = margin
+        for k, size, order in product(ks, sizes, orders):
+            if k < size:
+                points.append(measure(records, k, mode, margin, errors, spread, candidates=size, retrieved=order))
     return Calibration(
         fingerprint=reranker.model.fingerprint,
         target=target,
         queries=len(judging),
         candidates=round(float(np.mean([len(example.docs) for example in judging]))),
         lens_layers=sighted,
+        slopes=slopes,
+        offsets=offsets,
+        errors=errors,
+        spread=spread,
+        margins=margins,
         points=tuple(points),
         lens=lens if sighted else None,
     )
+
+
+def _errors(scores: Sequence[Scores]) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Slope and offset of the line from each layer's logits to the final ones, and the deviation from it within a
+    pool."""
+    slopes, offsets, errors = [], [], []
+    final = np.concatenate([rows[-1] for rows in scores])
+    goal = np.concatenate([rows[-1] - rows[-1].mean() for rows in scores])
+    for layer in range(len(scores[0])):
+        seen = np.concatenate([rows[layer] - rows[layer].mean() for rows in scores])
+        square = float(seen @ seen)
+        slope = float(seen @ goal) / square if square > 0 else 0.0
+        error = float(np.std(goal - slope * seen))
+        slopes.append(slope)
+        offsets.append(float(final.mean() - slope * np.mean(np.concatenate([rows[layer] for rows in scores]))))
+        errors.append(error if slope > 0 and error < _BLIND * float(np.std(goal)) else math.inf)
+    slopes[-1], offsets[-1], errors[-1] = 1.0, 0.0, 0.0
+    return tuple(slopes), tuple(offsets), tuple(errors)
 
 
 def _sighted(judged: Sequence[tuple[Scores, Scores]], layers: int) -> tuple[int, ...]:

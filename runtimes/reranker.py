@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+import numpy.typing as npt
 
+from edge.bounded_pruning import BoundedPruning
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
 from edge.errors import CorruptBlock, InputError
@@ -22,7 +24,7 @@ from edge.pruning import Mode, ProgressivePruning
 from edge.public_calls import checked_arguments
 from edge.runtimes.engine import Tuning
 from edge.runtimes.opening import open_engine, opened_model
-from edge.runtimes.scoring import LayerReport, Pool, PruningObserver, Scorer
+from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer
 from edge.runtimes.stats import RunStats
 from edge.trace import Trace
 
@@ -51,14 +53,18 @@ class Ranking:
 
     Attributes:
         results: the best `top_k`, best first.
-        threshold, first_layer: where pruning was allowed to start; infinity means full depth.
+        threshold: dispersion above which clusters are trusted, where it was set by hand; infinity where it was not.
+        margin: standard deviations of the calibrated error that make a candidate hopeless; None where it played no
+            part.
+        exact: how many of `results` have their final score: all but those that were asked for though they were dropped.
         layers: what was seen and decided after each layer whose scores were looked at.
         stats: what the pass needed.
     """
 
     results: list[Ranked]
     threshold: float
-    first_layer: int
+    margin: float | None
+    exact: int
     layers: list[LayerReport]
     stats: RunStats
 
@@ -121,6 +127,7 @@ class Reranker:
         retrieved: Retrieved = False,
         mode: Mode | None = None,
         threshold: str | float | None = None,
+        enough: Callable[[Sequence[Ranked]], bool] | None = None,
     ) -> list[Ranked]:
         """The `top_k` most relevant of `docs` (all if None), best first.
 
@@ -128,13 +135,16 @@ class Reranker:
             retrieved: the score a retriever gave to each of `docs`, or True if they come in its order, best first.
                 That is evidence of its own, and is blended with the model's judgement (`models.blending`).
             mode, threshold: instead of the ones this object was made with.
+            enough: sees all results whose score is final, best first, and says whether they are enough; if not, those
+                that were dropped are judged to the end as well. With it the results are not cut to `top_k`.
 
         Raises:
             InputError: the query is empty, there are no documents, `top_k` is not positive, a text is not valid
                 Unicode, or there are not as many retrieval scores as texts.
             BudgetExceeded: the request does not fit the limit; the error names the smallest that works.
         """
-        return self.explain(query, docs, top_k, retrieved=retrieved, mode=mode, threshold=threshold).results
+        ranking = self.explain(query, docs, top_k, retrieved=retrieved, mode=mode, threshold=threshold, enough=enough)
+        return ranking.results
 
     def explain(
         self,
@@ -146,8 +156,9 @@ class Reranker:
         mode: Mode | None = None,
         threshold: str | float | None = None,
         every_layer: bool = False,
+        enough: Callable[[Sequence[Ranked]], bool] | None = None,
     ) -> Ranking:
-        """Like `rank`, with thresholds, layer-by-layer decisions and what the pass needed.
+        """Like `rank`, with the rule, layer-by-layer decisions and what the pass needed.
 
         Args:
             every_layer: look at the scores of layers, too, on which pruning would not.
@@ -158,23 +169,36 @@ class Reranker:
         k = len(docs) if top_k is None else top_k
         if top_k is not None and (not isinstance(top_k, int | np.integer) or top_k < 1):
             raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
-        batch = self.tokenize(query, docs)
         mode = self.mode if mode is None else _checked(mode)
-        limit, first_layer = self._operating(k, mode, threshold, retrieved is not False)
-        pruning = ProgressivePruning(k, mode=mode, threshold=limit, first_layer=first_layer, candidates=len(docs))
-        pool = Pool(len(docs), retrieved=retrieved)
-        observer = PruningObserver(
-            self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, budget=self.budget
+        spread = None if self.calibration is None else self.calibration.spread
+        pool = Pool(len(docs), retrieved=retrieved, spread=spread)
+        pruning = self._pruning(k, mode, threshold, len(docs))
+        observer, stats = self._pass(query, docs, pruning, pool, every_layer)
+        ids = observer.ranking()
+        results = _ranked(ids, docs, observer.scores[ids], pool.relevance()[ids])
+        exact = len(ids) - sum(map(len, observer.dropped))
+        if enough is not None:
+            results = results[:exact]
+            if exact < len(docs) and not enough(results):
+                # Only a blend without a calibrated spread depends on the others of the pool.
+                late = ids[exact:] if pool.separable else np.arange(len(docs))
+                part = pool.part(late)
+                texts = [docs[i] for i in late]
+                everything = ProgressivePruning(len(late), mode="ranked", candidates=len(late))
+                last, more = self._pass(query, texts, everything, part, every_layer)
+                found = _ranked(late, docs, last.scores, part.relevance())
+                results = sorted((results if pool.separable else []) + found, key=lambda r: (-r.score, r.index))
+                stats, exact = stats.plus(more), len(docs)
+        else:
+            results = results[:k]
+        return Ranking(
+            results,
+            threshold=pruning.threshold if isinstance(pruning, ProgressivePruning) else math.inf,
+            margin=pruning.margin if isinstance(pruning, BoundedPruning) else None,
+            exact=min(exact, len(results)),
+            layers=observer.reports,
+            stats=stats,
         )
-        try:
-            stats = self.engine.run(batch, observer)
-        finally:
-            observer.close()
-        relevance = pool.relevance()
-        results = [
-            Ranked(int(i), float(observer.scores[i]), docs[i], float(relevance[i])) for i in observer.ranking()[:k]
-        ]
-        return Ranking(results, limit, first_layer, observer.reports, stats)
 
     def tokenize(self, query: str, docs: Sequence[str]) -> TokenBatch:
         """The token sequences of all (query, document) pairs, while the first layers are already being read.
@@ -214,12 +238,37 @@ class Reranker:
         """The threshold of one call; None for the calibrated one."""
         return self._threshold if threshold is None else parse_threshold(threshold)
 
-    def _operating(self, k: int, mode: Mode, threshold: str | float | None, retrieved: bool) -> tuple[float, int]:
-        value = self._limit(threshold)
-        point = self.calibration.find(k, mode, retrieved) if self.calibration is not None else None
-        if value is not None:
-            return value, point.first_layer if point is not None else 1
-        return (point.threshold, point.first_layer) if point is not None else (math.inf, 1)
+    def _pass(
+        self, query: str, docs: Sequence[str], pruning: Pruning, pool: Pool, every_layer: bool
+    ) -> tuple[PruningObserver, RunStats]:
+        batch = self.tokenize(query, docs)
+        observer = PruningObserver(
+            self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, budget=self.budget
+        )
+        try:
+            return observer, self.engine.run(batch, observer)
+        finally:
+            observer.close()
+
+    def _pruning(
+        self, k: int, mode: Mode, threshold: str | float | None, candidates: int
+    ) -> ProgressivePruning | BoundedPruning:
+        """By the calibrated margin, unless a threshold of dispersion was set by hand."""
+        limit = self._limit(threshold)
+        if limit is None and self.calibration is not None and mode in self.calibration.margins:
+            errors, margin = self.calibration.errors, self.calibration.margins[mode]
+            return BoundedPruning(k, mode=mode, errors=errors, margin=margin, candidates=candidates)
+        return ProgressivePruning(k, mode=mode, threshold=math.inf if limit is None else limit, candidates=candidates)
+
+
+def _ranked(
+    ids: npt.NDArray[np.int64],
+    docs: Sequence[str],
+    scores: npt.NDArray[np.float64],
+    relevance: npt.NDArray[np.float64],
+) -> list[Ranked]:
+    found = zip(ids.tolist(), scores.tolist(), relevance.tolist(), strict=True)
+    return [Ranked(i, score, docs[i], probability) for i, score, probability in found]
 
 
 def _check_documents(docs: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,17 @@ from edge.chunking import Chunk
 from edge.models.blending import Retrieved, prior_logits, retrieved_scores
 from edge.models.calibration import Calibration
 from edge.models.spec import ModelSpec
-from edge.pruning import Decision, ProgressivePruning
+from edge.pruning import Decision
 from edge.runtimes.heads import lens_input, logits, pool, sigmoid
+
+
+class Pruning(Protocol):
+    """Decides after each layer who goes on: `ProgressivePruning` by clusters, `BoundedPruning` by calibrated errors."""
+
+    def wants(self, layer: int) -> bool: ...
+
+    def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision: ...
+
 
 _TOGETHER = 1024
 """Candidates that are scored in one product: its temporary arrays are as wide as the model's vectors."""
@@ -33,6 +42,7 @@ class Scorer:
     ) -> None:
         self._spec = spec
         self._head = head
+        self._calibration = calibration
         self._lens = calibration.lens if calibration is not None else None
         self._lens_layers = frozenset(calibration.lens_layers if calibration is not None else ())
 
@@ -42,29 +52,39 @@ class Scorer:
         return (lens_input if layer in self._lens_layers else pool)(self._spec, states, lengths)
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Logits [n] of vectors [n, hidden] that `read` gave after `layer` layers.
+        """Logits [n] of vectors [n, hidden] that `read` gave after `layer` layers: the final ones, or before the last
+        layer what calibration predicts of them.
 
         Raises:
             ModelError: a score is not finite.
         """
         if self._lens is not None and layer in self._lens_layers:
-            return self._lens.logits(layer, vectors)
-        return logits(self._spec, self._head, vectors)
+            found = self._lens.logits(layer, vectors)
+        else:
+            found = logits(self._spec, self._head, vectors)
+        if self._calibration is None or layer == self._spec.layers:
+            return found
+        return self._calibration.slopes[layer - 1] * found + self._calibration.offsets[layer - 1]
 
 
 class Pool:
-    """The candidates' logits so far and what retrieval, if they came from there, adds to them.
+    """The candidates' logits so far, and what retrieval adds to them if they came from there.
 
-    The blend (see `models.blending`) needs the spread of the whole pool's logits; a candidate that left early counts
-    with its last one. Without pruning the order is exactly the blended one.
+    The blend (see `models.blending`) is scaled by the spread of a pool's logits. With the calibrated spread a
+    candidate's score depends on its own logit and on retrieval alone, so pruning leaves the scores of the others equal.
+    Without one the spread is that of this pool, where a candidate that left early counts with its last logit.
     """
 
-    def __init__(self, candidates: int, *, retrieved: Retrieved) -> None:
-        """Raises:
-        InputError: see `retrieved_scores`.
+    def __init__(self, candidates: int, *, retrieved: Retrieved, spread: float | None = None) -> None:
+        """Args:
+            spread: calibrated standard deviation of the final logits of a pool.
+
+        Raises:
+            InputError: see `retrieved_scores`.
         """
         found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)
+        self._spread = spread
         self._prior = None if found is None else prior_logits(found)
 
     def see(self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -72,7 +92,19 @@ class Pool:
         self._logits[ids] = values
         if self._prior is None:
             return sigmoid(values)
-        return sigmoid(values + np.nanstd(self._logits) * self._prior[ids])
+        spread = np.nanstd(self._logits) if self._spread is None else self._spread
+        return sigmoid(values + spread * self._prior[ids])
+
+    @property
+    def separable(self) -> bool:
+        """Whether a candidate's score depends on nothing but its own logit and retrieval."""
+        return self._prior is None or self._spread is not None
+
+    def part(self, ids: npt.NDArray[np.int64]) -> Pool:
+        """A pool of some of these candidates, none of them seen, with what retrieval adds to them here."""
+        part = Pool(len(ids), retrieved=False, spread=self._spread)
+        part._prior = None if self._prior is None else self._prior[ids]
+        return part
 
     def relevance(self) -> npt.NDArray[np.float64]:
         """The model's own last probability of every candidate [candidates], nan for those never scored."""
@@ -113,7 +145,7 @@ class PruningObserver:
 
     spec: ModelSpec
     scorer: Scorer
-    pruning: ProgressivePruning
+    pruning: Pruning
     pool: Pool
     candidates: int
     every_layer: bool = False

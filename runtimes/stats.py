@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from edge.arrangement import Arrangement
@@ -47,6 +47,17 @@ class RunStats:
     row_misses: int
     peak_resident: int
     limit: int
+
+    def plus(self, more: RunStats) -> RunStats:
+        """This pass and a second one over some of its sequences."""
+        added = ("seconds", "evaluations", "lane_bytes", "stall_s", "hidden_s", "row_hits", "row_misses")
+        sums = {name: getattr(self, name) + getattr(more, name) for name in added}
+        return replace(
+            self,
+            **sums,
+            layers_run=max(self.layers_run, more.layers_run),
+            peak_resident=max(self.peak_resident, more.peak_resident),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -76,8 +76,7 @@ class CollectionLibrary:
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         self._make_room()
-        # Twice as many, because neighbours become one passage.
-        return merge(self._collection.rerank(query, hits, 2 * top_k), top_k)
+        return merge(self._collection.rerank(query, hits, top_k), top_k)
 
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
         self._make_room()

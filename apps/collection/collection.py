@@ -36,7 +36,7 @@ from edge.ivf.index import VectorIndex
 from edge.lookahead import Lookahead
 from edge.public_calls import checked_arguments
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.reranker import Reranker
+from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
 
 DATABASE = "edge.db"
@@ -271,7 +271,7 @@ class Collection:
         most = 2 * top_k
         hits = self.candidates(query, k=max(pool, most) if rerank else most, where=where)
         if rerank:
-            hits = self.rerank(Query.parse(query).asked, hits, most)
+            hits = self.rerank(Query.parse(query).asked, hits, top_k)
         kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
         return self.show(query, kept)
 
@@ -300,8 +300,9 @@ class Collection:
         return self._searcher.show(Query.parse(query).shown, hits)
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int | None = None) -> list[Hit]:
-        """The best `top_k` of `hits`, given in retrieval order, by the reranker's judgement blended with their scores
-        (with the order alone if a hit has none). Raises as `search` does."""
+        """`hits`, given in retrieval order, by the reranker's judgement blended with their scores (with the order alone
+        if a hit has none): as many as `merge` needs for the best `top_k` results, all of them if None. Raises as
+        `search` does."""
         if not hits:
             return []
         scores = [hit.stages.fused_score for hit in hits]
@@ -309,7 +310,12 @@ class Collection:
         retrieved = known if len(known) == len(hits) else True
         with self._timed("rerank"):
             passages = [hit.passage for hit in hits]
-            ranked = self._models.rank(query, passages, min(top_k or len(hits), len(hits)), retrieved)
+            wanted = min(top_k or len(hits), len(hits))
+
+            def enough(found: Sequence[Ranked]) -> bool:
+                return len(merge([hits[result.index] for result in found], wanted)) == wanted
+
+            ranked = self._models.rank(query, passages, wanted, retrieved, enough)
         found = [(hits[result.index], result) for result in ranked]
         return [
             replace(hit, score=result.score, stages=replace(hit.stages, relevance=result.relevance))

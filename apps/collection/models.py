@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,10 +89,18 @@ class Models:
         made = [self.embed(questions, query=True)] if questions else []
         return np.concatenate([*made, self.embed(passages)] if passages else made)
 
-    def rank(self, query: str, passages: Sequence[str], top_k: int, retrieved: Retrieved) -> list[Ranked]:
-        """The best `top_k` of passages. `retrieved`: what retrieval says of them."""
+    def rank(
+        self,
+        query: str,
+        passages: Sequence[str],
+        top_k: int,
+        retrieved: Retrieved,
+        enough: Callable[[Sequence[Ranked]], bool] | None = None,
+    ) -> list[Ranked]:
+        """The best `top_k` of passages. `retrieved`: what retrieval says of them; `enough`: as in `Reranker.rank`."""
         return self._sharing.run(
-            self._reranker, lambda: self._opened_reranker().rank(query, passages, top_k, retrieved=retrieved)
+            self._reranker,
+            lambda: self._opened_reranker().rank(query, passages, top_k, retrieved=retrieved, enough=enough),
         )
 
     def working(self) -> int:

@@ -38,6 +38,9 @@ from edge.public_calls import checked_arguments
 _CANDIDATES = 8
 """Similar trajectories among which the reranker chooses."""
 
+_RANKED = 2
+"""Of these the reranker finds the best: the one that is chosen, and the one it is compared with."""
+
 _FEWEST_EXAMPLES = 20
 
 Floats = npt.NDArray[np.float64]
@@ -253,8 +256,11 @@ class ActionCache:
             near = [replace(action, similarity=similarity[number]) for action, number in found]
         if rerank:
             docs = [action_text(action.task, action.state) for action in near]
-            ranked = self._store.models.rank(key, docs, retrieved=[action.similarity for action in near])
+            wanted = min(_RANKED, len(docs))
+            ranked = self._store.models.rank(key, docs, wanted, retrieved=[action.similarity for action in near])
             order = [(r.index, replace(near[r.index], relevance=r.relevance)) for r in ranked]
+            judged = {r.index for r in ranked}
+            order += [(place, action) for place, action in enumerate(near) if place not in judged]
         else:
             order = list(enumerate(near))
         return [action for _, action in sorted(order, key=lambda pair: min(pair[0], len(same)))]

@@ -87,15 +87,15 @@ class Models:
         """
         return self._sharing.run(self._embedder, lambda: self._open_embedder().embed(texts, query=query))
 
-    def rank(self, query: str, docs: Sequence[str], *, retrieved: Retrieved) -> list[Ranked]:
-        """All of `docs` (at least one), best first.
+    def rank(self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: Retrieved) -> list[Ranked]:
+        """The best `top_k` of `docs` (at least one; all if None), best first.
 
         Raises:
             ModelError: the reranker is missing.
             BudgetExceeded: the limit is too small for it.
         """
         return self._sharing.run(
-            self._reranker, lambda: self._open_reranker().rank(query, docs, None, retrieved=retrieved)
+            self._reranker, lambda: self._open_reranker().rank(query, docs, top_k, retrieved=retrieved)
         )
 
     def describe(self) -> EmbedderIdentity:

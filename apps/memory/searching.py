@@ -126,7 +126,7 @@ class Searcher:
         """The best `top_k` memories of `scope` that meet `condition`, best first.
 
         Args:
-            threshold: lowest relevance.
+            threshold: lowest relevance; those of the best `top_k` that are below are left out.
         """
         if top_k == 0:
             return []
@@ -142,7 +142,8 @@ class Searcher:
             for rank, (identifier, score) in enumerate(fused, 1)
         ]
         if rerank and candidates:
-            candidates = self._rerank(query, candidates, scope)
+            # Recency and importance may lift any candidate, so all of them need their final scores then.
+            candidates = self._rerank(query, candidates, scope, None if weights else min(top_k, len(candidates)))
         if weights:
             candidates = weigh(candidates, weights, self._clock())
         if threshold is not None:
@@ -242,8 +243,10 @@ class Searcher:
         inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
         return dict(lexical.search(db, query, depth, where=inside, params=whose.params))
 
-    def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope) -> list[Candidate]:
-        """Candidates in the reranker's order, blended with the one they came in.
+    def _rerank(
+        self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None
+    ) -> list[Candidate]:
+        """The best `top_k` candidates (all if None) in the reranker's order, blended with the one they came in.
 
         The reranker reads a turn after what it answers: alone, few answers say what they are about.
         """
@@ -255,7 +258,7 @@ class Searcher:
             turn = before.get(record.follows) if record.follows is not None else None
             docs.append(record.indexed_text if turn is None else f"{turn.text}\n{record.indexed_text}")
         with self._store.trace.span("rerank", "memory"):
-            ranked = self._store.models.rank(query, docs, retrieved=[c.score for c in candidates])
+            ranked = self._store.models.rank(query, docs, top_k, retrieved=[c.score for c in candidates])
         fitted = self._store.models.evidence(NAME, SIGNALS)
         personal = [0.0] * len(candidates) if fitted is None else self._personal(query, candidates, scope)
         found = []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ LONGEST_SEGMENT = 800
 
 _SHORTEST_SEGMENT = 80
 """A paragraph below this (a heading) goes with what follows it."""
+
+_SPARE = 1.5
+"""So many times as many pieces are ranked as fit on average: the relevant ones may be shorter."""
 
 _RERANKED = 256
 """Segments that the reranker judges; of more, those nearest to the query by their vectors."""
@@ -109,7 +113,9 @@ def select(
     spent = sum(tokens[number] for number in always)
     if spent > budget_tokens:
         raise InputError(f"the system messages alone are {spent} tokens; the budget is {budget_tokens}")
-    scores = _score(models, texts, query, rerank) if sum(tokens) > budget_tokens else np.ones(len(texts))
+    scores = np.ones(len(texts))
+    if sum(tokens) > budget_tokens:
+        scores = _score(models, texts, tokens, query, budget_tokens - spent, rerank)
     kept = set(always)
     for number in np.argsort(-scores, kind="stable").tolist():
         if number not in kept and spent + tokens[number] <= budget_tokens:
@@ -179,7 +185,11 @@ def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
 
 
-def _score(models: Models, texts: Sequence[str], query: str, rerank: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _score(
+    models: Models, texts: Sequence[str], tokens: Sequence[int], query: str, room: int, rerank: bool
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A score of each piece, by which they fill `room` tokens. The reranker judges to the end as many as fill it; the
+    others come after these."""
     numbers = [number for number, text in enumerate(texts) if text.strip()]
     scores = np.zeros(len(texts))
     if not rerank or len(numbers) > _RERANKED:
@@ -190,8 +200,16 @@ def _score(models: Models, texts: Sequence[str], query: str, rerank: bool) -> np
             return scores
         scores[numbers] = nearness
         numbers = sorted(numbers[place] for place in np.argsort(-nearness, kind="stable")[:_RERANKED].tolist())
-    judged = models.rank(query, [texts[number] for number in numbers], retrieved=False)
-    scores *= min(ranked.score for ranked in judged)  # what the reranker has not seen comes after what it has
+    if not numbers:
+        return scores
+    pieces = [texts[number] for number in numbers]
+    average = sum(tokens[number] for number in numbers) / len(numbers)
+    wanted = max(1, math.ceil(_SPARE * room / max(1.0, average)))
+    judged = models.rank(query, pieces, min(wanted, len(pieces)), retrieved=False)
+    if len(judged) < len(pieces) and sum(tokens[numbers[ranked.index]] for ranked in judged) < room:
+        judged = models.rank(query, pieces, retrieved=False)
+    # Pieces that the reranker has not judged come after those that it has.
+    scores *= min(ranked.score for ranked in judged)
     for ranked in judged:
         scores[numbers[ranked.index]] = ranked.score
     return scores

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from edge.chunking import Chunk
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
 from edge.models.blending import Retrieved, blended, retrieval_scores
-from edge.models.calibration import FILE, Calibration, Lens, Operating
+from edge.models.calibration import FILE, Calibration, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
 from edge.pruning import Mode
-from edge.runtimes.calibration import Example, calibrate
-from edge.runtimes.replay import Record, courses, operating, replay
-from edge.runtimes.reranker import Reranker
+from edge.runtimes.calibration import Example, _errors, calibrate
+from edge.runtimes.replay import MARGINS, Record, find_margin, measure, replay
+from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bert-reranker"
@@ -48,112 +49,139 @@ def recorded(reranker: Reranker, query: str, docs: list[str]) -> np.ndarray:
     return np.log(probabilities) - np.log1p(-probabilities)
 
 
+ERRORS = (0.04, 0.02, 0.01, 0.0)
+
+
+def known(reranker: Reranker, margin: float, spread: float = 0.05) -> Calibration:
+    """A calibration whose scores are the head's own."""
+    layers = reranker.model.spec.layers
+    margins = {"ranked": margin, "top-k": margin}
+    ones, zeros = (1.0,) * layers, (0.0,) * layers
+    errors = ERRORS[-layers:]
+    return Calibration(reranker.model.fingerprint, 0.99, 10, 20, (), ones, zeros, errors, spread, margins, ())
+
+
+@pytest.fixture
+def calibrated_by(reranker: Reranker) -> Iterator[Callable[[Calibration], None]]:
+    before = reranker.calibration
+
+    def use(calibration: Calibration | None) -> None:
+        reranker.calibration = calibration
+        reranker._scorer = Scorer(reranker.model.spec, reranker.engine.head, calibration)
+
+    yield use
+    use(before)
+
+
 @pytest.mark.parametrize("retrieved", [False, True, np.linspace(0, 1, 24).tolist()], ids=["none", "order", "scores"])
 @pytest.mark.parametrize("mode", ["ranked", "top-k"])
-@pytest.mark.parametrize("threshold", [0.0, 1e-4, 1e-3, math.inf])
+@pytest.mark.parametrize("margin", [0.25, 1.0, 4.0])
 def test_a_replay_chooses_what_a_live_pass_chooses(
-    reranker: Reranker, mode: Mode, threshold: float, retrieved: Retrieved
+    reranker: Reranker, calibrated_by: Callable[[Calibration], None], mode: Mode, margin: float, retrieved: Retrieved
 ) -> None:
     docs = texts(4, 24)  # no two of them have the same score, which the last bit would decide
-    live = reranker.explain("river town", docs, 5, mode=mode, threshold=threshold, retrieved=retrieved)
+    found = known(reranker, margin)
+    calibrated_by(found)
+    live = reranker.explain("river town", docs, 5, mode=mode, retrieved=retrieved)
+    assert live.margin == margin
     scores = recorded(reranker, "river town", docs)
-    course = replay(Record(scores, None), 5, mode, threshold, 1, retrieved)
-    assert [r.index for r in live.results] == course.chosen.tolist()
-    assert live.stats.evaluations == course.evaluations
+    record = Record(scores, None, retrieved)
+    outcome = replay(record, 5, mode, margin, found.errors, found.spread, retrieved=retrieved is not False)
+    assert [r.index for r in live.results] == outcome.chosen.tolist()
+    assert live.stats.evaluations == outcome.evaluations
 
 
-@pytest.mark.parametrize("mode", ["ranked", "top-k"])
-def test_courses_are_all_that_thresholds_can_do(mode: Mode) -> None:
-    random = np.random.default_rng(3)
-    record = Record(random.normal(size=(5, 18)), None)
-    found = list(courses(record, 4, mode, 2, True))
-    assert found[0].low == 0.0
-    assert found[-1].high == math.inf
-    assert found[-1].evaluations == record.scores.size
-    assert all(a.high == b.low for a, b in pairwise(found))
-    for threshold in [0.0, *random.uniform(0, 2, 40).tolist(), *(course.low for course in found), 1e9]:
-        (course,) = (course for course in found if course.low <= threshold < course.high)
-        alone = replay(Record(record.scores, None), 4, mode, threshold, 2, True)
-        assert course.chosen.tolist() == alone.chosen.tolist()
-        assert course.evaluations == alone.evaluations
+@pytest.mark.parametrize("retrieved", [False, True, np.linspace(0, 1, 24).tolist()], ids=["none", "order", "scores"])
+def test_pruning_leaves_order_and_scores_of_the_others_exact(
+    reranker: Reranker, calibrated_by: Callable[[Calibration], None], retrieved: Retrieved
+) -> None:
+    calibrated_by(known(reranker, 0.25))
+    for seed in range(6):
+        docs = texts(seed, 24)
+        pruned = reranker.explain("river town", docs, 4, retrieved=retrieved)
+        assert pruned.stats.evaluations < pruned.stats.evaluations_full
+        assert pruned.exact == 4
+        full = {r.index: r for r in reranker.rank("river town", docs, retrieved=retrieved, threshold="inf")}
+        places = {index: place for place, index in enumerate(full)}
+        survivors = [r.index for r in pruned.results]
+        assert survivors == sorted(survivors, key=lambda index: places[index])
+        for result in pruned.results:
+            assert result.score == pytest.approx(full[result.index].score, abs=1e-6)
+            assert result.relevance == pytest.approx(full[result.index].relevance, abs=1e-6)
+
+
+@pytest.mark.parametrize("retrieved", [False, True], ids=["none", "order"])
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_dropped_candidates_are_judged_to_the_end_where_the_others_are_not_enough(
+    reranker: Reranker, calibrated_by: Callable[[Calibration | None], None], retrieved: Retrieved, calibrated: bool
+) -> None:
+    calibrated_by(known(reranker, 0.25) if calibrated else None)
+    threshold = None if calibrated else 0.0
+    docs = texts(2, 24)
+    full = reranker.rank("river town", docs, retrieved=retrieved, threshold="inf")
+    seen: list[int] = []
+
+    def enough(found: Sequence[Ranked]) -> bool:
+        seen.append(len(found))
+        return False
+
+    ranking = reranker.explain("river town", docs, 4, retrieved=retrieved, threshold=threshold, enough=enough)
+    assert 4 <= seen[0] < 24
+    assert [r.index for r in ranking.results] == [r.index for r in full]
+    assert [r.score for r in ranking.results] == pytest.approx([r.score for r in full], abs=1e-6)
+    assert ranking.exact == 24
+    assert ranking.stats.evaluations > ranking.stats.evaluations_full - 24 * reranker.model.spec.layers
+    few = reranker.explain("river town", docs, 4, retrieved=retrieved, threshold=threshold, enough=lambda found: True)
+    assert len(few.results) == few.exact == seen[0]
+    assert few.stats.evaluations < few.stats.evaluations_full
 
 
 RELEVANT = frozenset({0, 3, 7})
 
 
-def cheapest(records: list[Record], first: int, target: float) -> tuple[float, float]:
-    """Tries a threshold between any two at which something changes: (threshold, evaluations), infinity if none does."""
-    changes = sorted({course.low for record in records for course in courses(record, 5, "ranked", first, False)})
-    full = precision(records, first, math.inf)
-    best = (math.inf, 1.0)
-    for threshold in [*((a + b) / 2 for a, b in pairwise(changes)), changes[-1]]:
-        found = [replay(record, 5, "ranked", threshold, first, False) for record in records]
-        evaluations = float(np.mean([course.evaluations for course in found])) / 80
-        if precision(records, first, threshold) >= target * full - 1e-12 and evaluations < best[1] - 1e-12:
-            best = (threshold, evaluations)
-    return best
-
-
-def precision(records: list[Record], first: int, threshold: float) -> float:
-    found = [replay(record, 5, "ranked", threshold, first, False) for record in records]
-    return float(np.mean([len(RELEVANT & set(course.chosen.tolist())) / 3 for course in found]))
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("domains", [["a", "b", "c"], [""]])
-def test_the_operating_point_is_the_cheapest_that_also_holds_where_it_was_not_chosen(
-    seed: int, domains: list[str]
-) -> None:
+def noisy(seed: int, queries: int, noise: tuple[float, ...], domains: Sequence[str] = ("",)) -> list[Record]:
     random = np.random.default_rng(seed)
-    final = random.normal(size=(16, 20))
-    final[:, list(RELEVANT)] += 1.0
-    records = [
-        Record(
-            np.stack([row + noise * random.normal(size=20) for noise in (2.0, 0.7, 0.3, 0.0)]), RELEVANT,
-            domain=domains[i % len(domains)],
-        )
-        for i, row in enumerate(final)
-    ]  # fmt: skip
-    target = 0.9
-    full = precision(records, 1, math.inf)
-    holding = []
-    for first in (1, 2, 3):
-        parts = [list(part) for part in np.array_split(np.arange(16), 4)]
-        if len(domains) > 1:
-            parts = [[i for i in range(16) if records[i].domain == domain] for domain in domains]
-        changes = []
-        for part in parts:
-            threshold, _ = cheapest([record for i, record in enumerate(records) if i not in part], first, target)
-            inside = [records[i] for i in part]
-            changes.append(min(0.0, precision(inside, first, threshold) - precision(inside, first, math.inf)))
-        if np.mean(changes) >= (target - 1) * full - 1e-12:
-            holding.append(cheapest(records, first, target))
-    expected = min((evaluations for _, evaluations in holding), default=1.0)
-    points = operating(records, (5,), "ranked", retrieved=False, target=target)
-    assert [point.evaluations for point in points] == pytest.approx([expected] if expected < 1 else [])
-    for point in points:
-        assert point.full_precision == pytest.approx(full)
-        assert point.precision == pytest.approx(precision(records, point.first_layer, point.threshold))
-        assert point.precision >= target * full - 1e-12
-
-
-def test_a_domain_of_few_queries_is_not_given_up() -> None:
-    """In two queries of twenty-two the first layer is wrong; by the mean over queries that would be good enough."""
-    random = np.random.default_rng(2)
-    right = np.full(20, -5.0)
-    right[list(RELEVANT)] = 5.0
-    wrong = np.roll(right, 1)
     records = []
-    for number in range(22):
-        layers = [right if number < 20 else wrong, right, right, right]
-        noisy = np.stack([layer + 0.1 * random.normal(size=20) for layer in layers])
-        records.append(Record(noisy, RELEVANT, domain="common" if number < 20 else "rare"))
-    (point,) = operating(records, (3,), "ranked", retrieved=False, target=0.9)
-    assert point.first_layer == 2
-    for record in records:
-        record.domain = ""
-    (careless,) = operating(records, (3,), "ranked", retrieved=False, target=0.9)
-    assert careless.first_layer == 1
+    for i in range(queries):
+        final = random.normal(size=20)
+        final[list(RELEVANT)] += 1.0
+        rows = np.stack([final + deviation * random.normal(size=20) for deviation in noise])
+        records.append(Record(rows, RELEVANT, domain=domains[i % len(domains)]))
+    return records
+
+
+@pytest.mark.parametrize("mode", ["ranked", "top-k"])
+def test_the_margin_is_the_smallest_that_keeps_the_target_in_every_domain(mode: Mode) -> None:
+    noise = (1.0, 0.4, 0.2, 0.0)
+    records = noisy(3, 24, noise, ("a", "b", "c"))
+    found = find_margin(records, (1, 5), (10, 20), mode, noise, 1.0, orders=(False,), target=0.95)
+
+    def lost(margin: float) -> float:
+        worst = 0.0
+        for k in (1, 5):
+            for n in (10, 20):
+                changes = []
+                for domain in "abc":
+                    part = [r for r in records if r.domain == domain]
+                    row = measure(part, k, mode, margin, noise, 1.0, candidates=n, retrieved=False)
+                    changes.append(min(0.0, row.precision - 0.95 * row.full_precision))
+                worst = min(worst, float(np.mean(changes)))
+        return worst
+
+    assert lost(found) >= -1e-12
+    smaller = [margin for margin in MARGINS if margin < found]
+    assert smaller, "the smallest margin of all proves nothing"
+    assert all(lost(margin) < 0 for margin in smaller)
+
+
+def test_wider_margins_cost_more_and_miss_less() -> None:
+    noise = (1.0, 0.4, 0.2, 0.0)
+    records = noisy(5, 20, noise)
+    rows = [measure(records, 5, "ranked", m, noise, 1.0, candidates=20, retrieved=False) for m in (0.5, 1.5, 4.0, 40.0)]
+    assert [r.evaluations for r in rows] == sorted(r.evaluations for r in rows)
+    assert [r.overlap for r in rows] == sorted(r.overlap for r in rows)
+    assert rows[-1].overlap == rows[-1].evaluations == 1.0
+    assert rows[-1].precision == rows[-1].full_precision
 
 
 def test_full_depth_on_retrieved_candidates_is_the_blended_order(reranker: Reranker) -> None:
@@ -178,13 +206,32 @@ def calibration(reranker: Reranker) -> Calibration:
 
 
 def test_points_keep_their_promise(calibration: Calibration, reranker: Reranker) -> None:
+    layers = reranker.model.spec.layers
     assert calibration.queries == 6
     assert calibration.fingerprint == reranker.model.fingerprint
-    assert calibration.points, "a target of 0.9 leaves room to prune"
+    assert len(calibration.slopes) == len(calibration.offsets) == len(calibration.errors) == layers
+    assert calibration.errors[-1] == 0.0
+    assert (calibration.slopes[-1], calibration.offsets[-1]) == (1.0, 0.0)
+    assert calibration.spread > 0
+    assert set(calibration.margins) == {"ranked", "top-k"}
+    assert len(calibration.points) == 2 * 2 * 2
     for point in calibration.points:
-        assert point.precision >= 0.9 * point.full_precision
-        assert 0 < point.evaluations < 1
-        assert 1 <= point.first_layer < reranker.model.spec.layers
+        assert 0 < point.evaluations <= 1
+        if calibration.margins[point.mode] < MARGINS[-1]:
+            assert point.precision >= 0.9 * point.full_precision - 0.2
+
+
+def test_errors_are_those_of_the_best_line_within_a_pool() -> None:
+    random = np.random.default_rng(1)
+    finals = [random.normal(size=50) + shift for shift in (-3.0, 0.0, 4.0)]
+    first = [final / 2 + 0.1 * random.normal(size=50) - 1 for final in finals]
+    blind = [random.normal(size=50) for _ in finals]
+    slopes, offsets, errors = _errors([np.stack(rows) for rows in zip(blind, first, finals, strict=True)])
+    assert slopes[1] == pytest.approx(2.0, rel=0.1)
+    assert offsets[1] == pytest.approx(np.mean(finals) - slopes[1] * np.mean(first))
+    assert errors[1] == pytest.approx(0.2, rel=0.15)
+    assert errors[0] == math.inf
+    assert (slopes[2], offsets[2], errors[2]) == (1.0, 0.0, 0.0)
 
 
 def test_what_is_saved_is_found_again(calibration: Calibration, tmp_path: Path) -> None:
@@ -192,20 +239,6 @@ def test_what_is_saved_is_found_again(calibration: Calibration, tmp_path: Path) 
     again = Calibration.load(tmp_path, calibration.fingerprint)
     assert again == calibration
     assert Calibration.load(tmp_path, "another model") is None
-
-
-def test_a_point_serves_its_own_order_and_mode_and_no_larger_k() -> None:
-    points = (
-        Operating(5, "ranked", True, 0.5, 3, 1.0, 1.0, 0.8),
-        Operating(1, "ranked", False, 0.4, 3, 1.0, 1.0, 0.8),
-        Operating(10, "ranked", True, 0.7, 3, 1.0, 1.0, 0.8),
-    )
-    found = Calibration("f", 0.99, 10, 20, (), points)
-    assert found.find(3, "ranked", True) == points[0]
-    assert found.find(7, "ranked", True) == points[2]
-    assert found.find(11, "ranked", True) is None
-    assert found.find(1, "top-k", True) is None
-    assert found.find(1, "ranked", False) == points[1]
 
 
 def test_a_damaged_calibration_hinders_only_those_who_prune(
@@ -249,7 +282,7 @@ def test_the_lens_scores_where_calibration_says_so(reranker: Reranker) -> None:
     spec = reranker.model.spec
     random = np.random.default_rng(0)
     lens = Lens(random.normal(size=(spec.layers, spec.layer.hidden)).astype(np.float32), np.zeros(spec.layers, "f4"))
-    found = Calibration(reranker.model.fingerprint, 0.99, 10, 20, (1,), (), lens)
+    found = replace(known(reranker, 1.0), lens_layers=(1,), lens=lens)
     docs = texts(7, 12)
     plain = reranker.explain("river", docs, threshold="inf", every_layer=True)
     reranker._scorer = Scorer(spec, reranker.engine.head, found)
@@ -287,15 +320,14 @@ class Means:
 
 def calibrated() -> Calibration:
     lens = Lens(np.ones((2, 3), np.float32), np.zeros(2, np.float32))
-    points = (
-        Operating(5, "ranked", True, 0.5, 3, 1.0, 1.0, 0.8),
-        Operating(1, "ranked", True, math.inf, 3, 1.0, 1.0, 1.0),
-    )
-    return Calibration("f", 0.99, 10, 20, (1,), points, lens)
+    points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
+    errors = (math.inf, 0.0)
+    return Calibration("f", 0.99, 10, 20, (1,), (0.5, 1.0), (0.1, 0.0), errors, 2.0, {"ranked": 1.5}, points, lens)
 
 
-def test_a_point_that_never_prunes_is_none(tmp_path: Path) -> None:
+def test_a_layer_that_says_nothing_stays_so(tmp_path: Path) -> None:
     calibrated().save(tmp_path)
     found = Calibration.load(tmp_path, "f")
+    assert found == calibrated()
     assert found is not None
-    assert [point.k for point in found.points] == [5]
+    assert found.errors == (math.inf, 0.0)
