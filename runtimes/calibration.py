@@ -4,8 +4,8 @@ Precision@K of full depth.
 The scores of a sequence do not depend on its pool. So every query is forwarded once at full depth, its scores are
 recorded after each layer, and any margin can then be replayed on the record. Half of the queries fit the lens (a ridge
 regression per layer to the final logit). The other half choose between head and lens after each layer, give the
-deviation of each layer's scores from the final ones, and find the smallest margin that keeps the target for every number
-of results out of every size of pool.
+deviation of each layer's scores from the final ones, and find the smallest margin that keeps the target for every
+number of results out of every size of pool.
 """
 
 from __future__ import annotations
@@ -114,15 +114,15 @@ def calibrate(
         judged.append(_forward(reranker, example).scores(lens))
         step()
     sighted = _sighted(judged, spec.layers)
-    scores = []
+    scores: list[Scores] = []
     for head, probed in judged:
         rows = [(probed if layer in sighted else head)[layer - 1] for layer in range(1, spec.layers + 1)]
         scores.append(np.stack(rows))
     slopes, offsets, errors = _errors(scores)
     spread = float(np.sqrt(np.mean([np.var(rows[-1]) for rows in scores])))
     records = []
-    for example, rows in zip(judging, scores, strict=True):
-        predicted = rows * np.array(slopes)[:, None] + np.array(offsets)[:, None]
+    for example, seen in zip(judging, scores, strict=True):
+        predicted = seen * np.array(slopes)[:, None] + np.array(offsets)[:, None]
         records.append(Record(predicted, example.relevant, example.retrieved, example.domain))
     largest = max(len(example.docs) for example in judging)
     sizes = sorted({min(size, largest) for size in pools})

@@ -1,7 +1,7 @@
 """Pruning replayed on recorded scores, and the margins that keep what full depth finds.
 
-The scores of a sequence do not depend on its pool, so the effect of a margin on a query follows from the scores that its
-candidates have after each layer.
+The scores of a sequence do not depend on its pool. So the effect of a margin on a query follows from the scores that
+its candidates have after each layer.
 """
 
 from __future__ import annotations
