@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.hits import Hit
+from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
 from edge.errors import BudgetExceeded
 from edge.ivf.index import VectorIndex
+from edge.models.calibration import Calibration
+from edge.runtimes.reranker import Reranker
 
 LICENCE = "Permission is granted to use the river software, free of charge, to any person obtaining a copy of it.\n"
 
@@ -110,3 +112,44 @@ def test_of_copies_the_first_by_path_stands_for_all_whenever_it_came(make: Any, 
     for one in (collection, fresh):
         hit = one.search("permission to use the river software", 1, rerank=False)[0]
         assert hit.path == str(folder.path / "1" / "LICENSE")
+
+
+@pytest.mark.parametrize("merging", [True, False])
+def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_become_one(
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, merging: bool
+) -> None:
+    """With a calibrated margin so small that few candidates beside the wanted ones are judged to the end."""
+    for number in range(30):
+        text = f"Sentence {number} of a book tells of a river."
+        if merging:
+            texts = [f"{text} Part {part}." for part in range(30)]
+            folder.write("book.txt", "\n\n".join(" ".join([part] * 20) for part in texts))
+        else:
+            folder.write(f"{number}.txt", text)
+    collection.index(folder.path)
+    reranker = collection.reranker
+    layers = reranker.model.spec.layers
+    constant = ((1.0,) * layers, (0.0,) * layers, (*([1e-9] * (layers - 1)), 0.0))
+    found = Calibration(reranker.model.fingerprint, 1.0, 8, 30, (), *constant, 0.01, {"ranked": 1.0}, ())
+    monkeypatch.setattr(reranker, "calibration", found)
+    asked: list[int] = []
+    evaluations: list[float] = []
+    explain = Reranker.explain
+
+    def spy(self: Reranker, query: str, docs: Any, top_k: int | None = None, **options: Any) -> Any:
+        ranking = explain(self, query, docs, top_k, **options)
+        asked.append(top_k or 0)
+        evaluations.append(ranking.stats.evaluations / ranking.stats.evaluations_full)
+        return ranking
+
+    monkeypatch.setattr(Reranker, "explain", spy)
+    hits = collection.search("river", 12)
+    assert asked == [12]
+    # The second pass is paid on top of the first.
+    assert (evaluations[0] < 1) != merging
+    if not merging:
+        assert len(hits) == 12
+        return
+    best = merge(collection.rerank("river", collection.candidates("river", k=60)), 12)
+    assert [hit.id for hit in hits] == [hit.id for hit in best]
+    assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in best])
