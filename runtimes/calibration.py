@@ -121,8 +121,8 @@ def calibrate(
     slopes, offsets, errors = _errors(scores)
     spread = float(np.sqrt(np.mean([np.var(rows[-1]) for rows in scores])))
     records = []
-    for example, seen in zip(judging, scores, strict=True):
-        predicted = seen * np.array(slopes)[:, None] + np.array(offsets)[:, None]
+    for example, rows_seen in zip(judging, scores, strict=True):
+        predicted = rows_seen * np.array(slopes)[:, None] + np.array(offsets)[:, None]
         records.append(Record(predicted, example.relevant, example.retrieved, example.domain))
     largest = max(len(example.docs) for example in judging)
     sizes = sorted({min(size, largest) for size in pools})

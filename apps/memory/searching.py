@@ -243,9 +243,7 @@ class Searcher:
         inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
         return dict(lexical.search(db, query, depth, where=inside, params=whose.params))
 
-    def _rerank(
-        self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None
-    ) -> list[Candidate]:
+    def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
         """The best `top_k` candidates (all if None) in the reranker's order, blended with the one they came in.
 
         The reranker reads a turn after what it answers: alone, few answers say what they are about.
