@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from edge.chunking import Chunk
 from edge.errors import InputError
-from edge.models.blending import Retrieved
+from edge.models.blending import Retrieved, share_of
 from edge.models.calibration import Calibration, Lens, Measured
 from edge.models.spec import ModelSpec
 from edge.pruning import Mode
@@ -123,7 +123,8 @@ def calibrate(
     records = []
     for example, rows_seen in zip(judging, scores, strict=True):
         predicted = rows_seen * np.array(slopes)[:, None] + np.array(offsets)[:, None]
-        records.append(Record(predicted, example.relevant, example.retrieved, example.domain))
+        weight = share_of(example.query)
+        records.append(Record(predicted, example.relevant, example.retrieved, example.domain, weight))
     largest = max(len(example.docs) for example in judging)
     sizes = sorted({min(size, largest) for size in pools})
     margins: dict[str, float] = {}

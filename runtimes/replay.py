@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.bounded_pruning import BoundedPruning
-from edge.models.blending import Retrieved
+from edge.models.blending import WEIGHT, Retrieved
 from edge.models.calibration import Measured
 from edge.pruning import Mode
 from edge.runtimes.scoring import Pool
@@ -38,18 +38,20 @@ class Record:
         relevant: positions of the relevant candidates; None if nobody judged them.
         retrieved: what retrieval found (see `models.blending`).
         domain: where the query comes from.
+        weight: the model's share of the blend with retrieval.
     """
 
     scores: Scores
     relevant: frozenset[int] | None
     retrieved: Retrieved = True
     domain: str = ""
+    weight: float = WEIGHT
 
     def cut(self, count: int) -> Record:
         """Only the first candidates."""
         relevant = None if self.relevant is None else frozenset(i for i in self.relevant if i < count)
         retrieved = self.retrieved if isinstance(self.retrieved, bool) else self.retrieved[:count]
-        return Record(self.scores[:, :count], relevant, retrieved, self.domain)
+        return Record(self.scores[:, :count], relevant, retrieved, self.domain, self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def replay(
 ) -> Outcome:
     """Prunes on recorded scores as a live pass would."""
     layers, n = record.scores.shape
-    pool = Pool(n, retrieved=record.retrieved if retrieved else False, spread=spread)
+    pool = Pool(n, retrieved=record.retrieved if retrieved else False, spread=spread, weight=record.weight)
     pruning = BoundedPruning(k, mode=mode, errors=errors, margin=margin, candidates=n)
     active = np.arange(n)
     chosen: list[Ids] = []
@@ -103,7 +105,12 @@ def measure(
     precisions, full, overlaps, work = [], [], [], []
     for record in (record.cut(candidates) for record in records):
         found = replay(record, k, mode, margin, errors, spread, retrieved=retrieved)
-        pool = Pool(record.scores.shape[1], retrieved=record.retrieved if retrieved else False, spread=spread)
+        pool = Pool(
+            record.scores.shape[1],
+            retrieved=record.retrieved if retrieved else False,
+            spread=spread,
+            weight=record.weight,
+        )
         ids = np.arange(record.scores.shape[1])
         best = set(np.lexsort((ids, -pool.see(ids, record.scores[-1])))[:k].tolist())
         relevant = best if record.relevant is None else record.relevant

@@ -15,7 +15,7 @@ from edge.bounded_pruning import BoundedPruning
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
 from edge.errors import CorruptBlock, InputError
-from edge.models.blending import Retrieved
+from edge.models.blending import Retrieved, share_of
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER
@@ -171,7 +171,7 @@ class Reranker:
             raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
         mode = self.mode if mode is None else _checked(mode)
         spread = None if self.calibration is None else self.calibration.spread
-        pool = Pool(len(docs), retrieved=retrieved, spread=spread)
+        pool = Pool(len(docs), retrieved=retrieved, spread=spread, weight=share_of(query))
         pruning = self._pruning(k, mode, threshold, len(docs))
         observer, stats = self._pass(query, docs, pruning, pool, every_layer)
         ids = observer.ranking()

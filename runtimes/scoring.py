@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.chunking import Chunk
-from edge.models.blending import Retrieved, prior_logits, retrieved_scores
+from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieved_scores
 from edge.models.calibration import Calibration
 from edge.models.spec import ModelSpec
 from edge.pruning import Decision
@@ -75,9 +75,12 @@ class Pool:
     Without one the spread is that of this pool, where a candidate that left early counts with its last logit.
     """
 
-    def __init__(self, candidates: int, *, retrieved: Retrieved, spread: float | None = None) -> None:
+    def __init__(
+        self, candidates: int, *, retrieved: Retrieved, spread: float | None = None, weight: float = WEIGHT
+    ) -> None:
         """Args:
             spread: calibrated standard deviation of the final logits of a pool.
+            weight: the model's share of the blend.
 
         Raises:
             InputError: see `retrieved_scores`.
@@ -85,7 +88,7 @@ class Pool:
         found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)
         self._spread = spread
-        self._prior = None if found is None else prior_logits(found)
+        self._prior = None if found is None else prior_logits(found, weight)
 
     def see(self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Takes the logits [n] of some candidates and returns their scores [n] in 0 ... 1, by which they compare."""

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.errors import InputError
-from edge.models.blending import blended, prior_logits, retrieval_scores, retrieved_scores
+from edge.models.blending import (
+    LONG,
+    LONG_WEIGHT,
+    SHORT,
+    WEIGHT,
+    blended,
+    prior_logits,
+    retrieval_scores,
+    retrieved_scores,
+    share_of,
+)
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:
@@ -80,3 +90,11 @@ def test_prior_logits_order_a_pool_as_the_blend_does(values: list[float], weight
     mixed = blended(logits, retrieved, weight)
     shifted = logits + logits.std() * prior_logits(retrieved, weight)
     assert np.allclose(weight * (shifted - shifted.mean()) / logits.std(), mixed - mixed.mean(), atol=1e-7)
+
+
+def test_the_share_falls_with_the_length_of_the_query() -> None:
+    shares = [share_of("word " * count) for count in range(60)]
+    assert shares[0] == shares[SHORT] == WEIGHT
+    assert shares[LONG] == shares[-1] == LONG_WEIGHT
+    assert shares == sorted(shares, reverse=True)
+    assert shares[(SHORT + LONG) // 2] == pytest.approx((WEIGHT + LONG_WEIGHT) / 2)
