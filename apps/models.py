@@ -149,7 +149,9 @@ def show(model: str, verify: bool, as_json: bool) -> None:
 @click.option(
     "--queries", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON Lines."
 )
-@click.option("--target", type=float, default=0.995, show_default=True, help="Share of Precision@K that must be kept.")
+@click.option(
+    "--target", type=float, default=0.995, show_default=True, help="Share of full depth's results that must be found."
+)
 @click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 3, 5, 10, 20), show_default=True)
 @engine_options
 def calibrate(
@@ -161,7 +163,7 @@ def calibrate(
     runtime: str | None,
     threads: int | None,
 ) -> None:
-    """Find the margin of pruning that keeps the Precision@K of full depth, and store it with MODEL.
+    """Find the margin of pruning that keeps the results of full depth, and store it with MODEL.
 
     Each line of the queries' file is {"query": ..., "docs": [...]} with at least 20 documents, best in a retriever's
     order, and optionally "scores": the retriever's for each, and "relevant": positions of the relevant ones, or

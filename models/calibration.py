@@ -91,7 +91,7 @@ class Calibration:
 
     Attributes:
         fingerprint: of the packed model they were measured on; another model's are ignored.
-        target: Precision@K relative to full depth that was asked for.
+        target: share of full depth's results that was asked for.
         queries, candidates: size of the calibration set.
         lens_layers: layers (the first is 1) after which the lens gives the scores; the head after the others.
         slopes, offsets: the final logit is predicted as slope * logit + offset after each layer [layers].

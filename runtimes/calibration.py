@@ -1,5 +1,5 @@
 """Calibration: how far the scores after each layer are from the final ones, and which margin of pruning keeps the
-Precision@K of full depth.
+results of full depth.
 
 The scores of a sequence do not depend on its pool. So every query is forwarded once at full depth, its scores are
 recorded after each layer, and any margin can then be replayed on the record. Half of the queries fit the lens (a ridge
@@ -78,7 +78,7 @@ def calibrate(
         pools: sizes of pools; larger ones are cut to them.
         modes: modes of pruning.
         orders: False for candidates in no order, True for candidates with whose retrieval the model is blended.
-        target: share of full depth's Precision@K that must be kept, in (0, 1].
+        target: share of full depth's K results that must be found, in (0, 1]; see `replay.find_margin`.
         progress: called with (queries done, queries in all).
 
     Returns:
@@ -90,7 +90,7 @@ def calibrate(
     if len(examples) < 8:
         raise InputError(f"calibration needs at least 8 queries, not {len(examples)}")
     if not 0 < target <= 1:
-        raise InputError(f"the precision target lies in (0, 1], not {target}")
+        raise InputError(f"the target lies in (0, 1], not {target}")
     spec = reranker.model.spec
     fitting, judging = examples[::2], examples[1::2]
     done = 0

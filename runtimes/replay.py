@@ -128,24 +128,27 @@ def find_margin(
     records: Sequence[Record], ks: Iterable[int], pools: Iterable[int], mode: Mode, errors: Sequence[float],
     spread: float, *, orders: Iterable[bool], target: float,
 ) -> float:  # fmt: skip
-    """The smallest margin that keeps the target for every number of results out of every size of pool, in every domain
-    (in each of a few parts, where all queries come from one): a margin is for queries of domains that nobody has seen.
+    """The smallest margin that keeps the target in every domain (in each of a few parts, where all queries come from
+    one): a margin is for queries of domains that nobody has seen.
 
     Args:
-        target: share of full depth's mean Precision@K.
+        target: share of full depth's K results that must be found, mean over numbers of results, sizes of pools and
+            orders.
     """
     cases = [(k, n, order) for k, n, order in product(ks, pools, orders) if k < n]
     domains = sorted({record.domain for record in records})
     parts = [[r for r in records if r.domain == d] for d in domains]
     if len(parts) == 1:
-        parts = [list(records[i::_FOLDS]) for i in range(_FOLDS)]
+        parts = [part for part in (list(records[i::_FOLDS]) for i in range(_FOLDS)) if part]
     for margin in MARGINS:
-        lost = []
-        for k, n, order in cases:
-            rows = [
-                measure(part, k, mode, margin, errors, spread, candidates=n, retrieved=order) for part in parts if part
-            ]
-            lost.append(np.mean([min(0.0, row.precision - target * row.full_precision) for row in rows]))
-        if min(lost, default=0.0) >= -1e-12:
+        if all(_kept(part, cases, mode, margin, errors, spread) >= target - 1e-12 for part in parts):
             return float(margin)
     return float(MARGINS[-1])
+
+
+def _kept(
+    part: Sequence[Record], cases: Sequence[tuple[int, int, bool]], mode: Mode, margin: float,
+    errors: Sequence[float], spread: float,
+) -> float:  # fmt: skip
+    rows = [measure(part, k, mode, margin, errors, spread, candidates=n, retrieved=order) for k, n, order in cases]
+    return float(np.mean([row.overlap for row in rows])) if rows else 1.0
