@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from edge.apps.collection.models import Models
 from edge.apps.collection.passages import Passages
 from edge.apps.collection.query import Query
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
+from edge.apps.collection.reranking import reranked
 from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
 from edge.apps.collection.schema import open_database
 from edge.apps.collection.searching import POOL, Searcher, checked_counts
@@ -36,7 +36,7 @@ from edge.ivf.index import VectorIndex
 from edge.lookahead import Lookahead
 from edge.public_calls import checked_arguments
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.reranker import Ranked, Reranker
+from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
 
 DATABASE = "edge.db"
@@ -303,24 +303,8 @@ class Collection:
         """`hits`, given in retrieval order, by the reranker's judgement blended with their scores (with the order alone
         if a hit has none): as many as `merge` needs for the best `top_k` results, all of them if None. Raises as
         `search` does."""
-        if not hits:
-            return []
-        scores = [hit.stages.fused_score for hit in hits]
-        known = [score for score in scores if score is not None]
-        retrieved = known if len(known) == len(hits) else True
         with self._timed("rerank"):
-            passages = [hit.passage for hit in hits]
-            wanted = min(top_k or len(hits), len(hits))
-
-            def enough(found: Sequence[Ranked]) -> bool:
-                return len(merge([hits[result.index] for result in found], wanted)) == wanted
-
-            ranked = self._models.rank(query, passages, wanted, retrieved, enough)
-        found = [(hits[result.index], result) for result in ranked]
-        return [
-            replace(hit, score=result.score, stages=replace(hit.stages, relevance=result.relevance))
-            for hit, result in found
-        ]
+            return reranked(self._models, query, hits, top_k)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
         """The reranker's probability for each of some texts, of the collection or not, that it answers a query. Raises

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from edge.errors import CorruptBlock
-from edge.models.calibration import FILE, Calibration, Lens, Operating
+from edge.models.calibration import FILE, Calibration, Lens, Measured
 from edge.sealed import sealed
 
 
 def calibration() -> Calibration:
     generator = np.random.default_rng(0)
     lens = Lens(generator.normal(size=(3, 8)).astype(np.float32), generator.normal(size=3).astype(np.float32))
-    return Calibration("f", 0.99, 10, 20, (1, 2), (Operating(5, "ranked", True, 0.5, 3, 1.0, 1.0, 0.8),), lens)
+    points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
+    lines = ((0.5, 0.9, 1.0), (0.1, 0.0, 0.0), (float("inf"), 0.4, 0.0))
+    return Calibration("f", 0.99, 10, 20, (1, 2), *lines, 1.7, {"ranked": 3.0, "top-k": 3.25}, points, lens)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "{", "[]", "7", "null", '"x"', "\x00", "[" * 100_000, "\ud800"])
@@ -35,6 +37,8 @@ def test_what_is_no_calibration_is_refused_with_the_way_out(tmp_path: Path, cont
         ({"version": 3}, "is of another version"),
         ({"points": 7}, "is no calibration"),
         ({"points": [{"k": 1}]}, "is no calibration"),
+        ({"errors": ["wide"]}, "is no calibration"),
+        ({"slopes": 1}, "is no calibration"),
         ({"lens": {"layers": 3, "hidden": 8, "weight": "AAAA", "bias": "AAAA"}}, "is no calibration"),
         ({"lens": 5}, "is no calibration"),
         ({"more": 5}, "is no calibration"),
@@ -49,7 +53,7 @@ def test_what_another_program_sealed_is_refused(tmp_path: Path, change: dict[str
         Calibration.load(tmp_path, "f")
 
 
-def test_thresholds_and_probes_come_back_bit_for_bit(tmp_path: Path) -> None:
+def test_errors_and_probes_come_back_bit_for_bit(tmp_path: Path) -> None:
     saved = calibration()
     saved.save(tmp_path)
     found = Calibration.load(tmp_path, "f")
