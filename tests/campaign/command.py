@@ -33,6 +33,7 @@ def run(
     deadline: float | None = None,
     only: int = 0,
     match: str = "",
+    tallies: list[Tally] | None = None,
 ) -> list[Tally]:
     """Runs classes of attacks.
 
@@ -42,8 +43,9 @@ def run(
         deadline: `time.monotonic()` at which no further case begins. The classes share the time evenly.
         only: the number of the one case to run, from 1; 0 runs all.
         match: only cases whose label holds this text.
+        tallies: takes the counts, which are complete up to where an exception ends the run.
     """
-    tallies = []
+    tallies = [] if tallies is None else tallies
     for position, attack in enumerate(chosen):
         tally = Tally(attack.name, attack.promise)
         tallies.append(tally)
@@ -125,8 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.quick = True
     deadline = time.monotonic() + 3600 * options.hours if options.hours is not None else None
     place = Path(tempfile.mkdtemp(prefix="campaign-")).resolve()
+    tallies: list[Tally] = []
+    interrupted = False
     try:
-        tallies = run(
+        run(
             chosen,
             place,
             seed=options.seed,
@@ -134,11 +138,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             deadline=deadline,
             only=options.case,
             match=options.match,
+            tallies=tallies,
         )
+    except KeyboardInterrupt:  # what was found until then is reported
+        interrupted = True
     finally:
         end_warm()
         shutil.rmtree(place, ignore_errors=True)
     print(table(tallies))
     if options.json is not None:
         write(options.json, document(options.seed, tallies))
-    return 1 if any(tally.failed for tally in tallies) else 0
+    return 130 if interrupted else 1 if any(tally.failed for tally in tallies) else 0

@@ -46,6 +46,7 @@ class Warm:
             self._process = subprocess.Popen(
                 [sys.executable, __file__],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C is for the campaign
             )  # fmt: skip
         task = {
             "arguments": list(arguments), "work": str(work), "environment": dict(environment),
