@@ -55,8 +55,9 @@ def layer_scores(
     encoded = tokenizer.encode_batch([(pools[n].query, pools[n].passages[k]) for n, k in owner])
     found = [np.zeros((model.depth, len(pool.passages))) for pool in pools]
     for group in batches(encoded, tokens):
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16(precision)):
-            scores = model(*padded([encoded[i] for i in group])).double().numpy()
+        ids, mask, types = (part.to(model.device) for part in padded([encoded[i] for i in group]))
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=in_bfloat16(precision, model.device.type)):
+            scores = model(ids, mask, types).double().cpu().numpy()
         for column, i in enumerate(group):
             n, k = owner[i]
             found[n][:, k] = scores[:, column]

@@ -53,6 +53,9 @@ class Mixture:
     def __init__(self, pools: Sequence[tuple[str, Pool, float]], seed: int, config: ListConfig) -> None:
         if not pools:
             raise ValueError("no training pools: nothing to draw lists from")
+        for name, pool, _ in pools:
+            if not pool.lists:
+                raise ValueError(f"the pool {name} holds no list")
         self._pools = list(pools)
         self._seed = seed
         self._config = config
@@ -150,7 +153,7 @@ def pools_in(directory: Path, shares: dict[str, float]) -> list[tuple[str, Pool,
     """The pools whose file name ``SET.KIND`` has a share; a share for a missing pool is an error."""
     found = []
     for name, share in shares.items():
-        path = directory / f"{name}.json.gz"
+        path = directory / f"{name}.npz"
         if not path.exists():
             raise FileNotFoundError(f"no pool {path.name} in {directory}")
         if share > 0:

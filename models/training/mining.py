@@ -1,4 +1,4 @@
-"""Candidate pools: BM25 and a bi-encoder, fused; the same code gives training negatives and test pools.
+"""Candidate pools as data, BM25 over one collection, and reciprocal rank fusion, which makes the test pools.
 
 BM25: Robertson & Zaragoza, "The Probabilistic Relevance Framework" (2009), k1 1.2, b 0.75. Reciprocal rank
 fusion: Cormack, Clarke & Buettcher (SIGIR 2009), constant 60.
@@ -6,13 +6,14 @@ fusion: Cormack, Clarke & Buettcher (SIGIR 2009), constant 60.
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ class BM25:
     """Lexical scores of every document for a query, over an inverted index held in arrays."""
 
     def __init__(self, documents: Sequence[str], k1: float = 1.2, b: float = 0.75) -> None:
-        counts = [Counter(_words(text)) for text in documents]
+        counts = [Counter(words(text)) for text in documents]
         lengths = np.array([max(1, sum(c.values())) for c in counts], dtype=np.float32)
         penalty = k1 * (1 - b + b * lengths / max(float(lengths.mean()) if len(lengths) else 1.0, 1e-9))
         rows: dict[str, list[tuple[int, int]]] = {}
@@ -44,23 +45,17 @@ class BM25:
 
     def scores(self, query: str) -> Floats:
         total = np.zeros(self.size, dtype=np.float32)
-        for word in _words(query):
+        for word in words(query):
             if word in self._postings:
                 where, weight = self._postings[word]
                 total[where] += weight
         return total
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     """Lower-case words with the plural s taken off: a stemmer small enough to be exact about."""
     found = (word.lower() for word in _WORD.findall(text))
     return [w[:-1] if len(w) > 3 and w.endswith("s") and not w.endswith("ss") else w for w in found]
-
-
-def standardised(scores: Floats) -> Floats:
-    """Mean 0, deviation 1 over the pool; all zeros where the pool does not vary."""
-    spread = float(scores.std())
-    return np.zeros_like(scores) if spread < 1e-9 else ((scores - scores.mean()) / spread).astype(np.float32)
 
 
 def fused(first: Floats, second: Floats, depth: int = 100) -> npt.NDArray[np.int64]:
@@ -77,7 +72,7 @@ def fused(first: Floats, second: Floats, depth: int = 100) -> npt.NDArray[np.int
 class Candidates:
     """One query with its pool: document rows, which of them are relevant, the retrievers' mixed score.
 
-    ``teacher`` is the mean of the two standardised scores over the pool, aligned with ``rows``.
+    ``teacher`` is a weighted mean of the two standardised scores over the pool, aligned with ``rows``.
     ``certain`` says that the positive is a human judgement rather than mined from the document's form.
     ``bare`` asks for documents without their titles (the query is one of them). ``replaced`` is the text to
     show for the positive in place of its own (the query was cut out of it); empty for the whole text.
@@ -94,29 +89,6 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Pool:
-    """All lists over one collection of documents."""
-
-    name: str
-    titles: list[str]
-    texts: list[str]
-    lists: list[Candidates]
-
-    def save(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        with gzip.open(temporary, "wt", encoding="utf-8") as out:
-            json.dump(asdict(self), out)
-        temporary.replace(path)
-
-    @classmethod
-    def open(cls, path: Path) -> Pool:
-        with gzip.open(path, "rt", encoding="utf-8") as source:
-            data = json.load(source)
-        lists = [Candidates(**{**row, "answers": tuple(row["answers"])}) for row in data["lists"]]
-        return cls(data["name"], data["titles"], data["texts"], lists)
-
-
-@dataclass(frozen=True)
 class Request:
     """A query to mine for, the rows known to be relevant, and what `Candidates` should carry with them."""
 
@@ -128,34 +100,76 @@ class Request:
     replaced: str = ""
 
 
-def mine(
-    requests: Iterable[Request],
-    lexical: BM25,
-    documents: Floats,
-    queries: Floats,
-    depth: int = 30,
-) -> list[Candidates]:
-    """The fused top ``depth`` of each request; its positives always take part and are never negatives.
+class PackedLists(Sequence[Candidates]):
+    """Lists in arrays: millions of them fit into memory, and a process that is forked shares them.
 
-    ``documents`` and ``queries`` are unit vectors, one row per document and per request.
+    ``rows``: document rows, lists x candidates, -1 for none. ``teacher``: of the same shape.
     """
-    found: list[Candidates] = []
-    for request, vector in zip(requests, queries, strict=True):
-        sparse = lexical.scores(request.query)
-        dense = documents @ vector
-        rows = [int(r) for r in fused(sparse, dense)[:depth]]
-        rows += [p for p in request.positive if p not in rows]
-        teacher = (standardised(sparse[rows]) + standardised(dense[rows])) / 2
-        found.append(
-            Candidates(
-                request.query,
-                rows,
-                list(request.positive),
-                [round(float(t), 4) for t in teacher],
-                request.certain,
-                request.answers,
-                request.bare,
-                request.replaced,
-            )
+
+    def __init__(self, requests: list[Request], rows: npt.NDArray[np.int32], teacher: npt.NDArray[np.float16]) -> None:
+        self.requests, self.rows, self.teacher = requests, rows, teacher
+
+    @classmethod
+    def pack(cls, lists: Sequence[Candidates]) -> PackedLists:
+        """Lists as arrays."""
+        width = max((len(c.rows) for c in lists), default=0)
+        rows = np.full((len(lists), width), -1, np.int32)
+        teacher = np.zeros((len(lists), width), np.float16)
+        requests = []
+        for n, c in enumerate(lists):
+            rows[n, : len(c.rows)] = c.rows
+            teacher[n, : len(c.rows)] = c.teacher
+            requests.append(Request(c.query, tuple(c.positive), c.certain, c.answers, c.bare, c.replaced))
+        return cls(requests, rows, teacher)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidates: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Candidates]: ...
+    def __getitem__(self, index: int | slice) -> Candidates | list[Candidates]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        request, shown = self.requests[index], self.rows[index] >= 0
+        return Candidates(
+            request.query,
+            self.rows[index][shown].tolist(),
+            list(request.positive),
+            self.teacher[index][shown].tolist(),
+            request.certain,
+            request.answers,
+            request.bare,
+            request.replaced,
         )
-    return found
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All lists over one collection of documents."""
+
+    name: str
+    titles: list[str]
+    texts: list[str]
+    lists: Sequence[Candidates]
+
+    def save(self, path: Path) -> None:
+        """Write a compressed .npz; it appears under its name only when whole."""
+        packed = self.lists if isinstance(self.lists, PackedLists) else PackedLists.pack(self.lists)
+        strings: dict[str, Any] = {"name": self.name, "titles": self.titles, "texts": self.texts}
+        strings |= {"requests": [list(asdict(request).values()) for request in packed.requests]}
+        written = io.BytesIO()
+        text = np.frombuffer(json.dumps(strings).encode(), np.uint8)
+        np.savez_compressed(written, rows=packed.rows, teacher=packed.teacher, strings=text)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(written.getvalue())
+        temporary.replace(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Pool:
+        with np.load(path) as data:
+            strings = json.loads(data["strings"].tobytes())
+            rows, teacher = data["rows"], data["teacher"]
+        requests = [Request(q, tuple(p), c, tuple(a), b, r) for q, p, c, a, b, r in strings["requests"]]
+        return cls(strings["name"], strings["titles"], strings["texts"], PackedLists(requests, rows, teacher))

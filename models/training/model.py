@@ -31,7 +31,9 @@ class LayeredReranker(nn.Module):
             nn.init.zeros_(cast(nn.Linear, probe).weight)
 
     @classmethod
-    def from_directory(cls, directory: Path, seed: int = 0, probes: int = 0) -> LayeredReranker:
+    def from_directory(
+        cls, directory: Path, seed: int = 0, probes: int = 0, device: torch.device | None = None
+    ) -> LayeredReranker:
         """Start from an encoder (its head is made anew, seeded) or from an earlier reranker.
 
         ``probes``: so many first layers are scored by probes of their own and not by the head.
@@ -41,11 +43,18 @@ class LayeredReranker(nn.Module):
         config = BertConfig.from_pretrained(directory, num_labels=1)
         config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
         torch.manual_seed(seed)
-        # heads of 32 numbers: the plain products took a fifth of the fused kernel's time here, in bfloat16
-        bert = BertForSequenceClassification.from_pretrained(directory, config=config, attn_implementation="eager")
+        # heads of 32 numbers: on a CPU the plain products took a fifth of the fused kernel's time, in bfloat16
+        attention = "eager" if device is None or device.type == "cpu" else "sdpa"
+        bert = BertForSequenceClassification.from_pretrained(directory, config=config, attn_implementation=attention)
         model = cls(bert, probes)
-        model.to(torch.float32)  # a half-precision file would otherwise stay one
+        model.to(device, torch.float32)  # a half-precision file would otherwise stay one
         return model
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds the weights."""
+        found: torch.device = self.bert.device
+        return found
 
     @property
     def depth(self) -> int:
@@ -64,7 +73,7 @@ class LayeredReranker(nn.Module):
             return scores
         shown = mask.unsqueeze(-1).float()
         means = [(h.float() * shown).sum(1) / shown.sum(1) for h in hidden[: len(self.probes)]]
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(ids.device.type, enabled=False):
             early = [probe(mean).squeeze(-1) for probe, mean in zip(self.probes, means, strict=True)]
         return torch.cat([torch.stack(early), scores[len(early) :]])
 
@@ -77,7 +86,7 @@ class LayeredReranker(nn.Module):
         directory.mkdir(parents=True, exist_ok=True)
         kind = torch.float16 if half else torch.float32
         tensors = {
-            name: value.detach().to(kind).contiguous()
+            name: value.detach().to("cpu", kind).contiguous()
             for name, value in self.bert.state_dict().items()
             if value.is_floating_point()
         }
@@ -119,7 +128,7 @@ def pair_tokenizer(path: Path, max_tokens: int) -> Tokenizer:
 
 
 def padded(encoded: Sequence[Encoding]) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids, mask, types) of one batch, padded to its longest sequence."""
+    """(ids, mask, types) of one batch, padded to its longest sequence, on the CPU."""
     longest = max(len(e.ids) for e in encoded)
     ids, mask, types = (torch.zeros(len(encoded), longest, dtype=torch.long) for _ in range(3))
     for row, e in enumerate(encoded):

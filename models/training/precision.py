@@ -13,13 +13,16 @@ _ROWS, _WIDTH = 256, 384
 _TRIES = 3
 
 
-def in_bfloat16(choice: str = "auto") -> bool:
+def in_bfloat16(choice: str = "auto", device: str = "cpu") -> bool:
     """Whether to run under bfloat16 autocast.
 
     Args:
-        choice: one of `CHOICES`; auto takes what is faster on this machine.
+        choice: one of `CHOICES`; auto takes what is faster on this machine, which on an accelerator is bfloat16.
+        device: the type of device that computes.
     """
-    return bfloat16_is_faster() if choice == "auto" else choice == "bfloat16"
+    if choice == "auto":
+        return device != "cpu" or bfloat16_is_faster()
+    return choice == "bfloat16"
 
 
 @cache

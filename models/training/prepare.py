@@ -7,9 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from .corpora import Corpus, joined, load
-from .mining import BM25, Floats, Pool, Request, mine
+from .mining import Floats, Pool, Request
 from .pairs import Pair, cloze, packages, tree
+from .search import Depths, Searcher
 
 Encode = Callable[[Sequence[str]], Floats]
 
@@ -56,36 +59,39 @@ def prepare(
     trees: Sequence[Path] = (),
     seed: int = 0,
     limit: int = 2500,
+    device: torch.device | None = None,
 ) -> list[Path]:
-    """Write ``out/SET.KIND.json.gz`` for each set and kind; a pool already there is kept as it is."""
+    """Write ``out/SET.KIND.npz`` for each set and kind; a pool already there is kept as it is."""
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for directory in data:
         corpus = load(directory).without_test_documents()
         if corpus.train:
             kinds = {"judged": judged(corpus), **self_made(corpus, random.Random(seed), limit)}
-            written += _write(corpus, kinds, encode, out)
+            written += _write(corpus, kinds, encode, out, device)
     if search or trees:
         rng = random.Random(seed)
         found, licences = packages(search, rng, limit=60)
         for directory in trees:
             found += tree(directory, rng, limit=800)
         corpus, requests = documentation(found)
-        written += _write(corpus, {"mined": requests}, encode, out)
+        written += _write(corpus, {"mined": requests}, encode, out, device)
         (out / "licences.json").write_text(json.dumps(licences, indent=1, sort_keys=True), encoding="utf-8")
     return written
 
 
-def _write(corpus: Corpus, kinds: dict[str, list[Request]], encode: Encode, out: Path) -> list[Path]:
-    paths = {kind: out / f"{corpus.name}.{kind}.json.gz" for kind in kinds}
+def _write(
+    corpus: Corpus, kinds: dict[str, list[Request]], encode: Encode, out: Path, device: torch.device | None
+) -> list[Path]:
+    paths = {kind: out / f"{corpus.name}.{kind}.npz" for kind in kinds}
     missing = [kind for kind, path in paths.items() if not path.exists()]
     if missing:
         passages = [joined(t, x) for t, x in zip(corpus.titles, corpus.texts, strict=True)]
-        lexical, documents = BM25(passages), encode(passages)
+        engine = Searcher(passages, encode(passages), device or torch.device("cpu"))
         for kind in missing:
             requests = kinds[kind]
             vectors = encode([r.query for r in requests])
-            lists = mine(requests, lexical, documents, vectors)
+            lists = engine.mine(requests, vectors, Depths())
             Pool(corpus.name, corpus.titles, corpus.texts, lists).save(paths[kind])
             print(f"{paths[kind].name}: {len(lists)} lists over {len(passages)} documents", flush=True)
     return list(paths.values())

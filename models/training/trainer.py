@@ -9,21 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .lists import TrainingList
+from .feeding import Feed, Source, Step
 from .loss import LossConfig, list_loss
-from .model import LayeredReranker, batches, padded
-
-
-class Source(Protocol):
-    """Where lists come from: the n-th list of the run, the same one whenever asked."""
-
-    def draw(self, number: int) -> TrainingList: ...
+from .model import LayeredReranker
 
 
 @dataclass(frozen=True)
@@ -39,13 +33,14 @@ class TrainConfig:
     lists_per_step: int = 8
     peak_rate: float = 5e-5
     head_factor: float = 3.0
-    probe_factor: float = 100.0
+    probe_rate: float = 5e-3
     warmup_steps: int = 50
     weight_decay: float = 0.01
     clip: float = 1.0
     ema: float = 0.998
     batch_tokens: int = 1500
     threads: int = 2
+    workers: int = 0
     bfloat16: bool = True
     save_seconds: float = 600.0
     log_steps: int = 10
@@ -62,7 +57,8 @@ class Trainer:
         self, model: LayeredReranker, tokenizer: Tokenizer, lists: Source, config: TrainConfig, loss: LossConfig
     ) -> None:
         self.model, self.config = model, config
-        self._tokenizer, self._lists, self._loss = tokenizer, lists, loss
+        self._loss = loss
+        self._feed = Feed(lists, tokenizer, config.lists_per_step, config.batch_tokens, config.workers)
         self.step = 0
         self.elapsed = 0.0
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -73,10 +69,11 @@ class Trainer:
             [
                 {"params": body, "factor": 1.0},
                 {"params": head, "factor": config.head_factor},
-                {"params": probes, "factor": config.probe_factor},
+                {"params": probes, "factor": config.probe_rate / config.peak_rate},
             ],
             lr=config.peak_rate,
             weight_decay=config.weight_decay,
+            fused=model.device.type == "cuda",
         )
         self._trained = dict(named)
         self._pool = ThreadPoolExecutor(config.threads, initializer=torch.set_num_threads, initargs=(1,))
@@ -97,9 +94,16 @@ class Trainer:
 
     def run(self, save: Callable[[Trainer], None], log: Callable[[dict[str, Any]], None]) -> None:
         """Train to the end. ``save`` is called every ``save_seconds`` and once at the end."""
+        try:
+            self._run(save, log)
+        finally:
+            self._feed.close()
+        save(self)
+
+    def _run(self, save: Callable[[Trainer], None], log: Callable[[dict[str, Any]], None]) -> None:
         started, before, saved = time.monotonic(), self.elapsed, time.monotonic()
-        pending: dict[str, float] = {}
-        ranking = torch.zeros(self.model.depth)
+        pending: dict[str, Any] = {}
+        ranking = torch.zeros(self.model.depth, device=self.model.device)
         while self.progress < 1.0:
             found = self.advance()
             self.elapsed = before + time.monotonic() - started
@@ -109,72 +113,67 @@ class Trainer:
             ranking += found["ranking"]
             if self.step % self.config.log_steps == 0:
                 n = pending["steps"]  # fewer than usual just after a resume
-                line = {"step": self.step, "rate": self.rate, "loss": pending["loss"] / n}
+                line = {"step": self.step, "rate": self.rate, "loss": float(pending["loss"]) / n}
                 line |= {"pairs": pending["pairs"], "tokens": pending["tokens"], "seconds": self.elapsed}
                 log(line | {"layers": [round(float(v) / n, 4) for v in ranking]})
-                pending, ranking = {}, torch.zeros(self.model.depth)
+                pending, ranking = {}, torch.zeros_like(ranking)
             if time.monotonic() - saved > self.config.save_seconds:
                 save(self)
                 saved = time.monotonic()
-        save(self)
 
     def advance(self) -> dict[str, Any]:
         """One optimizer step over the next ``lists_per_step`` lists."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.rate * group["factor"]
-        first = self.step * self.config.lists_per_step
-        lists = [self._lists.draw(n) for n in range(first, first + self.config.lists_per_step)]
+        step = self._feed.step(self.step)
+        device = self.model.device
         self.model.train()
-        graphs, places, tokens = self._forward(lists)
-        width = len(places) // len(lists)
+        graphs = self._forward(step)
+        places = torch.tensor(step.places, device=device)
         scores = torch.cat([graph.detach() for graph in graphs], dim=1)
-        logits = scores[:, torch.argsort(torch.tensor(places))].reshape(-1, len(lists), width).requires_grad_()
-        teacher = torch.tensor([row.teacher[:width] for row in lists])
-        positive = torch.zeros(len(lists), width)
+        logits = scores[:, torch.argsort(places)].reshape(-1, step.lists, step.width).requires_grad_()
+        positive = torch.zeros(step.lists, step.width, device=device)
         positive[:, 0] = 1.0
-        trust = torch.tensor([row.trust for row in lists])
+        teacher, trust = step.teacher.to(device), step.trust.to(device)
         loss, ranking = list_loss(logits, positive, teacher, trust, self._loss)
         (slope,) = torch.autograd.grad(loss, logits)
-        self._backward(graphs, slope.reshape(self.model.depth, -1)[:, torch.tensor(places)])
+        self._backward(graphs, slope.reshape(self.model.depth, -1)[:, places])
         torch.nn.utils.clip_grad_norm_(self._trained.values(), self.config.clip)
         self._optimizer.step()
         self.step += 1
         with torch.no_grad():
             # the running mean warms up, otherwise it would remember the untrained head for hundreds of steps
             keep = min(self.config.ema, (1 + self.step) / (10 + self.step))
-            for name, value in self._trained.items():
-                self.mean[name].lerp_(value, 1 - keep)
-        return {"loss": float(loss.detach()), "pairs": len(lists) * width, "tokens": tokens, "ranking": ranking}
+            torch._foreach_lerp_(list(self.mean.values()), list(self._trained.values()), 1 - keep)
+        return {"loss": loss.detach(), "pairs": step.lists * step.width, "tokens": step.tokens, "ranking": ranking}
 
-    def _forward(self, lists: Sequence[TrainingList]) -> tuple[list[Tensor], list[int], int]:
-        """(scores of each chunk with its graph, the pair each column belongs to, tokens read).
+    def _forward(self, step: Step) -> list[Tensor]:
+        """Scores of each chunk with its graph. On a CPU each chunk runs on one thread of the pool: a core that others
+        keep busy then slows its own chunks, not every operation."""
+        device = self.model.device
 
-        Lists are cut to the shortest one's length. Chunks are cut over lists, by length, and each runs on one
-        thread of the pool: a core that others keep busy then slows its own chunks, not every operation.
-        """
-        width = min(len(row.passages) for row in lists)
-        pairs = [(row.query, passage) for row in lists for passage in row.passages[:width]]
-        encoded = self._tokenizer.encode_batch(pairs)
-        groups = batches(encoded, self.config.batch_tokens)
-
-        def scored(group: list[int]) -> Tensor:
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bfloat16, cache_enabled=False):
-                scores: Tensor = self.model(*padded([encoded[n] for n in group]))
+        def scored(chunk: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+            ids, mask, types = (part.to(device, non_blocking=True) for part in chunk)
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.config.bfloat16, cache_enabled=False):
+                scores: Tensor = self.model(ids, mask, types)
             return scores
 
-        graphs = list(self._pool.map(scored, groups))
-        return graphs, [n for group in groups for n in group], sum(len(e.ids) for e in encoded)
+        return list(map(scored, step.chunks) if device.type == "cuda" else self._pool.map(scored, step.chunks))
 
     def _backward(self, graphs: Sequence[Tensor], slope: Tensor) -> None:
         """Gradients of the loss, given its slope in each score; chunks are summed in their order, whoever ran them."""
         weights = list(self._trained.values())
+        for weight in weights:
+            weight.grad = None
+        parts = list(zip(graphs, torch.split(slope, [graph.shape[1] for graph in graphs], dim=1), strict=True))
+        if self.model.device.type == "cuda":
+            for graph, part in parts:
+                torch.autograd.backward(graph, part)
+            return
 
         def gradient(part: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
             return torch.autograd.grad(part[0], weights, part[1])
 
-        parts = zip(graphs, torch.split(slope, [graph.shape[1] for graph in graphs], dim=1), strict=True)
-        for weight in weights:
-            weight.grad = None
         for found in self._pool.map(gradient, parts):
             for weight, value in zip(weights, found, strict=True):
                 weight.grad = value if weight.grad is None else weight.grad.add_(value)

@@ -1,4 +1,4 @@
-"""Candidate pools: against naive twins, and without leaks."""
+"""Candidate pools and lists: against naive twins, and without leaks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.models.training.corpora import Corpus
-from edge.models.training.lists import ListConfig, Mixture, answer_window, keywords, negatives, shown, window
-from edge.models.training.mining import BM25, Candidates, Pool, Request, fused, mine, standardised
-from edge.models.training.prepare import judged, self_made
+torch = pytest.importorskip("torch")
+
+from edge.models.training.corpora import Corpus  # noqa: E402
+from edge.models.training.lists import (  # noqa: E402
+    ListConfig,
+    Mixture,
+    answer_window,
+    keywords,
+    negatives,
+    shown,
+    window,
+)
+from edge.models.training.mining import BM25, Candidates, PackedLists, Pool, Request, fused  # noqa: E402
+from edge.models.training.prepare import judged, self_made  # noqa: E402
+from edge.models.training.search import Depths, Searcher  # noqa: E402
 
 WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905
 
@@ -62,14 +73,14 @@ def test_fusion_equals_reciprocal_ranks_summed() -> None:
         assert fused(first, second, depth=100).tolist() == expected
 
 
-def test_standardised_pool_without_spread_is_zero() -> None:
-    assert standardised(np.full(5, 3.0, dtype=np.float32)).tolist() == [0.0] * 5
+def mine(passages: list[str], requests: list[Request]) -> PackedLists:
+    engine = Searcher(passages, hashed(passages), torch.device("cpu"))
+    return engine.mine(requests, hashed([r.query for r in requests]), Depths())
 
 
-def mined(count: int = 60) -> tuple[list[str], list[Candidates]]:
+def mined(count: int = 60) -> tuple[list[str], PackedLists]:
     texts = documents(count)
-    requests = [Request(texts[n], (n, (n + 1) % count)) for n in range(20)]
-    return texts, mine(requests, BM25(texts), hashed(texts), hashed([r.query for r in requests]), depth=15)
+    return texts, mine(texts, [Request(texts[n], (n, (n + 1) % count)) for n in range(20)])
 
 
 def test_positives_take_part_once_and_are_never_negatives() -> None:
@@ -107,16 +118,27 @@ def test_pools_hold_no_test_query_and_no_test_document() -> None:
     assert set(kinds) == {"judged", "title", "cloze"}
     for requests in kinds.values():
         passages = part.passages()
-        lists = mine(requests, BM25(passages), hashed(passages), hashed([r.query for r in requests]))
+        lists = mine(passages, requests)
+        assert len(lists)
         assert not {part.texts[n] for row in lists for n in row.rows} & barred_texts
         assert not {row.query for row in lists} & barred_queries
 
 
 def test_pool_survives_the_disk(tmp_path: Path) -> None:
     texts, lists = mined()
-    pool = Pool("set", [""] * len(texts), texts, lists)
-    pool.save(tmp_path / "pool.json.gz")
-    assert Pool.open(tmp_path / "pool.json.gz") == pool
+    plain = Candidates("a query", [3, 1, 2], [1], [0.5, -1.0, 0.25], False, ("an answer",), True, "cut")
+    for held in (lists, [*lists, plain], [plain]):
+        Pool("set", [""] * len(texts), texts, held).save(tmp_path / "pool.npz")
+        read = Pool.open(tmp_path / "pool.npz")
+        assert (read.name, read.titles, read.texts) == ("set", [""] * len(texts), texts)
+        assert list(read.lists) == list(held)
+    assert [path.name for path in tmp_path.iterdir()] == ["pool.npz"]
+
+
+def test_packed_lists_are_read_by_number_and_by_slice() -> None:
+    _, lists = mined()
+    assert lists[2:5] == [lists[2], lists[3], lists[4]]
+    assert lists[-1] == lists[len(lists) - 1]
 
 
 def mixture(seed: int, shares: tuple[float, float] = (1.0, 3.0)) -> Mixture:
@@ -144,9 +166,11 @@ def test_shares_hold_and_no_list_repeats_before_all_were_seen() -> None:
     assert len({one.draw(n).query for n in range(20)}) == len({row.query for row in lists})
 
 
-def test_no_pools_is_an_error() -> None:
+def test_no_pools_and_empty_pools_are_errors() -> None:
     with pytest.raises(ValueError, match="no training pools"):
         Mixture([], 0, ListConfig())
+    with pytest.raises(ValueError, match="empty holds no list"):
+        Mixture([("empty", Pool("p", [], [], []), 1.0)], 0, ListConfig())
 
 
 def test_a_title_query_sees_no_titles_and_a_cloze_query_sees_the_cut_text() -> None:

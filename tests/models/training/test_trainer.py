@@ -14,8 +14,9 @@ transformers = pytest.importorskip("transformers")
 from edge.models.training import reranker  # noqa: E402
 from edge.models.training.lists import TrainingList  # noqa: E402
 from edge.models.training.loss import LossConfig  # noqa: E402
-from edge.models.training.mining import BM25, Floats, Pool, Request, mine  # noqa: E402
+from edge.models.training.mining import Floats, Pool, Request  # noqa: E402
 from edge.models.training.model import LayeredReranker, average, batches, padded, pair_tokenizer  # noqa: E402
+from edge.models.training.search import Depths, Searcher  # noqa: E402
 from edge.models.training.trainer import TrainConfig, Trainer, write_state  # noqa: E402
 
 WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905
@@ -94,7 +95,7 @@ def test_a_query_that_fills_the_sequence_is_cut_too(tiny: Path) -> None:
 
 
 def test_the_first_layers_learn_by_probes_that_are_not_saved(tiny: Path, tmp_path: Path) -> None:
-    run = trainer(tiny, steps=40, distinct=4, peak_rate=1e-2, probes=2, probe_factor=1.0)
+    run = trainer(tiny, steps=40, distinct=4, peak_rate=1e-2, probes=2, probe_rate=1e-2)
     first = run.advance()["ranking"]
     run_to(run, 39)
     assert all(run.advance()["ranking"] < 0.8 * first)
@@ -198,9 +199,9 @@ def bag(texts: list[str]) -> Floats:
 def test_the_program_trains_saves_and_resumes(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" ".join(random.Random(n).choices(WORDS, k=8)) for n in range(20)]
     requests = [Request(text, (n,)) for n, text in enumerate(texts)]
-    pool = Pool("set", [""] * 20, texts, mine(requests, BM25(texts), bag(texts), bag(texts)))
+    lists = Searcher(texts, bag(texts), torch.device("cpu")).mine(requests, bag(texts), Depths())
     (tmp_path / "pools").mkdir()
-    pool.save(tmp_path / "pools" / "set.judged.json.gz")
+    Pool("set", [""] * 20, texts, lists).save(tmp_path / "pools" / "set.judged.npz")
     monkeypatch.setattr(reranker, "SHARES", {"set.judged": 1.0})
     monkeypatch.setattr(reranker, "LossConfig", lambda: LOSS)
     fixed = ["--data", str(tmp_path), "--base", str(tiny), "--pools", str(tmp_path / "pools"), "--max-tokens", "32"]
@@ -218,7 +219,9 @@ def test_the_program_trains_saves_and_resumes(tiny: Path, tmp_path: Path, monkey
 def test_only_pools_that_the_run_reads_are_mined(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[str], int]] = []
 
-    def prepare(data: list[Path], encode: object, out: Path, search: object, trees: object, seed: int) -> None:
+    def prepare(
+        data: list[Path], encode: object, out: Path, search: object, trees: object, seed: int, device: object
+    ) -> None:
         asked.append(([path.name for path in data], bool(search) + bool(trees)))
         raise KeyboardInterrupt
 

@@ -1,0 +1,116 @@
+"""Queries made from the form of texts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edge.models.training.documents import Document
+from edge.models.training.pairs import sentences
+from edge.models.training.wording import Passage, by_domain, corpus, passages, requests
+
+WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905
+
+
+def text(seed: int, count: int = 30) -> str:
+    rng = random.Random(seed)
+    return " ".join(" ".join(rng.choices(WORDS, k=rng.randint(5, 12))).capitalize() + "." for _ in range(count))
+
+
+def document(number: int, entry: bool = False) -> Document:
+    if entry:
+        return Document("words", f"term {number}", (("", text(number, 4)),), entry=True)
+    sections = tuple((f"part {n}", text(10 * number + n)) for n in range(3))
+    return Document("set", f"the title {number}", sections)
+
+
+PASSAGES = passages([document(n) for n in range(12)])
+
+
+def test_passages_hold_every_word_of_their_sections_in_order() -> None:
+    held: dict[tuple[str, str], list[str]] = {}
+    for passage in PASSAGES:
+        held.setdefault((passage.title, passage.heading), []).append(passage.text)
+    for n in range(12):
+        for heading, whole in document(n).sections:
+            assert whole.startswith(" ".join(held[document(n).title, heading]))
+    assert {len(p.text.split()) > 100 for p in PASSAGES} == {True, False}
+    assert max(len(p.text.split()) for p in PASSAGES) <= 180
+
+
+def test_the_cut_depends_on_the_documents_alone() -> None:
+    random.seed(5)
+    assert passages([document(n) for n in range(12)]) == PASSAGES
+    assert len({p.key for p in PASSAGES}) == len({p.text for p in PASSAGES})
+
+
+def test_a_text_without_full_stops_is_cut_all_the_same() -> None:
+    found = passages([Document("set", "t", (("", " ".join(["lake"] * 2000)),))])
+    assert len(found) > 4
+    assert sum(len(p.text.split()) for p in found) == 2000
+
+
+def test_no_further_document_is_cut_once_there_are_enough() -> None:
+    assert len({p.document for p in passages([document(n) for n in range(12)], most=1)}) == 1
+
+
+def test_queries_ask_for_passages_that_are_there_and_repeat_with_the_seed() -> None:
+    made = requests(PASSAGES, random.Random(1), each=2.5)
+    assert made == requests(PASSAGES, random.Random(1), each=2.5)
+    assert made != requests(PASSAGES, random.Random(2), each=2.5)
+    assert 2.0 * len(PASSAGES) < len(made) <= 3.0 * len(PASSAGES)
+    for request in made:
+        assert 1 <= len(request.query.split()) <= 100
+        assert not request.certain
+        assert set(request.positive) <= set(range(len(PASSAGES)))
+        assert not request.replaced or len(request.positive) == 1
+    lengths = [len(request.query.split()) for request in made]
+    assert min(lengths) <= 2
+    assert max(lengths) >= 20
+
+
+def test_a_query_that_was_cut_out_of_its_passage_is_not_in_it() -> None:
+    """In whole: half of the queries lose words, and one cloze sentence in ten stays in on purpose."""
+    made = [r for r in requests(PASSAGES, random.Random(0), each=5) if r.replaced]
+    whole = [r for r in made if r.query in PASSAGES[r.positive[0]].text]
+    assert len(whole) > 20
+    assert sum(r.query in r.replaced for r in whole) < 0.15 * len(whole)
+    for request in made:
+        assert set(sentences(request.replaced)) <= set(sentences(PASSAGES[request.positive[0]].text))
+
+
+def test_entries_are_asked_for_by_their_terms() -> None:
+    found = passages([document(n, entry=True) for n in range(30)])
+    made = requests(found, random.Random(0), each=2)
+    named = [r for r in made if found[r.positive[0]].title in r.query]
+    assert len(named) > len(found) / 2
+    assert any(r.query == found[r.positive[0]].title for r in named)
+    assert any(r.query == f"what is {found[r.positive[0]].title}" for r in named)
+
+
+def test_titles_ask_for_bare_passages_of_their_section() -> None:
+    made = [r for r in requests(PASSAGES, random.Random(0), each=5) if r.bare]
+    assert made
+    for request in made:
+        sections = {(PASSAGES[n].document, PASSAGES[n].section) for n in request.positive}
+        assert len(sections) == 1
+        passage = PASSAGES[request.positive[0]]
+        assert set(request.query.split()) <= {*passage.title.split(), *passage.heading.split()}
+
+
+def test_a_term_with_braces_is_a_term() -> None:
+    found = [Passage(0, 0, "{0} {x}", "", text(1, 4), True)]
+    assert requests(found, random.Random(0), each=4)
+
+
+def test_titles_of_the_collection_hold_the_heading_once() -> None:
+    found = [Passage(0, 0, "Lakes", heading, "text", False) for heading in ("", "Lakes", "Depth")]
+    assert corpus("d", found).titles == ["Lakes", "Lakes", "Lakes Depth"]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_documents_by_domain_keep_their_order(count: int) -> None:
+    documents = [document(n, entry=bool(n % 2)) for n in range(count)]
+    found = by_domain(documents)
+    assert [d for name in found for d in found[name]] == sorted(documents, key=lambda d: d.entry)
