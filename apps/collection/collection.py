@@ -266,7 +266,7 @@ class Collection:
         """
         checked_counts(top_k, pool)
         if min_score > 0 and not rerank:
-            raise InputError("only the reranker tells how relevant a passage is: rerank, or use `min_blended`")
+            raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
         # Twice as many, because neighbours become one hit.
         most = 2 * top_k
         hits = self.candidates(query, k=max(pool, most) if rerank else most, where=where)

@@ -87,7 +87,7 @@ class Together:
             return [replace(hit, collection=name) for hit in hits]
         checked_counts(top_k, pool)
         if min_score > 0 and not rerank:
-            raise InputError("only the reranker tells how relevant a passage is: rerank, or use `min_blended`")
+            raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
         most = 2 * top_k
         depth = max(pool, most) if rerank else most
         hits = self._candidates(query, depth, where)

@@ -1,6 +1,6 @@
 """PDF: the text of each page, its paragraphs and headings told by position and size. Lines are those of a page's text.
 
-Only text is read: no picture is decoded, nothing is rendered, no script is run.
+No script is run. Where no page has text, the pages are rendered and read as pictures (see `pictures`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,10 @@ _HEADING_SIZE = 1.15
 """How much larger than the body a heading's letters are."""
 
 _HEADING_CHARS = 150
+_PICTURE_SIDE = 1_760
+_PICTURE_SCALE = 3.0
+"""Pixels of a scanned page's longer side, and of a point, that are rendered at most."""
+
 _WIDE_GAP = 1.4
 """A gap between lines this much larger than the usual one separates paragraphs."""
 
@@ -67,11 +72,14 @@ def extract(file: OpenedFile) -> Document:
             raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
         pages = list(_pages(document, pypdfium2))
         title = " ".join(clean(document.get_metadata_value("Title")).split())
+        scanned = _scanned(document, pages) if pages and not any(pages) and None not in pages else ([], "")
+    if scanned[0]:
+        return Document(meaningful(title), *scanned[:1], warning=scanned[1])
     damaged = [str(number) for number, lines in enumerate(pages, 1) if lines is None]
     if not any(pages):
         if damaged:
             raise InputError("a damaged PDF: no page of it can be read")
-        raise Skipped(Reason.NO_TEXT, "no page has text: pictures of pages are not read (there is no OCR)")
+        raise Skipped(Reason.NO_TEXT, "no page shows text")
     blocks = _document_blocks([lines or [] for lines in pages])
     if not meaningful(title):
         title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
@@ -99,6 +107,30 @@ def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_Line] | None]:
             raise too_much_text()
         yield _joined(_lines(text, text_page, pypdfium2.raw))
         text_page.close()
+        page.close()
+
+
+def _scanned(document: Any, pages: Sequence[object]) -> tuple[list[Block], str]:
+    """The blocks of a PDF whose pages are pictures, and a sentence about what was left out.
+
+    Raises:
+        Skipped: what reads pictures is not installed.
+    """
+    from edge.apps.documents.pictures import recognised, recognizer
+
+    reader = recognizer()
+    return recognised(((at + 1, partial(_picture, document, at)) for at in range(len(pages))), reader)
+
+
+def _picture(document: Any, at: int) -> Any:
+    """A page as a picture, [height, width, 3] uint8."""
+    page = document[at]
+    try:
+        width, height = page.get_size()
+        scale = min(_PICTURE_SIDE / max(width, height, 1.0), _PICTURE_SCALE)
+        bitmap = page.render(scale=scale, rev_byteorder=True)
+        return bitmap.to_numpy()[:, :, :3].copy()
+    finally:
         page.close()
 
 

@@ -45,6 +45,7 @@ TEXT = _kind("text", "plain:extract", "txt text log org tex srt vtt adoc asciido
 PDF = _kind("pdf", "pdf:extract", "pdf")
 DOCX = _kind("docx", "docx:extract", "docx docm dotx")
 PPTX = _kind("pptx", "pptx:extract", "pptx pptm ppsx potx")
+IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml mbox mbx")
 XLSX = _kind("xlsx", "xlsx:extract", "xlsx xlsm xltx xltm")
 ODF = {
@@ -81,6 +82,7 @@ KINDS = (
     *ODF.values(),
     EPUB,
     MAIL,
+    IMAGE,
     _kind("csv", "csv_rows:extract", "csv tsv tab"),
     _kind("json", "json_paths:extract", "json geojson webmanifest"),
     _kind("json", "json_paths:extract_lines", "jsonl ndjson jsonlines"),
@@ -108,6 +110,7 @@ _UNSUPPORTED = {
     ".svg": "SVG drawings are not read",
     ".xlsb": "XLSB is not read; save it as XLSX",
 }
+_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"GIF87a", b"GIF89a", b"BM")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 _CONTROL_SHARE = 0.04
@@ -141,6 +144,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
             raise Skipped(reason, message)
     if head.startswith(b"PK\x03\x04"):
         return _zipped(suffix, head)
+    if any(head.startswith(magic) for magic in _PICTURES):
+        return IMAGE
     if by_name in _CONTAINERS or by_name is PDF:
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
     if is_binary(head):

@@ -21,8 +21,22 @@ from edge.apps.documents.seccomp import ALLOW, Only, forbid_new_privileges, refu
 SWITCH = "EDGE_SANDBOX"
 """Set to `off`, documents are read without a sandbox: for systems on which it is in the way."""
 
-_LIBRARIES = ("lxml", "pypdfium2", "pypdfium2_raw", "markdown_it", "charset_normalizer", "tree_sitter")
+_LIBRARIES = (
+    "lxml",
+    "pypdfium2",
+    "pypdfium2_raw",
+    "markdown_it",
+    "charset_normalizer",
+    "tree_sitter",
+    "numpy",
+    "onnxruntime",
+    "PIL",
+    "rapidocr_onnxruntime",
+)
 """Packages that extractors import when the first document of a kind comes."""
+
+_OURS = ("edge.runtimes",)
+"""Packages of ours that extractors import late, and that an editable installation keeps in another place."""
 
 _CLONE_THREAD = 0x0001_0000
 _SYSTEM = (
@@ -88,6 +102,9 @@ def _readable(everything_importable: bool) -> Iterator[Path]:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
             yield Path(spec.origin).parent.parent  # the folder of packages, which holds their libraries, too
+    for name in _OURS:
+        spec = importlib.util.find_spec(name)
+        yield from map(Path, (spec.submodule_search_locations if spec is not None else None) or ())
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if "/" in line}
     yield from (Path(name).parent for name in mapped if ".so" in name)

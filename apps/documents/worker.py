@@ -9,6 +9,7 @@ which it can open none of them itself (see `sandbox`).
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from edge.apps.documents.base import Skipped
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.meaningful_title import meaningful
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, OpenedFile
+from edge.apps.documents.pictures import PACKAGE
 from edge.apps.documents.registry import choose, load
 from edge.apps.documents.sandbox import enter
 from edge.errors import InputError
@@ -31,6 +33,9 @@ _ORPHAN_SECONDS = 10
 
 _LIBRARIES_NBYTES = 64 * 10**6
 """Address space for the code of libraries that are loaded later; the parent's watch counts without it."""
+
+_RECOGNIZER_NBYTES = 128 * 10**6
+"""The same for what reads pictures, where it is installed: numpy and onnxruntime."""
 
 _PIECE = 1 << 16
 _NOISE = 1 << 16
@@ -116,7 +121,8 @@ def _limit(memory: int) -> None:
 
         with open("/proc/self/statm", "rb") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        for what, most in ((resource.RLIMIT_AS, mapped + memory + _LIBRARIES_NBYTES), (resource.RLIMIT_FSIZE, _NOISE)):
+        libraries = _LIBRARIES_NBYTES + (_RECOGNIZER_NBYTES if importlib.util.find_spec(PACKAGE) else 0)
+        for what, most in ((resource.RLIMIT_AS, mapped + memory + libraries), (resource.RLIMIT_FSIZE, _NOISE)):
             _, hard = resource.getrlimit(what)
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(what, (most, most))

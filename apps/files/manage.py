@@ -51,9 +51,9 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
 @_json_option
 def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
     """Give back the space of what was removed, and bring the index into its best shape."""
+    path = locate(collection)
+    before = _nbytes(path)
     with _opened(collection, memory) as opened:
-        path = opened.path
-        before = _nbytes(path)
         alone = opened.compact()
     after = _nbytes(path)  # closing gives SQLite's log back
     if as_json:

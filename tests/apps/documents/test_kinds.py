@@ -42,7 +42,7 @@ def test_kind(name: str, head: bytes, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "head", "reason"),
     [
-        ("a.txt", b"\x89PNG\r\n\x1a\n\0\0\0", Reason.BINARY),
+        ("a.txt", b"\x7fELF\x02\x01\x01\0\0\0", Reason.BINARY),
         ("a.py", b"text\0text", Reason.BINARY),
         ("a", bytes(range(1, 256)), Reason.BINARY),
         ("a.svg", b"<svg/>", Reason.UNSUPPORTED),
@@ -92,3 +92,8 @@ def test_any_head_has_a_kind_or_a_reason(head: bytes, name: str) -> None:
 
 def test_comments_before_markup_take_no_time() -> None:
     assert choose("a", b"<!---->" * 1100 + b"x").name == "text"
+
+
+def test_a_picture_is_one_whatever_its_name() -> None:
+    for head in (b"\x89PNG\r\n\x1a\n\0\0\0", b"\xff\xd8\xff\xe0", b"GIF89a"):
+        assert choose("a.txt", head).name == "image"

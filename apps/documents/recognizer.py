@@ -1,0 +1,188 @@
+"""`Recognizer`: reads the lines of text in a picture, with the models of the package rapidocr-onnxruntime.
+
+Of that package only the model files are used: its own code holds 445 MB for a page, and a worker that reads documents
+has 192. Here one model finds where text is, in a copy of the picture that is made smaller (Liao et al., "Real-time
+Scene Text Detection with Differentiable Binarization", 2020), and the other one reads line by line from the picture
+itself (PP-OCRv4), each with one thread and no arena. Lines are taken to be level: a page that lies on its side, or is
+turned by more than a few degrees, is not read.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.documents.pictures import PACKAGE
+
+_FINDER, _READER = "ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx"
+
+_LONG_SIDE = 640
+"""Pixels of the longer side of what the finder sees; memory grows with their square."""
+
+_STEP = 32
+"""The finder's sides are multiples of this."""
+
+_TEXT = 0.3
+_SURE = 0.5
+"""Probabilities from which a pixel counts as text, and a found line as one."""
+
+_GROWN = 1.6
+"""The finder draws lines thinner than they are; they grow by this much of their area over their circumference."""
+
+_HEIGHT = 48
+_WIDEST = 2_400
+"""The reader's lines are so high, and at most so wide."""
+
+_LEGIBLE = 0.5
+"""Mean probability of a line's characters below which it is left out."""
+
+_MEAN, _DEVIATION = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+
+Picture = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A line of text: what it says, and its box in pixels of the picture."""
+
+    text: str
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+def models_folder() -> Path | None:
+    """Where the models lie; None if the extra `ocr` is not installed. Nothing of the package is imported."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "models"
+    return folder if (folder / _FINDER).is_file() and (folder / _READER).is_file() else None
+
+
+class Recognizer:
+    """Both models, opened. Not thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the models in `folder` (see `models_folder`)."""
+        self._finder = _session(folder / _FINDER)
+        self._reader = _session(folder / _READER)
+        characters = self._reader.get_modelmeta().custom_metadata_map["character"].splitlines()
+        self._characters = ["", *characters, " "]
+
+    def read(self, picture: Picture) -> list[Read]:
+        """The lines of a picture [height, width, 3] (RGB), from top to bottom, those of equal height from the left."""
+        found: list[Read] = []
+        for left, top, right, bottom in self._boxes(picture):
+            text = self._line(picture[top:bottom, left:right])
+            if text:
+                found.append(Read(text, left, top, right, bottom))
+        return _in_order(found)
+
+    def _boxes(self, picture: Picture) -> Iterator[tuple[int, int, int, int]]:
+        """Where lines of text are: (left, top, right, bottom) in pixels of the picture."""
+        height, width = picture.shape[:2]
+        scale = min(1.0, _LONG_SIDE / max(height, width))
+        small = _resized(picture, max(_STEP, _multiple(height * scale)), max(_STEP, _multiple(width * scale)))
+        values = (small.astype(np.float32) / 255 - _MEAN) / _DEVIATION
+        (found,) = self._finder.run(None, {self._finder.get_inputs()[0].name: values.transpose(2, 0, 1)[None]})
+        likely = found[0, 0]
+        down, across = height / likely.shape[0], width / likely.shape[1]
+        for left, top, right, bottom in components(likely > _TEXT):
+            if min(right - left, bottom - top) < 2 or likely[top:bottom, left:right].max() < _SURE:
+                continue
+            grown = _GROWN * (right - left) * (bottom - top) / (2 * (right - left + bottom - top))
+            yield (
+                max(0, int((left - grown) * across)), max(0, int((top - grown) * down)),
+                min(width, int((right + grown) * across) + 1), min(height, int((bottom + grown) * down) + 1),
+            )  # fmt: skip
+
+    def _line(self, cut: Picture) -> str:
+        """What a line says; empty if it is not legible."""
+        width = min(_WIDEST, max(_HEIGHT // 2, round(cut.shape[1] * _HEIGHT / cut.shape[0])))
+        values = _resized(cut, _HEIGHT, width).astype(np.float32) / 127.5 - 1
+        values = values[:, :, ::-1].transpose(2, 0, 1)[None]  # this model was trained on BGR
+        (scores,) = self._reader.run(None, {self._reader.get_inputs()[0].name: np.ascontiguousarray(values)})
+        best = scores[0].argmax(1)
+        kept = (best != 0) & (best != np.concatenate(([0], best[:-1])))  # blanks and repetitions go
+        if not kept.any() or scores[0].max(1)[kept].mean() < _LEGIBLE:
+            return ""
+        return "".join(self._characters[index] for index in best[kept]).strip()
+
+
+def components(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
+    """Boxes (left, top, right, bottom; the last two excluded) of the connected regions of a mask [height, width], whose
+    pixels touch by sides or corners."""
+    boxes: list[list[int]] = []
+    owner: list[int] = []
+
+    def root(at: int) -> int:
+        while owner[at] != at:
+            owner[at] = owner[owner[at]]
+            at = owner[at]
+        return at
+
+    before: list[tuple[int, int, int]] = []
+    for row, line in enumerate(mask):
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], line.view(np.int8), [0]))))
+        here: list[tuple[int, int, int]] = []
+        for left, right in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            touched = [root(number) for start, end, number in before if start <= right and left <= end]
+            if touched:
+                number = min(touched)
+                for other in touched:
+                    owner[other] = number
+                    box, joined = boxes[number], boxes[other]
+                    boxes[number] = [min(box[0], joined[0]), min(box[1], joined[1]), max(box[2], joined[2]), row + 1]
+            else:
+                number = len(owner)
+                owner.append(number)
+                boxes.append([left, row, right, row + 1])
+            box = boxes[number]
+            boxes[number] = [min(box[0], left), box[1], max(box[2], right), row + 1]
+            here.append((left, right, number))
+        before = here
+    return [(box[0], box[1], box[2], box[3]) for at, box in enumerate(boxes) if root(at) == at]
+
+
+def _in_order(lines: list[Read]) -> list[Read]:
+    """Lines from top to bottom; those that stand beside each other from the left."""
+    rows: list[list[Read]] = []
+    for line in sorted(lines, key=lambda line: line.top + line.bottom):
+        middle = (line.top + line.bottom) / 2
+        if rows and rows[-1][-1].top <= middle <= rows[-1][-1].bottom:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [line for row in rows for line in sorted(row, key=lambda line: line.left)]
+
+
+def _multiple(size: float) -> int:
+    return round(size / _STEP) * _STEP
+
+
+def _resized(picture: Picture, height: int, width: int) -> Picture:
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _session(path: Path) -> Any:
+    """A model under the least memory: one thread, no arena, no copies of weights in another layout."""
+    from edge.runtimes.onnx_library import load_onnxruntime
+
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
