@@ -9,6 +9,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from edge.apps.documents.base import Block, Document, Reason, Skipped
@@ -30,7 +31,7 @@ _SECONDS = 14.0
 _WIDE_GAP = 1.2
 """A gap between lines of so many line heights separates paragraphs."""
 
-_ADDRESSES = 200 * 10**6
+_ADDRESSES = 240 * 10**6
 """Bytes of addresses that the libraries and models take with a page."""
 
 Page = Callable[[], Any]
@@ -84,7 +85,19 @@ def recognizer() -> Any:
         folder = None
     if folder is None:
         raise Skipped(Reason.NO_TEXT, MISSING)
-    return Recognizer(folder)
+    with _told_of_memory():
+        return Recognizer(folder)
+
+
+@contextmanager
+def _told_of_memory() -> Iterator[None]:
+    """Turns onnxruntime's own way to say that memory is short into Python's."""
+    try:
+        yield
+    except Exception as error:
+        if "alloc" in str(error).lower():
+            raise MemoryError from error
+        raise
 
 
 def _make_sure_of(nbytes: int) -> None:
@@ -111,12 +124,8 @@ def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any) -> tuple[l
         if done and time.process_time() - started > _SECONDS * done / (done + 1):
             left += 1
             continue
-        try:
+        with _told_of_memory():
             lines = reader.read(page())
-        except Exception as error:
-            if "alloc" in str(error).lower():  # onnxruntime's own way to say that memory is short
-                raise MemoryError from error
-            raise
         blocks += _paragraphs(lines, number)
         done += 1
     warning = f"of {done + left:,} pages of pictures the first {done:,} were recognised" if left else ""
