@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.options import OutputFile, configure, engine_options, print_stats, report_options, text_options
+from edge.apps.planning import check_texts
 from edge.apps.texts import read_documents
 from edge.errors import StorageError
 from edge.resident import ResidentWatch
@@ -43,6 +44,7 @@ def embed(
     with ResidentWatch() as watch:
         texts = [document.text for document in read_documents(docs, config.memory)]
         recorder = Trace(events=trace is not None)
+        check_texts("embedding", "embedder", config, texts, max_tokens)
         with Embedder(config=config, max_tokens=max_tokens, trace=recorder) as embedder:
             vectors = embedder.embed(texts, query=query)
             last = embedder.stats

@@ -19,6 +19,7 @@ from edge.apps.options import (
     text_options,
     words_argument,
 )
+from edge.apps.planning import check_texts
 from edge.apps.texts import Document, read_documents
 from edge.resident import ResidentWatch
 from edge.runtimes.reranker import Ranking, Reranker
@@ -64,6 +65,7 @@ def rerank(
     with ResidentWatch() as watch:
         documents = read_documents(docs, config.memory)
         recorder = Trace(events=trace is not None)
+        check_texts("ranking", "reranker", config, [d.text for d in documents], max_tokens, query)
         with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
             texts = [d.text for d in documents]
             ranking = reranker.explain(

@@ -27,10 +27,19 @@ from edge.lanes import Lane
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
+from edge.plan import SPREAD, Plan, Stage
 from edge.resident import ResidentWatch, trim_heap
 from edge.runtimes.base import HiddenDtype, runtime_for
 from edge.runtimes.input import Feed, InputEmbedding
-from edge.runtimes.needs import HEADROOM, LEAST_ROWS, engine_needs, hidden_dtype, longest_prefix
+from edge.runtimes.needs import (
+    HEADROOM,
+    LEAST_ROWS,
+    LOOKUP_PER_TOKEN,
+    engine_needs,
+    hidden_dtype,
+    longest_prefix,
+    request_nbytes,
+)
 from edge.runtimes.saturation import saturating_tokens
 from edge.runtimes.stats import RunStats
 from edge.runtimes.vocabulary import Vocabulary
@@ -39,9 +48,6 @@ from edge.window import SLIDING, SlidingWindow
 
 MOST_TOKENS = 512
 """Tokens of the longest sequence, where the caller does not say."""
-
-_PER_TOKEN = 20
-"""Bytes per token that looking up a request's rows takes for a moment: 64-bit ids, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,21 @@ class Engine:
             self._check_open()
             self.window.prefetch()
 
+    def check_request(self, texts: Sequence[str], query: str = "") -> None:
+        """Asks others to give way to a request, before any work is done for it.
+
+        Raises:
+            BudgetExceeded: it may not fit even then; the error names the smallest limit that works.
+        """
+        spec = self.model.spec
+        request = request_nbytes(texts, self.max_tokens, spec.layer.hidden, spec.layers, query)
+        with self._lock, self.budget.locked():
+            self._check_open()
+            # Tokenizer and layers are among those that give way; the pass needs one of them at a time.
+            needed = self.working + request
+            if needed > self.budget.make_room(needed):
+                Plan(f"a request of {len(texts):,} texts", (Stage(self.model.name, own=needed),)).check(self.budget)
+
     def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
         """Token sequences of (query, document) pairs; documents are cut to `max_tokens`.
 
@@ -183,7 +204,7 @@ class Engine:
             BudgetExceeded: the batch does not fit; the error names the limit that would do.
             CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
         """
-        held = batch.nbytes + _PER_TOKEN * len(batch.tokens)
+        held = batch.nbytes + LOOKUP_PER_TOKEN * len(batch.tokens)
         with self._lock, self.budget.reserve("tokens", held), ResidentWatch() as watch:
             self._check_open()
             started = time.perf_counter()
@@ -329,10 +350,6 @@ class Engine:
 
     def _check(self) -> None:
         self.trace.level("memory", resident=self.budget.relieve(), leased=self.budget.used)
-
-
-SPREAD = 1 << 20
-"""Added to every limit that a refusal names: a process never starts with exactly the same bytes twice."""
 
 
 def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:

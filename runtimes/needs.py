@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge.arrangement import SLACK, Request, least
@@ -19,9 +20,17 @@ HEADROOM = 16 << 20
 LEAST_ROWS = 512
 """The smallest row cache; a request with more different tokens still works, reading past the cache."""
 
-PER_TOKEN = 9 + 20
-"""Bytes per token of a request that it takes for a moment, at most: ids and types while they are joined; 64-bit ids,
-sorted, while the rows are looked up."""
+LOOKUP_PER_TOKEN = 10
+"""Bytes per token that looking up a request's rows takes for a moment: its ids, sorted, and where they change."""
+
+_PER_TOKEN = 5 + LOOKUP_PER_TOKEN
+"""Bytes per token of a request: its id and its type, and what looking its row up takes. Joining the ids of single texts
+takes less than that."""
+
+_LONGEST_EXPANSION = 18
+"""Characters that normalization makes of one, at most; each may be a token of its own."""
+
+_FRAME_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,31 @@ def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_toke
         tokenizer=tokenizer,
         working=least(one),
     )
+
+
+def request_nbytes(texts: Sequence[str], max_tokens: int, hidden: int, layers: int, query: str = "") -> int:
+    """Bytes that a request over `texts` holds besides one pass's workspace, at most, before they are tokenized: tokens,
+    and for each text its vector, what it is scored in, and its scores after each layer.
+
+    Args:
+        max_tokens: longest sequence.
+        query: stands before each text.
+    """
+    beside = _most_tokens(query) + _FRAME_TOKENS
+    tokens = sum(min(max_tokens, beside + _most_tokens(text)) for text in texts)
+    scored = min(len(texts), SCORED_TOGETHER) * SCORING_ARRAYS + len(texts)
+    return tokens * _PER_TOKEN + scored * hidden * 4 + len(texts) * 8 * (4 + 2 * layers)
+
+
+def _most_tokens(text: str) -> int:
+    return len(text) * (1 if text.isascii() else _LONGEST_EXPANSION)
+
+
+SCORED_TOGETHER = 1024
+"""Candidates that are scored in one product: its temporary arrays are as wide as the model's vectors."""
+
+SCORING_ARRAYS = 4
+"""Arrays of that width that are there at once then."""
 
 
 def longest_prefix(spec: ModelSpec, max_tokens: int) -> int:

@@ -210,6 +210,7 @@ class Reranker:
             raise InputError("the query is empty" if isinstance(query, str) else f"a query is text, not {query!r}")
         if len(docs) == 0:
             raise InputError("there are no documents to rank")
+        self.engine.check_request([doc for doc in docs if isinstance(doc, str)], query)
         self.engine.begin()
         return self.engine.tokenize_pairs(query, docs)
 

@@ -16,6 +16,7 @@ from edge.models.calibration import Calibration
 from edge.models.spec import ModelSpec
 from edge.pruning import Decision
 from edge.runtimes.heads import lens_input, logits, pool, sigmoid
+from edge.runtimes.needs import SCORED_TOGETHER, SCORING_ARRAYS
 
 
 class Pruning(Protocol):
@@ -24,13 +25,6 @@ class Pruning(Protocol):
     def wants(self, layer: int) -> bool: ...
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision: ...
-
-
-_TOGETHER = 1024
-"""Candidates that are scored in one product: its temporary arrays are as wide as the model's vectors."""
-
-_ARRAYS = 4
-"""Arrays of that width that are there at once then."""
 
 
 class Scorer:
@@ -177,7 +171,7 @@ class PruningObserver:
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not self._looks(layer):
             return active
-        parts = [active[start : start + _TOGETHER] for start in range(0, max(1, len(active)), _TOGETHER)]
+        parts = [active[start : start + SCORED_TOGETHER] for start in range(0, max(1, len(active)), SCORED_TOGETHER)]
         values = np.concatenate([self.scorer(layer, self._vectors[part]) for part in parts])
         scores = self.pool.see(active, values)
         self.scores[active] = scores
@@ -204,7 +198,7 @@ class PruningObserver:
 
     def _needed(self) -> int:
         width = self.spec.layer.hidden * 4
-        vectors = (self.candidates + _ARRAYS * min(self.candidates, _TOGETHER)) * width
+        vectors = (self.candidates + SCORING_ARRAYS * min(self.candidates, SCORED_TOGETHER)) * width
         # Scores, logits, what retrieval adds; of each layer that is looked at ids and scores.
         return vectors + self.candidates * 8 * (3 + 2 * self.spec.layers)
 

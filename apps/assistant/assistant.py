@@ -85,6 +85,7 @@ class Assistant:
             else:
                 made = Collection(collection, memory=memory, config=config, trace=trace, read_only=True)
                 self.collection = opened.enter_context(made)
+            self.collection.check_room("answering", rerank=self.options.rerank, candidates=2 * self.options.pool)
             working = 0
             judge = UnitJudge(self.collection)
             if llm is None or isinstance(llm, str | os.PathLike):

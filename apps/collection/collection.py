@@ -26,7 +26,8 @@ from edge.apps.collection.roots import absolute, check_there, read_roots, resolv
 from edge.apps.collection.schema import open_database
 from edge.apps.collection.searching import POOL, Searcher, checked_counts
 from edge.apps.collection.storable import checked
-from edge.apps.collection.writing import Writer
+from edge.apps.collection.writing import INDEXING, Writer
+from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
@@ -88,7 +89,11 @@ class Collection:
         self.trace = trace or Trace()
         if read_only and not self.exists(self.path):
             raise StorageError(f"there is no collection in {self.path}; `edge index DIR` makes one")
-        self.budget = budget or MemoryBudget(self.config.memory if memory is None else parse_size(memory))
+        # What can be written to is there to be indexed; else it is searched.
+        self.budget = budget or opened_budget(
+            "the collection", self.config.memory if memory is None else parse_size(memory), self.config,
+            embedder=embedder, reranker=reranker, candidates=2 * POOL, extra=() if read_only else INDEXING,
+        )  # fmt: skip
         self.database = open_database(self.path / DATABASE, self.budget, read_only=read_only)
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
@@ -269,11 +274,18 @@ class Collection:
             raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
         # Twice as many, because neighbours become one hit.
         most = 2 * top_k
-        hits = self.candidates(query, k=max(pool, most) if rerank else most, where=where)
+        count = max(pool, most) if rerank else most
+        if checked(query, "the query").strip():
+            self.check_room("searching", rerank=rerank, candidates=count)
+        hits = self.candidates(query, k=count, where=where)
         if rerank:
             hits = self.rerank(Query.parse(query).asked, hits, top_k)
         kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
         return self.show(query, kept)
+
+    def check_room(self, operation: str, *, rerank: bool = True, candidates: int = POOL) -> None:
+        """Sees to it that an operation has room for all it will open; see `Models.check_room`."""
+        self._models.check_room(operation, rerank=rerank, candidates=candidates)
 
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.schema import get_setting, set_setting
+from edge.apps.planning import retrieval_plan
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
 from edge.budget import MemoryBudget
@@ -16,6 +17,7 @@ from edge.config import Config
 from edge.connection import Connection
 from edge.errors import ModelError
 from edge.models.blending import Retrieved
+from edge.plan import Stage
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
@@ -80,6 +82,25 @@ class Models:
         """
         return self._sharing.run(self._reranker, self._opened_reranker)
 
+    def check_room(self, operation: str, *, rerank: bool, candidates: int, extra: Sequence[Stage] = ()) -> None:
+        """Sees to it that all has room that an operation will open, before it opens the first.
+
+        Args:
+            operation: what is done, as a message says it.
+            candidates: passages that are read from the database, and judged if `rerank`.
+            extra: what is done besides a search, beside the open embedder.
+
+        Raises:
+            BudgetExceeded: the limit is too small; the error names the smallest that works.
+        """
+        self._sharing.check(
+            lambda: retrieval_plan(
+                operation, self._config, embedder=self._named_embedder(), reranker=self._reranker.chosen,
+                rerank=rerank, candidates=candidates, extra=extra,
+            ),
+            self._budget,
+        )  # fmt: skip
+
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
         return self._sharing.run(self._embedder, lambda: self._opened_embedder().embed(texts, query=query))
@@ -128,13 +149,19 @@ class Models:
         return slot.model
 
     def _open_embedder(self) -> Embedder:
+        chosen = self._named_embedder()
+        if isinstance(chosen, Embedder):
+            return chosen
+        return Embedder(chosen, budget=self._budget, config=self._config, trace=self._trace)
+
+    def _named_embedder(self) -> str | Embedder:
+        """The embedder that was handed over, or the name of the one to open: unless somebody chose a model, it is the
+        collection's own, not today's default."""
         chosen = self._embedder.chosen
         if isinstance(chosen, Embedder):
             return chosen
         identity = self.identity()
-        # Unless somebody chose a model, it is the collection's own, not today's default.
-        name = chosen or self._config.embedder or (identity.source if identity else "")
-        return Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
+        return str(chosen or self._config.embedder or (identity.source if identity else ""))
 
     def _opened_reranker(self) -> Reranker:
         slot = self._reranker

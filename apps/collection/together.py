@@ -17,6 +17,7 @@ from edge.apps.collection.place import locate
 from edge.apps.collection.query import Query
 from edge.apps.collection.searching import POOL, checked_counts
 from edge.apps.collection.storable import checked
+from edge.apps.planning import opened_budget
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError
@@ -34,14 +35,21 @@ class Together:
         self._collections = dict(collections)
 
     @classmethod
-    def opened(cls, chosen: Sequence[str], config: Config, trace: Trace | None = None) -> Together:
+    def opened(
+        cls, chosen: Sequence[str], config: Config, trace: Trace | None = None, *, candidates: int = POOL
+    ) -> Together:
         """Opens collections for reading: those of some names or directories, or the usual one if none is given.
+
+        Args:
+            candidates: passages that a search will look at, for the limit that a refusal names.
 
         Raises:
             StorageError: there is none where one should be.
             BudgetExceeded: they do not fit the memory limit.
         """
-        budget = MemoryBudget(config.memory)
+        budget = opened_budget(
+            "the collection", config.memory, config, candidates=candidates, databases=max(1, len(set(chosen)))
+        )
         found: dict[str, Collection] = {}
         places: dict[Path, str] = {}
         with ExitStack() as stack:
@@ -90,6 +98,7 @@ class Together:
             raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
         most = 2 * top_k
         depth = max(pool, most) if rerank else most
+        self._first.check_room("searching", rerank=rerank, candidates=depth)
         hits = self._candidates(query, depth, where)
         if rerank:
             hits = self._first.rerank(Query.parse(query).asked, hits, most)

@@ -24,6 +24,7 @@ from edge.apps.documents.decoding import normalised
 from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
+from edge.apps.planning import CONNECTION
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, forget, gathered, is_noted, note
 from edge.apps.store.rebuilding import Rebuilding
@@ -32,10 +33,14 @@ from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
+from edge.plan import Stage
 from edge.trace import Trace
 
 _BATCH_NBYTES = 6 << 20
 """What a batch of passages takes on its way: text, tokens, vectors, and SQLite's pages."""
+
+INDEXING = (Stage("reading files while others are embedded", own=WORKER_NBYTES + _BATCH_NBYTES + CONNECTION),)
+"""What indexing needs beside the embedder."""
 
 
 class Writer:
@@ -241,6 +246,7 @@ class Writer:
         interrupted = self._resume()
         run.discover(discovery, scanned, roots)
         if run.due(scopes):
+            self._models.check_room("indexing", rerank=False, candidates=0, extra=INDEXING)
             index = self._index()
             with self._database.write() as db:
                 note(db, Trouble("indexing", "a run was interrupted", "edge index"))

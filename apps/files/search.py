@@ -13,6 +13,7 @@ import click
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.scopes import contains
+from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
 from edge.apps.files.output import markdown_link, output_option, plain_markdown, print_csv
 from edge.apps.files.shown import shown
@@ -78,7 +79,7 @@ def search(
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident:
         started = time.perf_counter()
-        with Together.opened(collections, config, recorder) as opened:
+        with Together.opened(collections, config, recorder, candidates=max(POOL, 2 * top_k)) as opened:
             hits = opened.search(
                 query, top_k, rerank=not no_rerank, where=where, min_score=min_score, min_blended=min_blended
             )

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.planning import retrieval_plan
 from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
@@ -77,6 +78,27 @@ class Models:
         self._embedder: Slot[TextEmbedder] = Slot(embedder)
         self._reranker: Slot[TextReranker] = Slot(reranker)
         self._sharing = Sharing(self._embedder, self._reranker)
+
+    def check_room(self, operation: str, *, rerank: bool, candidates: int) -> None:
+        """Sees to it that all has room that an operation will open, before it opens the first.
+
+        Args:
+            operation: what is done, as a message says it.
+            candidates: memories that are read from the database, and judged if `rerank`.
+
+        Raises:
+            BudgetExceeded: the limit is too small; the error names the smallest that works.
+        """
+        embedder = self._embedder.chosen
+        if embedder is None and (identity := self._identity()) is not None:
+            embedder = self._config.embedder or identity.source
+        self._sharing.check(
+            lambda: retrieval_plan(
+                operation, self._config, embedder=embedder, reranker=self._reranker.chosen, rerank=rerank,
+                candidates=candidates,
+            ),
+            self._budget,
+        )  # fmt: skip
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32.

@@ -14,9 +14,10 @@ from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.moments import Clock, local_now
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
-from edge.apps.memory.searching import Searcher
+from edge.apps.memory.searching import POOL, Searcher
 from edge.apps.memory.store import MemoryStore, default_path
 from edge.apps.memory.writing import Writer
+from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
@@ -73,7 +74,10 @@ class OpenMemory:
         self.path = check_path(path).expanduser().absolute() if path is not None else default_path()
         config = config or Config.load()
         self.trace = trace or Trace()
-        self.budget = budget or MemoryBudget(config.memory if memory is None else parse_size(memory))
+        limit = config.memory if memory is None else parse_size(memory)
+        self.budget = budget or opened_budget(
+            "the memory", limit, config, embedder=embedder, reranker=reranker, candidates=POOL
+        )
         self._clock = clock
         self._generator = generator
         self.store = MemoryStore(

@@ -130,6 +130,7 @@ class Searcher:
         """
         if top_k == 0:
             return []
+        self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
         found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired)
         fused = convex_combination(found.words, found.near, WORDS)[: max(POOL, top_k)]
         candidates = [

@@ -23,7 +23,7 @@ from edge.apps.store.connecting import has_checksums, reserve_checksums
 from edge.apps.store.failures import DamagedStore, damaged, translated
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
-from edge.apps.store.pool import ConnectionPool
+from edge.apps.store.pool import PAGE_CACHE, ConnectionPool
 from edge.apps.store.schema_copy import INTERRUPTED, keep, kept, read_copied, read_schema
 from edge.budget import MemoryBudget
 from edge.connection import Connection
@@ -65,7 +65,7 @@ class Database:
         *,
         budget: MemoryBudget,
         read_only: bool = False,
-        cache: int = 2 << 20,
+        cache: int = PAGE_CACHE,
         busy_seconds: float = 30.0,
         verbs: str = "edge",
         copied: Sequence[str] = (),

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
+from edge.plan import Plan
 
 
 class Closable(Protocol):
@@ -51,8 +53,22 @@ class Sharing:
 
     def __init__(self, *slots: Slot[Any]) -> None:
         self._slots = slots
+        self._planning = threading.Lock()
+        self._planned = False
         self._alone = threading.Lock()
         self._own = threading.local()
+
+    def check(self, plan: Callable[[], Plan], budget: MemoryBudget) -> None:
+        """Before any model is open, sees to it that all that the first operation will open has room, one after the
+        other. Afterwards models give way to each other, and there is nothing to plan.
+
+        Raises:
+            BudgetExceeded: see `Plan.check`.
+        """
+        with self._planning:
+            if not self._planned and all(slot.model is None for slot in self._slots):
+                plan().check(budget)
+            self._planned = True
 
     def run(self, slot: Slot[Model], work: Callable[[], Result]) -> Result:
         """What `work` returns, which runs the model of one slot (and opens it). Inside another `run` of this thread,

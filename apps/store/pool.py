@@ -16,7 +16,10 @@ from edge.apps.store.failures import translated
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 
-_CONNECTION_BYTES = 512 << 10
+PAGE_CACHE = 2 << 20
+"""Bytes of pages that a connection keeps, if nothing else is said."""
+
+CONNECTION_BYTES = 512 << 10
 """What a connection holds besides its page cache: prepared statements, the schema, FTS5's pending terms."""
 
 _IDLE = 2
@@ -119,7 +122,7 @@ class ConnectionPool:
             raise StorageError(f"{self.path} has been closed")
 
     def _open(self) -> _Handle:
-        lease = self._budget.reserve("SQLite", self._cache + _CONNECTION_BYTES)
+        lease = self._budget.reserve("SQLite", self._cache + CONNECTION_BYTES)
         frozen = self._frozen()
         try:
             with translated(self.path, self._verbs, self.busy_seconds):

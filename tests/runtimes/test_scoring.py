@@ -76,7 +76,7 @@ def test_many_are_scored_in_parts(spec: ModelSpec) -> None:
         return score(self, layer, vectors)
 
     score = Scorer.__call__
-    with mock.patch.object(scoring, "_TOGETHER", 7), mock.patch.object(Scorer, "__call__", watched):
+    with mock.patch.object(scoring, "SCORED_TOGETHER", 7), mock.patch.object(Scorer, "__call__", watched):
         parts = observer(spec, 50)
         assert rank(parts, states) == expected
     assert widest == 7
