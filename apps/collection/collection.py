@@ -89,7 +89,6 @@ class Collection:
         self.trace = trace or Trace()
         if read_only and not self.exists(self.path):
             raise StorageError(f"there is no collection in {self.path}; `edge index DIR` makes one")
-        # What can be written to is there to be indexed; else it is searched.
         self.budget = budget or opened_budget(
             "the collection", self.config.memory if memory is None else parse_size(memory), self.config,
             embedder=embedder, reranker=reranker, candidates=2 * POOL, extra=() if read_only else INDEXING,
