@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, BinaryIO, Literal, TextIO, TypeVar, Union, get_args, get_origin
 
 from edge.errors import ArgumentError, RangeError
 
@@ -23,6 +23,9 @@ Class = TypeVar("Class", bound=type)
 _NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 _MOST_BITS = 63
 """Of a whole number: what databases and arrays hold."""
+
+_TEXTS = frozenset({"items", "texts"})
+"""Parameters in which a text is a text, and only a `Path` is a path."""
 
 _LONGEST_LOOK = 10_000
 """Items of a list that are looked at; the rest is judged where it is used."""
@@ -63,7 +66,7 @@ def _door(function: Callable[..., Any]) -> Callable[..., Any]:
                 if value is None and not _fits(None, annotations[name]):
                     raise _wrong(function, signature, name, value)
                 continue
-            if not _fits(value, annotations[name]):
+            if not _fits(value, annotations[name], paths=name not in _TEXTS):
                 raise _wrong(function, signature, name, value)
             if isinstance(value, int) and value.bit_length() > _MOST_BITS:
                 raise RangeError(f"{function.__qualname__}: {name} has more than {_MOST_BITS} bits")
@@ -95,26 +98,30 @@ def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> 
     return found
 
 
-def _fits(value: Any, wanted: Any) -> bool:
+def _fits(value: Any, wanted: Any, *, paths: bool = True) -> bool:
+    """Whether a value is of the wanted type. `paths`: a text that may stand for a path must be one."""
     if wanted is None or wanted is type(None):
         return value is None
     if isinstance(wanted, str | TypeVar) or wanted in (Any, object):
         return True
     origin, parts = get_origin(wanted), get_args(wanted)
     if origin in (Union, types.UnionType):
-        if isinstance(value, str) and any(part is Path or get_origin(part) is os.PathLike for part in parts):
+        if paths and isinstance(value, str) and any(part is Path or get_origin(part) is os.PathLike for part in parts):
             _check_path(value)
-        return any(_fits(value, part) for part in parts)
+        return any(_fits(value, part, paths=paths) for part in parts)
     if origin is Literal:
         return isinstance(value, tuple({type(part) for part in parts}))
     if origin is not None:
-        return _fits_generic(value, origin, parts)
+        return _fits_generic(value, origin, parts, paths)
     if wanted in _NUMBERS:
         return isinstance(value, _NUMBERS[wanted]) and not isinstance(value, bool)
     if wanted is bool:
         return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
     if wanted in (Path, PurePath, os.PathLike):
         return isinstance(value, os.PathLike)
+    if wanted in (TextIO, BinaryIO):
+        # The streams of a terminal are wrapped, and what wraps them need not be derived from a stream.
+        return hasattr(value, "read") or hasattr(value, "write")
     if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
         return True
     return isinstance(value, wanted)
@@ -133,7 +140,7 @@ def _check_path(path: str) -> None:
         raise ArgumentError(f"{path!r} is no path: it holds a NUL")
 
 
-def _fits_generic(value: Any, origin: Any, parts: tuple[Any, ...]) -> bool:
+def _fits_generic(value: Any, origin: Any, parts: tuple[Any, ...], paths: bool) -> bool:
     if origin is Callable:
         return callable(value)
     if not isinstance(origin, type):
@@ -152,5 +159,5 @@ def _fits_generic(value: Any, origin: Any, parts: tuple[Any, ...]) -> bool:
     elif not isinstance(value, Iterable) or (hasattr(origin, "__getitem__") and not hasattr(value, "__getitem__")):
         return False
     if len(parts) == 1 and isinstance(value, list | tuple):
-        return all(_fits(item, parts[0]) for item in value[:_LONGEST_LOOK])
+        return all(_fits(item, parts[0], paths=paths) for item in value[:_LONGEST_LOOK])
     return True

@@ -85,7 +85,7 @@ def test_ask_json_stats_and_trace(edge: Edge) -> None:
     assert set(document) == {"text", "citations", "stats", "unsupported"}
     assert document["stats"]["limit"] == 400_000_000
     assert 0 < document["stats"]["peak_resident"] < 400_000_000
-    assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "floor"}
+    assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "answered"}
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
 
 

@@ -296,7 +296,7 @@ def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: A
 def test_an_empty_query_and_no_results_are_refused(collection: Collection) -> None:
     with pytest.raises(InputError, match="query is empty"):
         collection.search("  ")
-    for count in (0, 10_001, 10**20):
+    for count in (0, 10_001, 10**18):
         with pytest.raises(InputError, match="at least 1 and at most 10,000, not"):
             collection.search("river", count)
         with pytest.raises(InputError, match="candidates to rerank"):

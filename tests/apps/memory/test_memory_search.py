@@ -182,6 +182,7 @@ def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> Non
         "memory.db-wal",
         "memory.db-shm",
         "memory.db-mark",
+        "memory.db-schema",
         "segments",
     }
 
