@@ -21,6 +21,8 @@ NAMES = ("flat", "sq8", "pq")
 _PQ_WIDTH = 4
 """Components of a vector that product quantization codes in one byte."""
 
+_PQ_CENTROIDS = 256
+
 _SQ_ROOM = 0.25
 """Beyond the range of each component in the sample, on both sides, as a share of it: what lies outside is cut off, and
 its error is larger than `deviation` says."""
@@ -72,7 +74,7 @@ class FaissCodecs:
             return CodecSpec("flat", dim, 4 * dim)
         faiss = self._faiss()
         if name == "sq8":
-            index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+            index = _untrained(faiss, name, dim)
             index.sq.rangestat = faiss.ScalarQuantizer.RS_minmax
             index.sq.rangestat_arg = _SQ_ROOM
         elif name == "pq":
@@ -80,14 +82,15 @@ class FaissCodecs:
                 raise ConfigError(
                     f"codec pq needs vectors whose width is a multiple of {_PQ_WIDTH}, not {dim}: use sq8"
                 )
-            index = faiss.IndexPQ(dim, dim // _PQ_WIDTH, 8, faiss.METRIC_INNER_PRODUCT)
+            index = _untrained(faiss, name, dim)
             index.pq.cp.seed = seed
             index.pq.cp.min_points_per_centroid = 1
             index.pq.cp.niter = _PQ_ITERATIONS
         else:
             raise ConfigError(f"there is no codec {name!r}; there are {', '.join(NAMES)} and auto")
         index.train(np.ascontiguousarray(sample))
-        return CodecSpec(name, dim, index.sa_code_size(), faiss.serialize_index(index).tobytes())
+        values = faiss.vector_to_array(_trained(name, index))
+        return CodecSpec(name, dim, index.sa_code_size(), np.asarray(values, "<f4").tobytes())
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist.
@@ -120,6 +123,8 @@ class FaissCodec:
     """Flat, SQ8 or PQ. Thread-safe, except for its scanners."""
 
     def __init__(self, spec: CodecSpec) -> None:
+        if spec.exact and spec.code_size != 4 * spec.dim:
+            raise StorageError(f"codes of {spec.code_size} bytes are no vectors of width {spec.dim}")
         self.spec = spec
         self._lock = threading.Lock()
         self._index: Any = None
@@ -168,10 +173,7 @@ class FaissCodec:
 
     def _opened(self, faiss: Any) -> Any:
         if self._index is None and not self.spec.exact:
-            try:
-                self._index = faiss.deserialize_index(np.frombuffer(self.spec.state, np.uint8))
-            except RuntimeError as error:
-                raise StorageError(f"the training state of codec {self.spec.name} cannot be read: {error}") from error
+            self._index = _restored(faiss, self.spec)
         return self._index
 
 
@@ -203,6 +205,40 @@ class FaissScanner:
             self._scanner.scan_codes(
                 len(labels), pointer(codes), pointer(labels), pointer(scores), pointer(found), len(found)
             )
+
+
+def _untrained(faiss: Any, name: str, dim: int) -> Any:
+    """A codec of faiss before its training."""
+    if name == "sq8":
+        return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    return faiss.IndexPQ(dim, dim // _PQ_WIDTH, 8, faiss.METRIC_INNER_PRODUCT)
+
+
+def _trained(name: str, index: Any) -> Any:
+    """The numbers that a training has found: lowest values and ranges (SQ8), or centroids (PQ)."""
+    return index.sq.trained if name == "sq8" else index.pq.centroids
+
+
+def _restored(faiss: Any, spec: CodecSpec) -> Any:
+    """The codec with the numbers that its training found. A collection may have come with a cloned folder, so nothing
+    of it is handed to faiss's reader of serialized indexes, which trusts what it reads.
+
+    Raises:
+        StorageError: there are not as many numbers as such a codec has, or they are none.
+    """
+    wrong = f"the training state of codec {spec.name} is not one of this version or is damaged"
+    if spec.name not in NAMES or (spec.name == "pq" and spec.dim % _PQ_WIDTH):
+        raise StorageError(wrong)
+    index = _untrained(faiss, spec.name, spec.dim)
+    count = 2 * spec.dim if spec.name == "sq8" else _PQ_CENTROIDS * spec.dim
+    if len(spec.state) != 4 * count or spec.code_size != index.sa_code_size():
+        raise StorageError(wrong)
+    values = np.frombuffer(spec.state, "<f4").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise StorageError(wrong)
+    faiss.copy_array_to_vector(values, _trained(spec.name, index))
+    index.is_trained = True
+    return index
 
 
 def _lists(faiss: Any, spec: CodecSpec, index: Any) -> Any:

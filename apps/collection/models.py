@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.place import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
+from edge.apps.collection.scopes import contains
 from edge.apps.planning import retrieval_plan
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
@@ -17,6 +19,7 @@ from edge.config import Config
 from edge.connection import Connection
 from edge.errors import ModelError
 from edge.models.blending import Retrieved
+from edge.models.registry import models_dir
 from edge.plan import Stage
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
@@ -161,7 +164,27 @@ class Models:
         if isinstance(chosen, Embedder):
             return chosen
         identity = self.identity()
-        return str(chosen or self._config.embedder or (identity.source if identity else ""))
+        # Unless somebody chose a model, it is the collection's own, not today's default.
+        return str(chosen or self._config.embedder or (self._trusted(identity) if identity else ""))
+
+    def _trusted(self, identity: EmbedderIdentity) -> str:
+        """The name by which a collection knows its model. A project's collection may have come with a cloned folder, so
+        it cannot choose a path, as the project's settings cannot.
+
+        Raises:
+            ModelError: it names a path.
+        """
+        source, folder = identity.source, self._database.path.parent
+        if folder.name == PROJECT and source != Path(source).name and not self._is_ours(source):
+            raise ModelError(
+                f"the collection in {folder} names the embedder {identity.name} by a path, {source!a}, and may have "
+                f"come with the folder: name it with --embedder, or as `embedder` in your own settings, if you trust it"
+            )
+        return source
+
+    def _is_ours(self, source: str) -> bool:
+        """Whether a path lies in the user's own models directory."""
+        return contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
 
     def _opened_reranker(self) -> Reranker:
         slot = self._reranker

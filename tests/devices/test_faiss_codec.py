@@ -126,3 +126,15 @@ def test_refusals(vectors: np.ndarray) -> None:
         codecs.train("pq", vectors[:, :15], seed=1)
     with pytest.raises(StorageError, match="training state"):
         codecs.open(CodecSpec("sq8", DIM, DIM, b"rubbish, not a codec")).encode(vectors)
+    for name in ("sq8", "pq"):  # may have come with a cloned folder
+        spec = codecs.train(name, vectors, seed=1)
+        for state, size in (
+            (spec.state[:-4], spec.code_size),
+            (spec.state + bytes(4), spec.code_size),
+            (spec.state, spec.code_size - 1),
+            (b"\xff" * len(spec.state), spec.code_size),
+        ):
+            with pytest.raises(StorageError, match="training state"):
+                codecs.open(CodecSpec(name, DIM, size, state)).scanner()
+    with pytest.raises(StorageError, match="are no vectors of width"):
+        codecs.open(CodecSpec("flat", DIM, 4 * DIM - 4))

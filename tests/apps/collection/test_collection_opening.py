@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,22 @@ def test_an_embedder_named_by_a_path_is_found_from_elsewhere(
     named = make("named").status().embedder
     assert named is not None
     assert named.source == "tiny-embedder"
+
+
+def test_a_projects_collection_does_not_choose_a_path_to_a_model(
+    make: Make, tmp_path: Path, tiny_config: Config, model_folder: Path
+) -> None:
+    """It may have come with a cloned folder, and the model with it."""
+    shutil.copytree(model_folder / "tiny-embedder", tmp_path / "elsewhere")
+    own = dataclasses.replace(tiny_config, embedder="")
+    for name in (".edge", "mine"):
+        with make(name, embedder=str(tmp_path / "elsewhere")) as collection:
+            collection.add("A river floods.", ids=["river"])
+        with make(name, config=own, read_only=True) as collection:
+            if name == "mine":
+                assert collection.search("river", rerank=False)
+            else:
+                with pytest.raises(ModelError, match=r"by a path, .* may have come with the folder: name it with"):
+                    collection.search("river", rerank=False)
+        with make(name, config=own, embedder=str(tmp_path / "elsewhere"), read_only=True) as collection:
+            assert collection.search("river", rerank=False)
