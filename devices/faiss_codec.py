@@ -173,7 +173,7 @@ class FaissCodec:
 
     def _opened(self, faiss: Any) -> Any:
         if self._index is None and not self.spec.exact:
-            self._index = _restored(faiss, self.spec)
+            self._index = restored(faiss, self.spec)
         return self._index
 
 
@@ -219,7 +219,7 @@ def _trained(name: str, index: Any) -> Any:
     return index.sq.trained if name == "sq8" else index.pq.centroids
 
 
-def _restored(faiss: Any, spec: CodecSpec) -> Any:
+def restored(faiss: Any, spec: CodecSpec) -> Any:
     """The codec with the numbers that its training found. A collection may have come with a cloned folder, so nothing
     of it is handed to faiss's reader of serialized indexes, which trusts what it reads.
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from edge.apps.bench.index_worker import opened
 from edge.apps.bench.process import drop_page_cache, fill_page_cache, serve
 from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
+from edge.devices.faiss_codec import restored
 from edge.ivf.base import RESCORE
 
 Search = Callable[[Floats], npt.NDArray[np.int64]]
@@ -134,7 +135,7 @@ def _empty_faiss(faiss: Any, snapshot: Any) -> Any:
     if spec.exact:
         lists = faiss.IndexIVFFlat(quantizer, spec.dim, snapshot.nlist, metric)
     else:
-        trained = faiss.deserialize_index(np.frombuffer(spec.state, np.uint8))
+        trained = restored(faiss, spec)
         if spec.name == "sq8":
             kind = trained.sq.qtype
             lists = faiss.IndexIVFScalarQuantizer(quantizer, spec.dim, snapshot.nlist, kind, metric, False)

@@ -14,7 +14,7 @@ from naive.searching import PLENTY, Rig
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
+from edge.devices.faiss_codec import FaissCodecs, restored
 from edge.errors import BudgetExceeded, InputError
 from edge.eviction import LRU, DecayedHotness
 from edge.ivf.base import Vectors
@@ -94,7 +94,7 @@ def test_the_lists_are_scanned_as_faiss_scans_them(tmp_path: Path, name: str) ->
     vectors, queries = clustered(3000, 32), clustered(25, 32, seed=0)[:10] + np.float32(0.01)
     codecs = FaissCodecs(threads=1)
     codec = codecs.open(codecs.train(name, vectors[:600], seed=0))
-    trained = None if name == "flat" else faiss.deserialize_index(np.frombuffer(codec.spec.state, np.uint8))
+    trained = None if name == "flat" else restored(faiss, codec.spec)
     lists = write_lists(tmp_path, vectors, codec=codec, nlist=16, files=3)
     quantizer = faiss.IndexFlatIP(32)
     quantizer.add(lists.snapshot.centroids)
