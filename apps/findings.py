@@ -14,8 +14,11 @@ from edge.config import format_size
 
 def print_check(report: CheckReport, verbs: str, as_json: bool) -> int:
     """Prints a report; returns the exit code: 2 where something is damaged."""
+    said = f"edge: {shown(str(report.path))} is damaged; `{verbs} repair` mends what it can"
     if as_json:
         click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+        if not report.sound:
+            click.echo(said, err=True)
         return 0 if report.sound else 2
     looked = f"{format_size(report.nbytes)} in {report.seconds:.1f} s"
     if report.sound:
@@ -23,14 +26,17 @@ def print_check(report: CheckReport, verbs: str, as_json: bool) -> int:
         click.echo(f"sound: {looked}{more}")
         return 0
     _print_findings(report)
-    click.echo(f"edge: {shown(str(report.path))} is damaged; `{verbs} repair` mends what it can", err=True)
+    click.echo(said, err=True)
     return 2
 
 
 def print_repair(report: RepairReport, verbs: str, as_json: bool) -> int:
     """Prints what was done; returns the exit code: 2 where something stays damaged."""
+    said = f"edge: {shown(str(report.after.path))} is still damaged; `{verbs} check --read-data` says what"
     if as_json:
         click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+        if not report.after.sound:
+            click.echo(said, err=True)
         return 0 if report.after.sound else 2
     for action in report.actions:
         click.echo(shown(action))
@@ -41,7 +47,7 @@ def print_repair(report: RepairReport, verbs: str, as_json: bool) -> int:
     if report.after.sound:
         return 0
     _print_findings(report.after)
-    click.echo(f"edge: {shown(str(report.after.path))} is still damaged", err=True)
+    click.echo(said, err=True)
     return 2
 
 

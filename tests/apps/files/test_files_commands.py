@@ -360,3 +360,20 @@ def test_help_of_every_verb_is_quick_and_says_something(edge: Edge) -> None:
     for verb in ("index", "search", "get", "watch", "status", "list", "remove", "compact", "describe"):
         assert f"\n  {verb} " in listed
         assert len(edge(verb, "--help").stdout) > 200
+
+
+def test_check_and_repair_say_what_they_found(edge: Edge) -> None:
+    assert edge.json("check", "--read-data")["sound"] is True
+    path = edge.project / ".edge" / "edge.db"
+    data = bytearray(path.read_bytes())
+    data[3 * 4096 + 9] ^= 1
+    path.write_bytes(data)
+    for more in ((), ("--json",)):
+        done = edge("check", "--read-data", *more)
+        assert done.returncode == 2
+        assert "edge.db" in done.stdout
+        assert "`edge repair` mends what it can" in done.stderr
+    assert edge.json("repair")["after"]["sound"] is True
+    done = edge("check", "--read-data")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("sound: ")
