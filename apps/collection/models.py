@@ -164,7 +164,6 @@ class Models:
         if isinstance(chosen, Embedder):
             return chosen
         identity = self.identity()
-        # Unless somebody chose a model, it is the collection's own, not today's default.
         return str(chosen or self._config.embedder or (self._trusted(identity) if identity else ""))
 
     def _trusted(self, identity: EmbedderIdentity) -> str:
