@@ -150,7 +150,7 @@ def test_a_limit_that_is_named_works_or_names_one_that_does_before_a_file_is_rea
         assert collection.status().indexed == 0
     assert report.indexed == 3
     assert limits == sorted(set(limits))
-    assert "reading files and embedding them" in reason
+    assert "reading files while others are embedded" in reason
 
 
 def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
