@@ -48,5 +48,5 @@ def test_the_process_stays_below_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_cannot_work_is_refused_with_one_that_can(make: Make) -> None:
-    with pytest.raises(BudgetExceeded, match="is the smallest that works"):
+    with pytest.raises(BudgetExceeded, match="smallest memory limit that works is"):
         make(memory="10MB")
