@@ -91,7 +91,8 @@ def _plain(name: str, spec: LayerSpec, weights: dict[str, Array], threads: int) 
     plain = session(graph(spec, [weights]), threads)
 
     def run(batch: Array, lengths: npt.NDArray[np.int32]) -> Array:
-        return plain.run(None, {"hidden": batch, "lengths": lengths})[0]
+        found: Array = plain.run(None, {"hidden": batch, "lengths": lengths})[0]
+        return found
 
     return _padded(run)
 
