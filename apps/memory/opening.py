@@ -14,7 +14,7 @@ from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.moments import Clock, local_now
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
-from edge.apps.memory.searching import POOL, Searcher
+from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.store import MemoryStore, default_path
 from edge.apps.memory.writing import Writer
 from edge.apps.planning import opened_budget
@@ -76,7 +76,7 @@ class OpenMemory:
         self.trace = trace or Trace()
         limit = config.memory if memory is None else parse_size(memory)
         self.budget = budget or opened_budget(
-            "the memory", limit, config, embedder=embedder, reranker=reranker, candidates=POOL
+            "the memory", limit, config, embedder=embedder, reranker=reranker, candidates=DEPTH
         )
         self._clock = clock
         self._generator = generator
