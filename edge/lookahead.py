@@ -158,6 +158,7 @@ class Lookahead:
         self._places: dict[Hashable, int] = {}
         self._guarded: list[tuple[str, int]] = []
         self._position: dict[tuple[str, int], float] = {}
+        self._needed: set[tuple[str, int]] | None = None
         self._arrived = 0
         self._asked = 0
         self._transfers: list[_Transfer] = []
@@ -200,17 +201,23 @@ class Lookahead:
         self._residency.withdraw(self._guarded)
 
     def search_needs(self, keys: Sequence[tuple[str, int]]) -> None:
-        """Tells which blocks were needed in the end, so that later predictions fetch the better."""
-        if self._misses is not None:
-            self._misses.observe([self._position.get(key, math.inf) for key in keys])
-        if self._worth is not None:
-            self._worth.observe(self._places, self._ages, set(keys))
+        """Tells which blocks a search needs. A batch may be searched in several parts: what was predicted for the whole
+        batch is compared, by `cancel`, with the union of what its parts needed."""
+        self._needed = {*(self._needed or ()), *keys}
 
     def cancel(self) -> None:
-        """Ends it at once, and the protection of what it fetched. Twice is harmless."""
+        """Ends it at once, and the protection of what it fetched. If searches said what they needed, later predictions
+        learn from it. Twice is harmless."""
         self._end()
         guarded, self._guarded = self._guarded, []
         self._residency.unguard(self, guarded)
+        needed, self._needed = self._needed, None
+        if needed is None:
+            return
+        if self._misses is not None:
+            self._misses.observe([self._position.get(key, math.inf) for key in needed])
+        if self._worth is not None:
+            self._worth.observe(self._places, self._ages, needed)
 
     def __enter__(self) -> Lookahead:
         return self

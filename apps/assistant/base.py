@@ -44,18 +44,21 @@ class Library(Protocol):
 
     def candidates(
         self,
-        query: str,
-        vector: Vectors,
+        queries: Sequence[str],
+        vectors: Vectors,
         k: int,
         *,
         where: Filters | None = None,
         seconds: float | None = None,
         window: Ahead | None = None,
-    ) -> list[Hit]:
-        """The best `k` passages near `vector` [dim] and with the words of `query` together, best first.
+    ) -> list[list[Hit]]:
+        """For each query the best `k` passages near its vector and with its words together, best first. All queries are
+        one search of the index, so that a list that several of them probe is read once.
 
         Args:
-            seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
+            vectors: [n, dim], one for each query.
+            seconds: all may take together; as many lists are searched as fit, instead of those the recall target asks
+                for.
             window: a lookahead whose time is over now.
         """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,22 +56,30 @@ class CollectionLibrary:
 
     def candidates(
         self,
-        query: str,
-        vector: Vectors,
+        queries: Sequence[str],
+        vectors: Vectors,
         k: int,
         *,
         where: Filters | None = None,
         seconds: float | None = None,
         window: Ahead | None = None,
-    ) -> list[Hit]:
+    ) -> list[list[Hit]]:
         index = self._collection.vectors
+        filters = where or Filters()
         if index is None:
-            return self._searcher.candidates(query, vector, None, k, where=where or Filters())
+            return [
+                self._searcher.candidates(query, vector, None, k, where=filters)
+                for query, vector in zip(queries, vectors, strict=True)
+            ]
         started = time.perf_counter()
         left = None if seconds is None else max(0.0, seconds - self._beside.upper)
-        probing = _Probing(index, left, window if isinstance(window, Lookahead) else None)
-        found = self._searcher.candidates(query, vector, probing, k, where=where or Filters())
-        self._beside.add(time.perf_counter() - started - probing.took)
+        batch = _Batch(index, vectors, left, window if isinstance(window, Lookahead) else None)
+        with self._collection.database.read():  # all queries see one state
+            found = [
+                self._searcher.candidates(query, vector, batch.of(place), k, where=filters)
+                for place, (query, vector) in enumerate(zip(queries, vectors, strict=True))
+            ]
+        self._beside.add(time.perf_counter() - started - batch.took)
         return found
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
@@ -90,18 +98,59 @@ class CollectionLibrary:
 
 
 @dataclass(slots=True)
-class _Probing:
-    """The index, searched within so many seconds after a lookahead; `took` is what it took."""
+class _Batch:
+    """The queries of one retrieval. The first one that asks the index has all of them searched there.
+
+    Attributes:
+        vectors: [n, dim].
+        seconds: the search may take; None for as long as the recall target needs.
+        window: a lookahead whose time is over when the search begins.
+        took: seconds in the index.
+    """
 
     index: VectorIndex
+    vectors: Vectors
     seconds: float | None
     window: Lookahead | None
     took: float = 0.0
+    _found: dict[int, Found] = field(default_factory=dict)
+
+    def of(self, place: int) -> _Probing:
+        """The index as query number `place` sees it."""
+        return _Probing(self, place)
+
+    def search(self, db: Connection, place: int, k: int, allowed: npt.NDArray[np.int64] | None) -> Found:
+        """The `k` nearest rows to one of the vectors. What several queries cost together is counted for the first."""
+        started = time.perf_counter()
+        new = k not in self._found
+        if new and not self._found:
+            self._found[k] = self.index.search(
+                db, self.vectors, k, seconds=self.seconds, allowed=allowed, window=self.window
+            )
+        elif new:  # a query of which too many results read alike asks for more
+            return self._timed(
+                started,
+                self.index.search(
+                    db, self.vectors[place : place + 1], k, seconds=self.seconds, allowed=allowed, window=self.window
+                ),
+            )
+        found = self._found[k]
+        mine = replace(found, ids=found.ids[place : place + 1], scores=found.scores[place : place + 1])
+        return self._timed(started, mine if new else replace(mine, lists_read=0, bytes_read=0, hits=0))
+
+    def _timed(self, started: float, found: Found) -> Found:
+        self.took += time.perf_counter() - started
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Probing:
+    """The index for one query of a batch."""
+
+    batch: _Batch
+    place: int
 
     def search(
         self, db: Connection, queries: Vectors, k: int, *, allowed: npt.NDArray[np.int64] | None = None
     ) -> Found:
-        started = time.perf_counter()
-        found = self.index.search(db, queries, k, seconds=self.seconds, allowed=allowed, window=self.window)
-        self.took = time.perf_counter() - started
-        return found
+        return self.batch.search(db, self.place, k, allowed)

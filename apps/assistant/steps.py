@@ -273,20 +273,16 @@ class Steps:
         started = time.perf_counter()
         vectors = self._vectors(queries)
         if seconds is not None:
-            seconds = max(0.0, seconds - (time.perf_counter() - started)) / len(queries)
-        found = []
+            seconds = max(0.0, seconds - (time.perf_counter() - started))
         with self._timed("search", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"):
-            for query, vector in zip(queries, vectors, strict=True):
-                found.append(
-                    self.library.candidates(
-                        query.words,
-                        vector,
-                        k,
-                        where=self.options.where,
-                        seconds=seconds,
-                        window=self._prefetcher.window,
-                    )
-                )
+            found = self.library.candidates(
+                [query.words for query in queries],
+                vectors,
+                k,
+                where=self.options.where,
+                seconds=seconds,
+                window=self._prefetcher.window,
+            )
         self.close()
         return found
 

@@ -160,16 +160,10 @@ def _hideable(stalls: Sequence[float], windows: Sequence[float | None]) -> tuple
 
     Args:
         stalls: of each search.
-        windows: see `IndexLibrary.windows`; the searches of a batch share one.
+        windows: see `IndexLibrary.windows`.
     """
-    waited = hidden = left = 0.0
-    for stall, window in zip(stalls, windows, strict=True):
-        if window is not None:
-            left = window or left
-            waited += stall
-            hidden += min(stall, left)
-            left -= min(stall, left)
-    return waited, hidden
+    pairs = [(stall, window) for stall, window in zip(stalls, windows, strict=True) if window is not None]
+    return sum(stall for stall, _ in pairs), sum(map(min, pairs))
 
 
 def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any]) -> None:

@@ -60,10 +60,10 @@ class IndexLibrary:
         self.stalls: list[float] = []
         """Seconds that each search waited for the link."""
         self.windows: list[float | None] = []
-        """For each search: seconds since the lookahead for it began, 0 for the others of a batch; None without one."""
+        """For each search: seconds since the lookahead for it began; None without one."""
         self.coverage: list[float] = []
-        """For each search after a lookahead: which share of its lists is among as many nearest to the last prediction
-        (the best of them, where it has several queries)."""
+        """For each query of a search after a lookahead: which share of its lists is among as many nearest to the last
+        prediction (the best of them, where it has several queries)."""
         self._index = index
         self._database = database
         self._reuse = reuse
@@ -82,23 +82,24 @@ class IndexLibrary:
 
     def candidates(
         self,
-        query: str,
-        vector: Vectors,
+        queries: Sequence[str],
+        vectors: Vectors,
         k: int,
         *,
         where: Filters | None = None,
         seconds: float | None = None,
         window: Ahead | None = None,
-    ) -> list[Hit]:
+    ) -> list[list[Hit]]:
         ahead = window if isinstance(window, Lookahead) else None
-        self.windows.append(None if ahead is None else time.perf_counter() - self._begun if self._begun else 0.0)
+        self.windows.append(None if ahead is None else time.perf_counter() - self._begun)
         self._begun = 0.0
         stalled = self._stalled()
         with self._database.read() as db:
             if ahead is not None:
-                self.coverage.append(self._covered(vector, self._index.snapshot(db).centroids))
+                centroids = self._index.snapshot(db).centroids
+                self.coverage += [self._covered(vector, centroids) for vector in vectors]
             nprobe = self.nprobe if seconds is None else None
-            found = self._index.search(db, vector[None], k, nprobe=nprobe, seconds=seconds, window=ahead)
+            found = self._index.search(db, vectors, k, nprobe=nprobe, seconds=seconds, window=ahead)
         if not self._reuse:
             self._index.release_lists()
         self.probed = found.nprobe
@@ -106,9 +107,8 @@ class IndexLibrary:
         self.trace.count("index.lists_read", found.lists_read)
         self.trace.count("index.hits", found.hits)
         return [
-            self._hit(int(row), float(score))
-            for row, score in zip(found.ids[0], found.scores[0], strict=True)
-            if row >= 0
+            [self._hit(int(row), float(score)) for row, score in zip(ids, scores, strict=True) if row >= 0]
+            for ids, scores in zip(found.ids, found.scores, strict=True)
         ]
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:

@@ -91,7 +91,7 @@ class _Search:
         started = time.perf_counter()
         vector = self._library.embed_queries([query])[0]
         left = None if slack is None else slack - (time.perf_counter() - started)
-        found = self._library.candidates(query, vector, _K, seconds=left)
+        (found,) = self._library.candidates([query], vector[None], _K, seconds=left)
         self._last = time.perf_counter() - started, self._library.probed
         return found
 

@@ -53,14 +53,18 @@ def group_of(number: int) -> list[Predicted]:
     return [Predicted(("file", number), OneBlock(block), block, 1)]
 
 
-def looked_ahead(room: Room, *orders: Iterable[list[Predicted]], **options: Any) -> Lookahead:
-    """A lookahead of these predictions that has ended."""
+def looked_ahead(
+    room: Room, *orders: Iterable[list[Predicted]], needs: Iterable[Iterable[int]] = (), **options: Any
+) -> Lookahead:
+    """A lookahead of these predictions that has ended; `needs` are the blocks that each search after it needed."""
     with Lane() as lane:
         window = Lookahead(room, lane, [iter(order) for order in orders], nbytes=1000, **options)
         if "overrun" in options:
             window.finish()
         else:
             window.wait()
+        for needed in needs:
+            window.search_needs([("file", number) for number in needed])
         window.cancel()
     return window
 
@@ -90,6 +94,7 @@ class EvenWorth:
 
     def __init__(self) -> None:
         self.places: dict[object, int] = {}
+        self.observed: list[set[object]] = []
 
     def of_place(self, place: int) -> float:
         return 0.5
@@ -97,8 +102,9 @@ class EvenWorth:
     def of_age(self, age: int) -> float:
         return 0.5 if age == 3 else 0.1
 
-    def observe(self, places: Mapping[object, int], ages: object, needed: object) -> None:
+    def observe(self, places: Mapping[object, int], ages: object, needed: Iterable[object]) -> None:
         self.places = dict(places)
+        self.observed.append(set(needed))
 
 
 def test_what_is_as_likely_to_be_needed_is_not_displaced() -> None:
@@ -109,9 +115,25 @@ def test_what_is_as_likely_to_be_needed_is_not_displaced() -> None:
 
 def test_a_block_of_two_predictions_has_its_best_place() -> None:
     worth = EvenWorth()
-    window = looked_ahead(Room(), [group_of(7), group_of(1)], [group_of(2), group_of(7), group_of(3)], worth=worth)
-    window.search_needs([])
+    predictions = [group_of(7), group_of(1)], [group_of(2), group_of(7), group_of(3)]
+    looked_ahead(Room(), *predictions, worth=worth, needs=[[]])
     assert worth.places == {("file", 7): 0, ("file", 2): 0, ("file", 1): 1, ("file", 3): 2}
+
+
+def test_a_batch_is_compared_with_what_all_its_searches_needed() -> None:
+    """Four queries, predicted together and searched one by one: a perfect prediction is learned as one."""
+    worth, curve = EvenWorth(), MissCurve()
+    orders = [[group_of(number)] for number in range(4)]
+    looked_ahead(Room(), *orders, worth=worth, misses=curve, needs=[[0], [1], [2], [3, 0]])
+    assert worth.observed == [{("file", number) for number in range(4)}]
+    assert curve.points()[-1] == (4.0, 0.0)
+
+
+def test_a_prediction_that_no_search_came_to_teaches_nothing() -> None:
+    worth, curve = EvenWorth(), MissCurve()
+    looked_ahead(Room(), [group_of(0)], worth=worth, misses=curve)
+    assert worth.observed == []
+    assert curve.points() == []
 
 
 def test_the_curve_forgets_the_oldest() -> None:

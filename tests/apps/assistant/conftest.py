@@ -70,6 +70,7 @@ class FakeLibrary:
     aheads: list[FakeAhead] = field(default_factory=list)
     windows: list[Ahead | None] = field(default_factory=list)
     vectors: list[Vectors] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
     judged: tuple[float, float] | None = None
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
@@ -83,16 +84,20 @@ class FakeLibrary:
 
     def candidates(
         self,
-        query: str,
-        vector: Vectors,
+        queries: Sequence[str],
+        vectors: Vectors,
         k: int,
         *,
         where: Filters | None = None,
         seconds: float | None = None,
         window: Ahead | None = None,
-    ) -> list[Hit]:
-        self.log.append(("search", (query, k, seconds, where)))
+    ) -> list[list[Hit]]:
         self.windows.append(window)
+        self.batches.append(len(queries))
+        return [self._found(query, vector, k, seconds, where) for query, vector in zip(queries, vectors, strict=True)]
+
+    def _found(self, query: str, vector: Vectors, k: int, seconds: float | None, where: Filters | None) -> list[Hit]:
+        self.log.append(("search", (query, k, seconds, where)))
         self.vectors.append(vector)
         scores = [float(self.quiet_vector(t) @ vector) + 1e-6 * len(words(query) & words(t)) for t in self.texts]
         order = sorted(range(len(self.texts)), key=lambda i: (-scores[i], i))[:k]

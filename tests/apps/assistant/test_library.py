@@ -12,6 +12,7 @@ import pytest
 
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.filters import Filters
 from edge.models.synth import synth
 
 
@@ -43,12 +44,43 @@ def test_the_index_gets_the_time_that_the_rest_of_a_search_leaves(
 
     monkeypatch.setattr(index, "search", watched)
     library = CollectionLibrary(collection)
-    vector = np.asarray(library.embed_queries(["the old bridge"])[0])
-    assert [hit.path for hit in library.candidates("the old bridge", vector, 3)]
-    library.candidates("the old bridge", vector, 3, seconds=60.0)
-    library.candidates("the old bridge", vector, 3, seconds=1e-9)
+    query = ["the old bridge"]
+    vectors = np.asarray(library.embed_queries(query))
+    assert [hit.path for hits in library.candidates(query, vectors, 3) for hit in hits]
+    library.candidates(query, vectors, 3, seconds=60.0)
+    library.candidates(query, vectors, 3, seconds=1e-9)
     unlimited, limited, none = given
     assert unlimited is None
     assert limited is not None
     assert 59.6 < limited < 60.0, "full text and reading passages took a moment, the index's own time is its own"
     assert none == 0.0
+
+
+@pytest.mark.parametrize("where", [None, Filters.of(["path:*r*"])])
+def test_the_queries_of_a_batch_are_one_search_and_find_what_each_finds_alone(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, where: Filters | None
+) -> None:
+    index = collection.vectors
+    assert index is not None
+    search = index.search
+    asked: list[int] = []
+
+    def watched(db: Any, queries: Any, *args: Any, **options: Any) -> Any:
+        asked.append(len(queries))
+        return search(db, queries, *args, **options)
+
+    monkeypatch.setattr(index, "search", watched)
+    library = CollectionLibrary(collection)
+    queries = ["the old bridge", "a mill", "Ombra river"]
+    vectors = np.asarray(library.embed_queries(queries))
+    alone = [
+        library.candidates([query], vector[None], 3, where=where)[0]
+        for query, vector in zip(queries, vectors, strict=True)
+    ]
+    asked.clear()
+    together = library.candidates(queries, vectors, 3, where=where)
+    assert asked == [3]
+    assert [[(hit.id, hit.score) for hit in hits] for hits in together] == [
+        [(hit.id, hit.score) for hit in hits] for hits in alone
+    ]
+    assert len({hits[0].path for hits in together}) > 1, "each query has its own results"

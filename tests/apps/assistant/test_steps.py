@@ -98,6 +98,15 @@ def test_results_of_several_queries_are_fused_and_ranked_once(steps: Make, libra
     assert library.calls("rerank") == [(QUESTION, 4, 4)]
 
 
+def test_sub_questions_are_searched_as_one_batch(steps: Make, library: Any, generator: Any) -> None:
+    made = steps(generator(str))
+    found = made.retrieve_each([QUESTION, "Who was born in Kell?", "What does bread need?"])
+    assert library.batches == [3]
+    assert [hits[0].id for hits in found] == [
+        made.retrieve(asked)[0].id for asked in (QUESTION, "Who was born in Kell?", "What does bread need?")
+    ]
+
+
 def test_without_reranking_there_is_no_floor(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(str), rerank=False, min_relevance=1.0)
     assert len(made.retrieve("Which volcano erupted?")) == 4
