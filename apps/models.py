@@ -17,8 +17,10 @@ from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.input_file import read_input
 from edge.models.calibration import Calibration
+from edge.models.generator_file import find_generator, installed_generators, pull_generator
+from edge.models.manifest import file_sha256
 from edge.models.packed import PackedModel
-from edge.models.registry import KNOWN, installed, models_dir, resolve
+from edge.models.registry import KNOWN, KnownModel, installed, models_dir, resolve
 from edge.models.spec import Precision
 
 _precision = click.option(
@@ -34,16 +36,28 @@ def models() -> None:
 @models.command()
 @click.argument("source")
 @_precision
-@click.option("--dest", type=click.Path(file_okay=False, path_type=Path), help="Where the packed model goes.")
+@click.option(
+    "--dest", type=click.Path(path_type=Path), help="Where the model goes: a pack's folder, a generator's file."
+)
 def pull(source: str, precision: Precision, dest: Path | None) -> None:
-    """Fetch SOURCE (a known name, a hub repository ORG/NAME, or a local folder) and pack it."""
+    """Fetch SOURCE (a known name, a hub repository ORG/NAME, or a local folder) and pack it. A generator stays as it
+    is: a GGUF file."""
     from edge.models.pull import pull as fetch
 
     if sys.stderr.isatty():
         click.echo(f"fetching {source} ...", err=True)
+    known = KNOWN.get(source)
+    if known is not None and known.kind == "generator":
+        if precision != "int8":
+            raise InputError(f"{source} is a generator, whose weights stay as they come: leave --precision out")
+        path = pull_generator(source, dest, directory=configure().models_dir or None)
+        click.echo(f"{source}: generator, {format_size(path.stat().st_size)}, in {path}")
+        _licence(known)
+        return
     with ProgressBar("B", f"packing {source}") as progress:
         packed = fetch(source, precision, dest, directory=configure().models_dir or None, progress=progress)
     _packed(packed)
+    _licence(known)
 
 
 @models.command()
@@ -80,6 +94,7 @@ def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> Non
 def list_models(as_json: bool) -> None:
     """List installed models, and the known ones that can be pulled."""
     found = [_row(name, path) for name, path in installed(configure().models_dir or None)]
+    found += [_generator_row(name, path) for name, path in installed_generators(configure().models_dir or None)]
     rows, damaged = ([row for row in found if ("error" in row) is wrong] for wrong in (False, True))
     present = {row["name"] for row in found}
     missing = [
@@ -96,7 +111,9 @@ def list_models(as_json: bool) -> None:
     for row in damaged:
         click.echo(f"{row['name']:28} damaged: {row['error']}")
     for entry in missing:
-        click.echo(f"{entry['name']:28} {entry['kind']:9} not here: edge models pull {entry['name']}")
+        click.echo(
+            f"{entry['name']:28} {entry['kind']:9} {entry['licence']}, not here: edge models pull {entry['name']}"
+        )
 
 
 @models.command()
@@ -105,6 +122,9 @@ def list_models(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(model: str, verify: bool, as_json: bool) -> None:
     """Describe MODEL: architecture, size, origin, calibration."""
+    if (known := KNOWN.get(model)) is not None and known.kind == "generator":
+        _show_generator(model, known, verify, as_json)
+        return
     with resolve(model, directory=configure().models_dir or None) as packed:
         if verify:
             packed.verify()
@@ -190,6 +210,44 @@ def _row(name: str, path: Path) -> dict[str, Any]:
             return {"name": name, "kind": model.kind, "precision": precision, "bytes": model.nbytes, "path": str(path)}
     except EdgeError as error:
         return {"name": name, "path": str(path), "error": str(error)}
+
+
+def _generator_row(name: str, path: Path) -> dict[str, Any]:
+    """What a list says of a pulled generator."""
+    return {"name": name, "kind": "generator", "precision": "gguf", "bytes": path.stat().st_size, "path": str(path)}
+
+
+def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -> None:
+    """Describes a pulled generator by its file's header."""
+    from edge.runtimes.generation.gguf_file import GGUFFile
+
+    path = find_generator(name, configure().models_dir or None)
+    if verify and file_sha256(path) not in known.files.values():
+        raise CorruptBlock(f"{path} is not the pinned file of {name}: `edge models pull {name}` fetches it anew")
+    header = GGUFFile.open(path)
+    facts = {
+        "name": name,
+        "kind": known.kind,
+        "path": str(path),
+        "architecture": header.architecture,
+        "bytes": header.nbytes,
+        "max_tokens": header.trained_context,
+        "licence": known.licence,
+        "origin": known.location,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for fact, value in facts.items():
+        click.echo(f"{fact:13} {format_size(header.nbytes) if fact == 'bytes' else value}")
+    if verify:
+        click.echo("the checksum is the pinned one")
+
+
+def _licence(known: KnownModel | None) -> None:
+    """Says under which licence a known model's weights stand."""
+    if known is not None and known.licence:
+        click.echo(f"licence of the weights: {known.licence}")
 
 
 def _calibration(packed: PackedModel) -> tuple[Calibration | None, str | None]:

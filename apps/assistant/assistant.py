@@ -61,9 +61,9 @@ class Assistant:
         Args:
             collection: an open one, which stays the caller's to close and whose budget and trace are used, or its
                 directory.
-            llm: a GGUF file, the address of an OpenAI-compatible server on this machine, `extractive` (the best
-                sentences of the documents), or an open generator, which stays the caller's to close; if not given the
-                configuration's, and that is `extractive` unless somebody chose.
+            llm: a GGUF file, the name of a pulled generator, the address of an OpenAI-compatible server on this
+                machine, `extractive` (the best sentences of the documents), or an open generator, which stays the
+                caller's to close; if not given the configuration's, and that is `extractive` unless somebody chose.
             memory: limit of the whole process, such as `2GB`; the configuration's if not given.
             pipeline: how a question becomes retrievals and generations, one of `PIPELINES`.
             options: how questions are answered unless said otherwise for one.

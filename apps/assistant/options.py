@@ -53,8 +53,9 @@ def assistant_options(command: Command) -> Command:
         click.option("--context", type=int,
                      help="Tokens of prompt and answer together (0: what the model was trained for, at most 4,096)."),
         click.option("--llm", metavar="MODEL",
-                     help="FILE.gguf, the http:// address of a server on this machine, or extractive: the best "
-                     "sentences of the documents (the default, unless EDGE_LLM or the user's file say otherwise)."),
+                     help="FILE.gguf, a generator that `edge models pull` fetched, the http:// address of a server on "
+                     "this machine, or extractive: the best sentences of the documents (the default, unless EDGE_LLM "
+                     "or the user's file say otherwise)."),
         click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True),
     ):  # fmt: skip
         command = option(command)

@@ -7,6 +7,7 @@ from pathlib import Path
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
+from edge.models.generator_file import find_generator
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
 from edge.runtimes.generation.llama_context import KVType
@@ -28,9 +29,9 @@ def open_generator(
     """Opens a generator in `budget`.
 
     Args:
-        spec: path of a GGUF file; `http://` or `https://` address of an OpenAI-compatible server, with `#model` at its
-            end if it has several; `replay:` and the path of a recording; empty or `extractive` for the best sentences
-            of the documents.
+        spec: path of a GGUF file, or the name of a known generator that was pulled; `http://` or `https://` address of
+            an OpenAI-compatible server, with `#model` at its end if it has several; `replay:` and the path of a
+            recording; empty or `extractive` for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
         config: its `context`, `llm_key` and `llm_remote` are those of a generator.
         kv_type, weights, thinking: see `LlamaGenerator`.
@@ -60,7 +61,7 @@ def open_generator(
     from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
     return LlamaGenerator(
-        Path(spec).expanduser(),
+        find_generator(spec, config.models_dir or None),
         budget,
         cache=config.scratch_path,
         context=config.context,

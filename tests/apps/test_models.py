@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edge.apps.bench.random_gguf import RandomModel
+from edge.models import registry
 
 Verb = Callable[..., Any]
 
@@ -65,3 +70,27 @@ def test_a_deeply_nested_query_is_refused(edge_verb: Verb, tmp_path: Path) -> No
     ended = edge_verb("models", "calibrate", "tiny", "--queries", "queries.jsonl")
     assert 'queries.jsonl, line 1: needs "query" and "docs"' in ended.err
     assert ended.code == 2
+
+
+def test_a_pulled_generator_is_listed_and_described(
+    edge_verb: Verb, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, known = next((n, k) for n, k in registry.KNOWN.items() if k.kind == "generator")
+    file = models / f"{name}.gguf"
+    RandomModel().write(file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    done = edge_verb("models", "show", name, "--verify", EDGE_MODELS_DIR=str(models))
+    assert done.code == 2, "the file is not the pinned one"
+    assert f"edge models pull {name}" in done.err
+    monkeypatch.setitem(registry.KNOWN, name, replace(known, files={"model.gguf": digest}))
+    shown = json.loads(edge_verb("models", "show", name, "--verify", "--json", EDGE_MODELS_DIR=str(models)).out)
+    assert (shown["kind"], shown["path"], shown["licence"]) == ("generator", str(file), known.licence)
+    listed = json.loads(edge_verb("models", "list", "--json", EDGE_MODELS_DIR=str(models)).out)
+    assert name in [row["name"] for row in listed["installed"]]
+    assert name not in [row["name"] for row in listed["available"]]
+    pulled = edge_verb("models", "pull", name, EDGE_MODELS_DIR=str(models))
+    assert pulled.code == 0
+    assert f"licence of the weights: {known.licence}" in pulled.out
+    refused = edge_verb("models", "pull", name, "--precision", "fp16", EDGE_MODELS_DIR=str(models))
+    assert refused.code == 2
+    assert "leave --precision out" in refused.err
