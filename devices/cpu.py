@@ -33,10 +33,10 @@ class CpuDevice:
         """
         Args:
             memory: the process's ledger.
-            link: the lane to the disk, if others use it, too; else one of its own, that `close` ends.
+            link: another lane that its lists come over; else one of the process's disk, which `close` closes.
         """
         self.memory = memory
-        self.link = link or Lane("disk", trace=trace)
+        self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None
         self._lock = threading.Lock()
         self._spare: weakref.WeakKeyDictionary[Codec, list[Scanner]] = weakref.WeakKeyDictionary()

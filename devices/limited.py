@@ -40,7 +40,6 @@ class LimitedDevice:
         Raises:
             BudgetExceeded: the cap does not fit the wrapped device's memory.
         """
-        self._own = None if inner else CpuDevice(memory, trace=trace)
         self.link = Lane("link", trace=trace, bandwidth_limit=bandwidth)
         self._inner: Device = inner or CpuDevice(memory, link=self.link)
         self.name = f"limited {self._inner.name}"

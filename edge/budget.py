@@ -23,6 +23,9 @@ from edge.resident import Growth, anonymous_resident, measured_growth, share_hea
 Shrinker = Callable[[int], object]
 """Asked to give back at least so many bytes, if it can, by resizing its own lease."""
 
+Loss = Callable[[], float]
+"""Seconds that the next request takes longer for each byte that a cache gives back, as far as is known now."""
+
 
 _CUSHION = 1 << 20
 """Held beyond what is missing, or every search that fills a cache up would find the limit passed again."""
@@ -64,7 +67,7 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class _Cache:
     name: str
-    loss: float
+    loss: Loss
     shrink: Shrinker
 
 
@@ -165,21 +168,20 @@ class MemoryBudget:
                     self._libraries[name] = growth.nbytes
             held.resize(sum(self._libraries.values()))
 
-    def add_shrinker(self, name: str, shrink: Shrinker, *, loss: float) -> Callable[[], None]:
+    def add_shrinker(self, name: str, shrink: Shrinker, *, loss: Loss | float) -> Callable[[], None]:
         """Registers a cache that can give way.
 
         Args:
             shrink: gives back at least the asked bytes if it can, by resizing its own lease.
-            loss: what a given-back byte costs to win again, in any unit all caches share (seconds per byte);
-                the cheapest is asked first.
+            loss: seconds that the next request takes longer for each byte given back: a number, or a function that
+                says what was measured so far. The cache that loses least is asked first.
 
         Returns:
             A function that removes the registration.
         """
-        entry = _Cache(name, loss, shrink)
+        entry = _Cache(name, loss if callable(loss) else lambda: loss, shrink)
         with self._lock:
             self._caches.append(entry)
-            self._caches.sort(key=lambda cache: cache.loss)
 
         def remove() -> None:
             with self._lock:
@@ -249,7 +251,7 @@ class MemoryBudget:
             missing = resident - (self._used - self._unleased.nbytes)
             wanted = max(0, missing) + _CUSHION
             if resident > self.limit:
-                for cache in list(self._caches):
+                for cache in self._cheapest_first():
                     if (more := wanted - self._unleased.nbytes - self.free) > 0:
                         cache.shrink(more)
                 self._resize(self._unleased, min(wanted, self._unleased.nbytes + self.free))
@@ -283,9 +285,12 @@ class MemoryBudget:
             held = self._used
             self._shrink(nbytes)
 
+    def _cheapest_first(self) -> list[_Cache]:
+        return sorted(self._caches, key=lambda cache: cache.loss())
+
     def _shrink(self, wanted: int) -> None:
         """Asks caches until `wanted` bytes are free. What counts is the ledger, not what a cache says it gave."""
-        for cache in list(self._caches):
+        for cache in self._cheapest_first():
             if self.free >= wanted:
                 return
             cache.shrink(wanted - self.free)

@@ -18,12 +18,14 @@ class Drift:
         attainment: share of them that met the deadline.
         hit_rate: their mean hit rate.
         outdated: whether to profile and place again.
+        frequencies: probes of each cluster [nlist] in this period, to place by.
     """
 
     requests: int
     attainment: float
     hit_rate: float
     outdated: bool
+    frequencies: npt.NDArray[np.int64]
 
 
 class DriftMonitor:
@@ -67,13 +69,13 @@ class DriftMonitor:
                 return None
             attainment, mean = self._kept / self._requests, self._hits / self._requests
             outdated = attainment < self._target and abs(mean - self._expected) > self._tolerance
-            drift = Drift(self._requests, attainment, mean, outdated)
+            drift = Drift(self._requests, attainment, mean, outdated, self._counts)
             self._counts = np.zeros_like(self._counts)
             self._requests = self._kept = 0
             self._hits = 0.0
             return drift
 
     def frequencies(self) -> npt.NDArray[np.int64]:
-        """Probes of each cluster [nlist] since the counters were reset."""
+        """Probes of each cluster [nlist] so far in this period; `record` returns those of a period that has ended."""
         with self._lock:
             return np.array(self._counts)

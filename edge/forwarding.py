@@ -23,6 +23,8 @@ Tensors = Mapping[str, Array]
 class Kernel(Protocol):
     """One compiled layer, see `edge.runtimes.base.LayerKernel`."""
 
+    def bind(self, weights: Tensors) -> Tensors: ...
+
     def run(
         self, states: Array, lengths: npt.NDArray[np.int32], weights: Tensors, prefix: object | None = None
     ) -> Array: ...
@@ -78,7 +80,7 @@ def forward(
             states.store(chunk, embed(chunk))
     for layer in range(layers):
         with window.block(layer) as block, trace.span(f"layer {layer}", "compute", sequences=len(active)):
-            weights = tensors(layer, block)
+            weights = kernel.bind(tensors(layer, block))
             context: object | None = None
             if prefix is not None:
                 prefix, context = kernel.run_prefix(prefix, weights)

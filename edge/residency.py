@@ -13,11 +13,15 @@ from types import TracebackType
 from edge.budget import MemoryBudget
 from edge.buffers import Bytes, charge_of
 from edge.eviction import Policy
+from edge.link_rate import LinkRate
 from edge.shelf import Entry, Fetch, Shelf
 from edge.trace import Trace
 from edge.worth import NEVER
 
 __all__ = ["Fetch", "Handle", "Residency"]
+
+_SMOOTHING = 0.2
+"""Weight of the last round in the share of blocks that a round uses."""
 
 
 class Handle:
@@ -84,7 +88,7 @@ class Residency:
         capacity: int | None = None,
         allocate: Callable[[int], Bytes] | None = None,
         name: str = "lists",
-        loss: float = 0.5,
+        rate: LinkRate | None = None,
         trace: Trace | None = None,
     ) -> None:
         """Takes no memory yet.
@@ -94,13 +98,16 @@ class Residency:
             capacity: at most so many bytes, however much is free; None for no bound of its own.
             allocate: makes a buffer of so many bytes; pages of this process if not given.
             name: of the owner in the ledger, and of the counters.
-            loss: see `MemoryBudget.add_shrinker`.
+            rate: of the link that blocks come over; what a block is worth is measured by it.
         """
         self.name = name
         self.trace = trace or Trace()
         self._shelf = Shelf(
-            name, budget, policy=policy, capacity=capacity, allocate=allocate, loss=loss, trace=self.trace
+            name, budget, policy=policy, capacity=capacity, allocate=allocate, loss=self.loss, trace=self.trace
         )
+        self._rate = rate or LinkRate()
+        self._used = 0  # blocks, in this round
+        self._share = 1.0
         self._budget = budget
         self._lock = self._shelf.lock
         self._round = 0
@@ -126,9 +133,18 @@ class Residency:
         with self._lock:
             return list(self._shelf.entries)
 
+    def loss(self) -> float:
+        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`): reading a block
+        again, times the share of the blocks that a round uses."""
+        count = len(self._shelf.entries)
+        return self._share * self._rate.loss(self._shelf.nbytes / count if count else 0)
+
     def begin_round(self) -> int:
         """Starts a round of use (one search); what is used in it makes no room for its own later misses."""
         with self._lock:
+            if self._round and self._shelf.entries:
+                self._share += _SMOOTHING * (min(1.0, self._used / len(self._shelf.entries)) - self._share)
+            self._used = 0
             self._round += 1
             self._shelf.policy.begin_round()
             return self._round
@@ -166,6 +182,7 @@ class Residency:
             entry = self._shelf.enter(key, nbytes, fetch, self._round)
             entry.locks += 1
             entry.round = now
+            self._used += 1
             return Handle(self, entry, hit=False)
 
     def absent(self, keys: Iterable[Hashable]) -> list[Hashable]:
@@ -265,6 +282,7 @@ class Residency:
             entry.ahead = False
             self.trace.count(f"{self.name}.ahead_used")
         entry.locks += 1
+        self._used += entry.round < now
         entry.round = max(entry.round, now)
         if not entry.pinned:
             self._shelf.policy.touch(key)

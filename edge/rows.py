@@ -15,7 +15,11 @@ import numpy.typing as npt
 from edge.blocks import RowTable
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock
+from edge.lanes import Lane
 from edge.trace import Trace
+
+_PRIORITY = -1.0
+"""Nothing can be computed before the first layer's input is there: rows go before weights and lists."""
 
 _PIECE = 1 << 20
 """Bytes of rows read at a time."""
@@ -36,6 +40,7 @@ class RowCache:
         table: RowTable,
         capacity: int,
         budget: MemoryBudget,
+        lane: Lane,
         *,
         checksums: npt.NDArray[np.uint32] | None = None,
         trace: Trace | None = None,
@@ -46,6 +51,7 @@ class RowCache:
 
         Args:
             capacity: rows kept, at least 1; more than the table has is cut to the table.
+            lane: what rows are read over; it counts their bytes and waits.
             checksums: CRC-32 of each row [rows], compared whenever a row is read.
             remedy: what helps when a row is damaged, for the end of the message.
 
@@ -59,6 +65,7 @@ class RowCache:
         self._remedy = f"; {remedy}" if remedy else ""
         self._trace = trace or Trace()
         self._lease = budget.reserve(owner, self.memory_needed(table, self.capacity))
+        self._lane = lane
         self._slot_of = np.full(table.rows, -1, np.int32)
         self._row_in = np.full(self.capacity, -1, np.int64)
         self._last_use = np.zeros(self.capacity, np.int64)
@@ -121,8 +128,12 @@ class RowCache:
 
     def _read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         out = np.empty((len(rows), self.table.row_nbytes), np.uint8)
-        self._source.read_rows(self.table, rows, out)
-        self._trace.count("rows.bytes", out.nbytes)
+
+        def read() -> int:
+            self._source.read_rows(self.table, rows, out)
+            return out.nbytes
+
+        self._lane.submit("rows", read, out.nbytes, priority=_PRIORITY).wait()
         if self._checksums is not None:
             for row, data in zip(rows.tolist(), out, strict=True):
                 if zlib.crc32(data.data) != int(self._checksums[row]):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass, field
 
-from edge.budget import MemoryBudget
+from edge.budget import Loss, MemoryBudget
 from edge.buffers import ENTRY_NBYTES, Bytes, Spares, charge_of, page_buffer, pages_of
 from edge.eviction import LRU, Policy
 from edge.lanes import Ticket
@@ -80,7 +80,7 @@ class Shelf:
         policy: Policy | None,
         capacity: int | None,
         allocate: Callable[[int], Bytes] | None,
-        loss: float,
+        loss: Loss,
         trace: Trace,
     ) -> None:
         self.entries: dict[Hashable, Entry] = {}

@@ -71,7 +71,8 @@ class SlidingWindow:
         self._passing = False
         self._growing = False
         self._lease = budget.reserve(owner, 0)
-        self._unregister = budget.add_shrinker(owner, self._shrink, loss=1.0)
+        # Each pass reads again what does not stay.
+        self._unregister = budget.add_shrinker(owner, self._shrink, loss=lambda: lane.rate.loss(self.block_nbytes))
 
     @property
     def buffers(self) -> int:

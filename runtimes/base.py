@@ -33,6 +33,12 @@ class LayerKernel(ABC):
     spec: LayerSpec
     hidden_dtype: HiddenDtype
 
+    def bind(self, weights: Weights) -> Weights:
+        """Prepares a layer's weights once for the chunks that follow: copies them to where the kernel computes, for
+        example. `run` and `run_prefix` take the result in place of the weights, until the next layer is bound. What it
+        holds is part of `workspace`."""
+        return weights
+
     @abstractmethod
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None

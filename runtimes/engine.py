@@ -126,20 +126,22 @@ class Engine:
             self.vocabulary = Vocabulary(model, budget, max_tokens=self.max_tokens)
             held.callback(self.vocabulary.close)
             self.vocabulary.give_way()
+            self.lane = held.enter_context(Lane.shared(trace=self.trace))
+            rows = held.enter_context(Lane("rows", link=self.lane.link, trace=self.trace))
             self.working = max(self.vocabulary.nbytes, least(self._sizes_of_one()))
-            self.embedding = InputEmbedding(model, self._row_capacity(), budget, self.trace)
+            self.embedding = InputEmbedding(model, self._row_capacity(), budget, rows)
             held.callback(self.embedding.close)
             spared = self.working - self.vocabulary.nbytes
             self._saturating = self.tuning.chunk_tokens or saturating_tokens(
                 self.kernel, chosen.name, threads, budget, spared
             )
             self.head = model.load(HEAD)
-            self.lane = held.enter_context(Lane("disk", trace=self.trace))
             self.window = SlidingWindow(model.file, model.layer_blocks, self.lane, budget, widest=self.tuning.buffers)
             held.callback(self.window.close)
             self._held = held.pop_all()
-        # Nobody is left to close an engine that was forgotten, and its thread would wait for ever.
-        weakref.finalize(self, self.lane.close)
+        # Nobody is left to close an engine that was forgotten, and the link's thread would wait for ever.
+        for lane in (self.lane, rows):
+            weakref.finalize(self, lane.close)
 
     def begin(self) -> None:
         """Says that a request is coming: the first layers are read while its texts are tokenized.

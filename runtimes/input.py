@@ -9,17 +9,17 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.chunking import Chunk
+from edge.lanes import Lane
 from edge.models.layout import EMBED
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
 from edge.rows import RowCache
-from edge.trace import Trace
 
 
 class InputEmbedding:
     """Turns tokens into layer 0's input. The token table stays on disk behind a row cache."""
 
-    def __init__(self, model: PackedModel, row_capacity: int, budget: MemoryBudget, trace: Trace) -> None:
+    def __init__(self, model: PackedModel, row_capacity: int, budget: MemoryBudget, lane: Lane) -> None:
         """Loads the small tensors and takes the cache.
 
         Raises:
@@ -32,8 +32,9 @@ class InputEmbedding:
             model.embedding,
             row_capacity,
             budget,
+            lane,
             checksums=model.embedding_checksums(),
-            trace=trace,
+            trace=lane.trace,
             remedy=model.file.remedy,
         )
         try:

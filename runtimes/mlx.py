@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,10 @@ class Prefix:
     values: Any
 
 
+class _Bound(dict[str, Any]):
+    """A layer's weights as mlx arrays."""
+
+
 class MlxLayerKernel(LayerKernel):
     """One layer in fp32 arithmetic.
 
@@ -55,6 +60,15 @@ class MlxLayerKernel(LayerKernel):
         self.spec = spec
         self.hidden_dtype = hidden_dtype
         self._mx = mx
+
+    def bind(self, weights: Weights) -> Weights:
+        if isinstance(weights, _Bound):
+            return weights
+        # mlx computes when asked, and may read numpy's memory where it lies. A copy lets the caller overwrite its
+        # buffers as soon as a layer has run.
+        bound = _Bound({tensor.name: self._mx.array(weights[tensor.name]) for tensor in self.spec.tensors()})
+        self._mx.eval(*bound.values())
+        return bound
 
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
@@ -82,9 +96,7 @@ class MlxLayerKernel(LayerKernel):
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: Prefix | None
     ) -> tuple[Hidden, Any, Any]:
         mx, spec = self._mx, self.spec
-        # mlx computes when asked and may read numpy's memory where it lies: everything is copied in before, and
-        # evaluated before this function returns, so that the caller may overwrite its buffers.
-        w = {tensor.name: mx.array(weights[tensor.name]) for tensor in spec.tensors()}
+        w = self.bind(weights)
         x = mx.array(states).astype(mx.float32)
         normed = self._norm(x, w, "norm1") if spec.norm_first else x
         qkv = self._linear(normed, w, "qkv").reshape(len(states), -1, spec.head_size).transpose(1, 0, 2)
@@ -131,7 +143,7 @@ class MlxLayerKernel(LayerKernel):
         )
         return context[0].transpose(1, 0, 2).reshape(length, -1)
 
-    def _feed_forward(self, x: Any, w: dict[str, Any]) -> Any:
+    def _feed_forward(self, x: Any, w: Mapping[str, Any]) -> Any:
         mx = self._mx
         up = self._linear(x, w, "up")
         if self.spec.gated:
@@ -147,12 +159,12 @@ class MlxLayerKernel(LayerKernel):
             return 0.5 * x * (1 + mx.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         return x * mx.sigmoid(x) if self.spec.activation == "silu" else mx.maximum(x, 0)
 
-    def _norm(self, x: Any, w: dict[str, Any], name: str) -> Any:
+    def _norm(self, x: Any, w: Mapping[str, Any], name: str) -> Any:
         if self.spec.norm == "rms":
             return self._mx.fast.rms_norm(x, w[f"{name}.weight"], self.spec.norm_eps)
         return self._mx.fast.layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], self.spec.norm_eps)
 
-    def _linear(self, x: Any, w: dict[str, Any], name: str) -> Any:
+    def _linear(self, x: Any, w: Mapping[str, Any], name: str) -> Any:
         mx = self._mx
         weight = w[f"{name}.weight"].astype(mx.float32)
         if self.spec.precision == "int8":

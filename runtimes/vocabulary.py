@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,9 +11,6 @@ from edge.budget import MemoryBudget
 from edge.models.packed import PackedModel
 from edge.models.tokenizer import PairTokenizer
 from edge.models.tokens import TokenBatch
-
-_LOSS = 10.0
-"""What a byte given back costs (see `MemoryBudget.add_shrinker`): it is asked last, for every text needs it."""
 
 
 class Vocabulary:
@@ -37,8 +35,9 @@ class Vocabulary:
         self._busy = False
         self._forget: Callable[[], None] = _nothing
         self._tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256, budget=budget)
+        self._load_s = 0.0
         with budget.charge("tokenizer", self._tokenizer.loading_nbytes) as self._lease:
-            self._tokenizer.load()
+            self._load()
         # A vocabulary of which only the needed pieces are loaded grows with the first texts.
         self.nbytes = max(self._lease.nbytes, self._tokenizer.nbytes)
         try:
@@ -49,7 +48,11 @@ class Vocabulary:
 
     def give_way(self) -> None:
         """Lets the budget ask for its memory from now on, whenever no thread uses it."""
-        self._forget = self._budget.add_shrinker("tokenizer", self._shrink, loss=_LOSS)
+        self._forget = self._budget.add_shrinker("tokenizer", self._shrink, loss=self.loss)
+
+    def loss(self) -> float:
+        """Seconds per byte of loading it again, which every text needs (see `edge.budget.Loss`)."""
+        return self._load_s / max(1, self.nbytes)
 
     def pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
         """Token sequences of (query, document) pairs; documents are cut.
@@ -97,6 +100,11 @@ class Vocabulary:
             self._forget()
             self._lease.release()
 
+    def _load(self) -> None:
+        started = time.perf_counter()
+        self._tokenizer.load()
+        self._load_s = time.perf_counter() - started
+
     def _shrink(self, nbytes: int) -> None:
         self.drop()
 
@@ -108,7 +116,7 @@ class Vocabulary:
                 if self._lease.nbytes == 0:
                     self._lease.resize(max(self.nbytes, self._tokenizer.loading_nbytes))
                     try:
-                        self._tokenizer.load()
+                        self._load()
                     finally:
                         self._lease.resize(self.nbytes if self._tokenizer.loaded else 0)
                 yield self._tokenizer

@@ -122,7 +122,7 @@ class Searcher:
         if len(queries) == 1 and allowed is None:
             scanned = sum(part.nbytes for part in batch.plan.parts)
             seconds = time.perf_counter() - started
-            self._pace.learn(results.bytes_read, scanned, seconds, self.host.device.link.bandwidth)
+            self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
         self._budget.relieve()
         return results.found()
 
@@ -136,7 +136,7 @@ class Searcher:
         """
         queries = _checked(queries, snapshot.dim)
         tiers = [tier for tier in (self.fast, self.host) if tier is not None]
-        bandwidth = self.host.device.link.bandwidth
+        bandwidth = self._throughput(self.host, snapshot)
         fitting = []
         with self._budget.reserve("search", PLANNING_NBYTES * sum(map(len, snapshot.lists))):
             for query in queries:
@@ -176,7 +176,7 @@ class Searcher:
             nbytes = max(room // 2, room - tier.residency.nbytes if self.fast is not None else 0)
         limit = min(room, nbytes)
         overrun = 0.0
-        bandwidth = tier.device.link.bandwidth
+        bandwidth = self._throughput(tier, snapshot)
         if seconds is not None and bandwidth:
             # Without a fast tier, a list that was not fetched comes over the same link: waiting wins nothing.
             slow = self._slow_seconds if self.fast is not None else 0.0
@@ -221,6 +221,12 @@ class Searcher:
         for tier in (self.fast, self.host):
             if tier is not None:
                 tier.close()
+
+    @staticmethod
+    def _throughput(tier: Tier, snapshot: Snapshot) -> float:
+        """Bytes per second at which parts of this index come over a tier's link; 0 if nothing ever came."""
+        part = next((parts[0] for parts in snapshot.lists if parts), None)
+        return tier.device.link.rate.throughput(part.nbytes if part else 1)
 
     def _learn(self, slow_seconds: float) -> None:
         """Remembers how long the host takes for what no faster device holds."""

@@ -75,8 +75,9 @@ class Tier:
         self.device = device
         self.share = share
         self.residency = Residency(
-            device.memory, policy=policy, capacity=capacity, allocate=device.allocate, name=name, trace=trace
-        )
+            device.memory, policy=policy, capacity=capacity, allocate=device.allocate, name=name,
+            rate=device.link.rate, trace=trace,
+        )  # fmt: skip
 
     def fetch(self, part: ListPart) -> Fetch:
         """Starts the transfer of a part that is needed now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -10,6 +11,7 @@ from edge.knowledge.backend import State
 from edge.knowledge.node import Node, PrefixTree
 from edge.knowledge.store import KnowledgeStore, StoredState
 from edge.knowledge.tier import Tier
+from edge.link_rate import LinkRate
 from edge.replacement import Replacement
 from edge.trace import Trace
 
@@ -35,6 +37,7 @@ class DiskStates:
         self._locked = locked
         self._trace = trace
         self._changed: set[Node] = set()
+        self._rate = LinkRate()
 
     def __contains__(self, node: Node) -> bool:
         return node in self.tier
@@ -64,8 +67,14 @@ class DiskStates:
             CorruptBlock, StorageError: it cannot be used; remove it.
         """
         assert self._store is not None
+        started = time.perf_counter()
         with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
             self._store.read(self.tier[node], into)
+        self._rate.add(len(into), time.perf_counter() - started)
+
+    def loss(self) -> float:
+        """Seconds per byte of reading states of the mean size (see `edge.budget.Loss`)."""
+        return self._rate.loss(self.tier.used / len(self.tier) if len(self.tier) else 0)
 
     def save(self, node: Node, state: State) -> bool:
         """Writes a locked node's state, if it deserves the space; returns whether it is on disk now."""

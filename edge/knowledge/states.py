@@ -55,12 +55,15 @@ class KnowledgeStates:
         self.disk = DiskStates(store, policy(), self._tree, self.locked, trace)
         self._lock = threading.RLock()
         self._lease = budget.reserve(_OWNER, 0)
-        self._unregister = budget.add_shrinker(_OWNER, self._give_way, loss=loss)
+        self._shrinkers = [
+            budget.add_shrinker(_OWNER, self._give_way_saved, loss=self.disk.loss),
+            budget.add_shrinker(_OWNER, self._give_way, loss=loss),
+        ]
         try:
             with self.locked():
                 self.disk.resume()
         except BaseException:
-            self._unregister()
+            self._forget_shrinkers()
             self._lease.release()
             raise
 
@@ -198,7 +201,7 @@ class KnowledgeStates:
             for node in list(self.host):
                 self.host.remove(node)
             self._tree.clear()
-            self._unregister()
+            self._forget_shrinkers()
             self._lease.release()
 
     # --- room in host memory
@@ -240,6 +243,17 @@ class KnowledgeStates:
                     node.pins -= 1
                     if not node.pins:  # nobody wants it since
                         self._evict_from_host(node)
+
+    def _forget_shrinkers(self) -> None:
+        for remove in self._shrinkers:
+            remove()
+
+    def _give_way_saved(self, nbytes: int) -> None:
+        """The ledger's shrinker of states that are on disk, too: what it takes to win one again is a read."""
+        with self._lock:
+            wanted = self._lease.nbytes - nbytes
+            while self._lease.nbytes > wanted and (node := self.host.victim()) is not None and node in self.disk:
+                self._evict_from_host(node)
 
     def _give_way(self, nbytes: int) -> None:
         """The ledger's shrinker: states, and then what is remembered of those long gone. It cannot wait for the disk:

@@ -124,3 +124,14 @@ def test_a_part_s_ledger_is_not_compared_with_the_process() -> None:
     cache = Cache(budget, "cache", 900, loss=0)
     budget.relieve()
     assert (cache.asked, budget.holders()) == ([], {"cache": 900})
+
+
+def test_the_order_follows_what_is_measured_at_the_moment() -> None:
+    budget = MemoryBudget(1000, baseline=0)
+    seconds = {"lists": 1e-9, "weights": 2e-9}
+    caches = {name: Cache(budget, name, 400, loss=lambda name=name: seconds[name]) for name in seconds}
+    budget.reserve("first", 300).release()
+    assert (caches["lists"].lease.nbytes, caches["weights"].lease.nbytes) == (300, 400)
+    seconds["lists"] = 3e-9
+    budget.reserve("second", 500).release()
+    assert (caches["lists"].lease.nbytes, caches["weights"].lease.nbytes) == (300, 200)

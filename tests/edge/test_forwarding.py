@@ -44,6 +44,9 @@ class ToyKernel:
         before = prefix if isinstance(prefix, np.ndarray) else None
         return np.concatenate([layer_alone(part, weights["own"], weights["mixed"], before) for part in parts])
 
+    def bind(self, weights: Tensors) -> Tensors:
+        return weights
+
     def run_prefix(self, states: np.ndarray, weights: Tensors) -> tuple[np.ndarray, object]:
         self.prefixes += 1
         return layer_alone(states, weights["own"], weights["mixed"]), states

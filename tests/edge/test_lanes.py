@@ -180,7 +180,7 @@ def test_fetch_fills_the_buffer_and_counts_its_bytes(lane: Lane) -> None:
         assert bytes(buffer[: 100 - 50 * i]) == source.blocks[BlockId("layer", i)]
     counters = lane.trace.snapshot()
     assert (counters["disk.bytes"], counters["disk.transfers"]) == (150, 2)
-    assert lane.bandwidth > 0
+    assert lane.rate.bandwidth > 0
 
 
 def test_who_waits_for_an_idle_lane_transfers_itself(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_who_waits_for_an_idle_lane_transfers_itself(lane: Lane, monkeypatch: py
     def work(name: str) -> Callable[[], int]:
         return lambda: done.append((name, threading.current_thread().name)) or 1
 
-    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)  # the worker sleeps on
+    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)  # the worker sleeps on
     first, second = lane.submit("first", work("first"), 1), lane.submit("second", work("second"), 1)
     first.wait()
     second.wait()
@@ -213,7 +213,7 @@ def test_nobody_overtakes_the_queue_or_a_running_transfer(lane: Lane, held: Held
 
 def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
-    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)
+    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
     entered, gate, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> int:
@@ -316,7 +316,7 @@ def test_the_order_holds_when_the_first_in_the_queue_is_withdrawn(lane: Lane, he
 
 def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
-    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)
+    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
     entered, gate = threading.Event(), threading.Event()
     waiter = threading.Thread(target=lane.submit("slow", lambda: entered.set() or int(gate.wait(30)), 0).wait)
     waiter.start()
@@ -334,10 +334,91 @@ def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatc
 
 def test_who_waits_does_not_transfer_what_is_too_late(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(lane._condition, "notify", lambda n=1: None)
+    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
     late = submit(lane, ran, "late", deadline=time.perf_counter() - 1)
-    lane._run_now(late)
+    lane.link._run_now(late)
     monkeypatch.undo()
     submit(lane, ran, "next").wait()
     assert ran == ["next"]
     assert late.cancelled
+
+
+def test_a_transfer_follows_another_over_a_second_link(lane: Lane) -> None:
+    done: list[str] = []
+    with Lane("link") as second:
+        held = Held(lane)
+        first = submit(lane, done, "disk")
+        last = second.submit("device", lambda: done.append("device") or 1, 1, after=first)
+        time.sleep(0.02)
+        assert not last.done
+        held.open()
+        last.wait()
+        after = second.submit("late", lambda: done.append("late") or 1, 1, after=first)  # that is over already
+        after.wait()
+    assert done == ["disk", "device", "late"]
+
+
+def test_what_follows_a_failed_transfer_fails_with_its_error(lane: Lane) -> None:
+    def fail() -> int:
+        raise StorageError("the disk is gone")
+
+    ran: list[int] = []
+    with Lane("link") as second:
+        first = lane.submit("first", fail, 1)
+        last = second.submit("last", lambda: ran.append(1) or 1, 1, after=first)
+        with pytest.raises(StorageError, match="gone"):
+            last.wait()
+    assert not ran
+
+
+def test_withdrawing_what_follows_withdraws_what_it_follows(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+    with Lane("link") as second:
+        first = submit(lane, order, "first")
+        last = submit(second, order, "last", after=first)
+        assert last.cancel()
+        assert first.cancelled
+        assert last.cancelled
+        running = submit(second, order, "running", after=held.ticket)
+        assert not running.cancel(), "what it follows has begun"
+        held.open()
+        running.wait()
+    assert order == ["running"]
+
+
+def test_lanes_of_one_link_share_its_queue_and_its_rate_but_not_their_counters() -> None:
+    first, second = Lane.shared("test link"), Lane.shared("test link")
+    try:
+        assert first.link is second.link
+        held = Held(first)
+        order: list[str] = []
+        submit(first, order, "later", priority=2)
+        submit(second, order, "sooner", priority=1)
+        held.open()
+        last = submit(first, order, "last", priority=3)
+        last.wait()
+        assert order == ["sooner", "later", "last"]
+        assert second.trace.snapshot()["disk.transfers" if second.name == "disk" else "test link.transfers"] == 1
+        assert second.rate is first.rate
+    finally:
+        first.close()
+    submit(second, order, "the link lives on").wait()
+    second.close()
+    second.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "edge-lane-test link"]
+    again = Lane.shared("test link")
+    submit(again, order, "it starts again").wait()
+    again.close()
+
+
+def test_closing_a_lane_withdraws_its_own_transfers_only() -> None:
+    first, second = Lane.shared("test link"), Lane.shared("test link")
+    held = Held(second)
+    order: list[str] = []
+    own, other = submit(first, order, "own"), submit(second, order, "other")
+    first.close()
+    assert own.cancelled
+    held.open()
+    other.wait()
+    second.close()
+    assert order == ["other"]

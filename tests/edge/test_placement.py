@@ -202,6 +202,7 @@ def test_a_placement_is_outdated_when_it_is_slow_and_misses(kept: float, hit_rat
         assert (drift.requests, drift.outdated) == (20, outdated)
         assert drift.hit_rate == pytest.approx(hit_rate)
         assert drift.attainment == pytest.approx(kept)
+        assert drift.frequencies.tolist() == [0, 20, 0, 20], "a new placement is made of these"
         assert monitor.frequencies().tolist() == [0, 0, 0, 0]
 
 

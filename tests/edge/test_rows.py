@@ -13,18 +13,21 @@ from naive.source import MemoryRows
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock
+from edge.lanes import Lane, Link
 from edge.rows import RowCache
 from edge.trace import Trace
 
 ROWS = 20
 TABLE = np.random.default_rng(3).integers(0, 256, (ROWS, 8), np.uint8)
+LINK = Link("rows of tests")
 REQUESTS = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=12), max_size=20)
 
 
 def cache_of(capacity: int, **keys: object) -> tuple[RowCache, MemoryRows, MemoryBudget]:
     source = MemoryRows(TABLE)
     budget = MemoryBudget(10**6, baseline=0)
-    return RowCache(source, source.table, capacity, budget, **keys), source, budget  # type: ignore[arg-type]
+    lane = Lane("rows", link=LINK, trace=keys.get("trace"))  # type: ignore[arg-type]
+    return RowCache(source, source.table, capacity, budget, lane, **keys), source, budget  # type: ignore[arg-type]
 
 
 @given(requests=REQUESTS, capacity=st.integers(1, ROWS + 5))
@@ -107,7 +110,7 @@ def test_memory_is_leased_to_the_byte_and_given_back() -> None:
     cache.close()
     assert budget.used == 0
     with pytest.raises(BudgetExceeded):
-        RowCache(source, source.table, ROWS, MemoryBudget(300, baseline=0))
+        RowCache(source, source.table, ROWS, MemoryBudget(300, baseline=0), Lane("rows", link=LINK))
 
 
 @pytest.mark.parametrize("capacity", [2, ROWS])

@@ -13,6 +13,7 @@ from edge.devices.limited import LimitedDevice
 from edge.eviction import LRU
 from edge.ivf.base import Found, Vectors
 from edge.ivf.search import Searcher
+from edge.lanes import Lane
 from naive.lists import Lists, NaiveCodec, write_lists
 
 PLENTY = 64 << 20
@@ -36,7 +37,8 @@ class Rig:
     ) -> None:
         self.lists: Lists = write_lists(folder, vectors, codec=NaiveCodec(codec, vectors.shape[1]), **shape)
         self.budget = MemoryBudget(memory, baseline=0)
-        self.device = CpuDevice(self.budget)
+        self.lane = Lane()  # one of its own: what it learns depends on this rig alone
+        self.device = CpuDevice(self.budget, link=self.lane)
         self.fast = LimitedDevice(self.budget, cap=fast, bandwidth=bandwidth, inner=self.device) if fast else None
         self.searcher = Searcher(self.device, fast=self.fast, policy=policy, capacity=capacity)
 
@@ -59,5 +61,6 @@ class Rig:
             assert self.fast.memory.used == 0
             self.fast.close()
         self.device.close()
+        self.lane.close()
         self.lists.close()
         assert self.budget.used == 0

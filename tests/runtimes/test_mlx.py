@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edge.errors import CapabilityError
@@ -33,6 +34,34 @@ def test_chunk_composition(kernels: Any, model_layer: LayerSpec) -> None:
 
 def test_prefix(kernels: Any, decoder: LayerSpec) -> None:
     kernels.shares_prefix(decoder)
+
+
+def test_weights_are_copied_once_per_layer(
+    contract: Any, model_layer: LayerSpec, layers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mx = pytest.importorskip("mlx.core")
+    kernel = MlxRuntime().layer_kernel(model_layer, threads=1)
+    weights = layers.random_weights(model_layer)
+    states = np.ones((6, model_layer.hidden), np.float32)
+    lengths = np.array([2, 4], np.int32)
+    expected = kernel.run(states, lengths, weights)
+    copied: list[Any] = []
+    array = mx.array
+
+    def watched(values: Any) -> Any:
+        copied.append(values)
+        return array(values)
+
+    monkeypatch.setattr(mx, "array", watched)
+    bound = kernel.bind(weights)
+    assert len(copied) == len(weights)
+    for values in weights.values():
+        values[...] = 0  # the window's buffer may be overwritten from now on
+    del copied[:]
+    for _ in range(3):
+        assert (kernel.run(states, lengths, bound) == expected).all()
+    assert not [values for values in copied if any(values is weight for weight in weights.values())]
+    assert len(copied) <= 3 * 3, "states and positions of each chunk, no weights"
 
 
 def test_buffers_are_free_after_run(kernels: Any, model_layer: LayerSpec) -> None:

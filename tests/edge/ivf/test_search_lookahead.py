@@ -346,7 +346,7 @@ def test_time_bounds_the_bytes_once_the_link_is_known(rigs: list[Rig], tmp_path:
     first = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=20_000)
     first.wait()
     first.cancel()
-    assert 0 < rig.fast.link.bandwidth <= 1.01e5
+    assert 0 < rig.fast.link.rate.throughput(4000) <= 1.01e5
     window = rig.searcher.lookahead(rig.lists.snapshot, query, seconds=0.1)
     assert window.nbytes <= 1.02e4
     window.cancel()
@@ -356,7 +356,8 @@ def test_without_a_fast_tier_it_does_not_overrun(rigs: list[Rig], tmp_path: Path
     rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15, files=1))
     rig.searcher._slow_seconds = 100.0
     rig.searcher.misses.observe([1e5] * 4)
-    rig.device.link.bandwidth = 1e5
+    for _ in range(50):
+        rig.device.link.rate.add(10_000, 0.1)
     window = rig.searcher.lookahead(rig.lists.snapshot, gridded(1, DIM, seed=4), seconds=0.01)
     assert window.nbytes == 1000
     window.cancel()

@@ -193,3 +193,22 @@ def test_requests_pressure_and_questions_from_many_threads(tmp_path: Path) -> No
     assert not any(thread.is_alive() for thread in (*threads, *others))
     assert not failed
     rig.check()
+
+
+def test_saved_states_go_before_lists_and_lists_before_states_that_would_be_computed_again(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    states = rig.tree._states
+    lists: list[int] = []
+    remove = rig.budget.add_shrinker("lists", lists.append, loss=1e-8)
+    free = rig.budget.free
+    rig.budget.make_room(free + 1)
+    assert lists, "nothing is saved yet: lists are asked first"
+    assert states.host.used < sum(CELL * n for n in (10, 20)), "they gave nothing"
+    rig.ask([SYSTEM, A])
+    for node in list(states.host):
+        assert states.disk.save(node, states.host[node])
+    lists.clear()
+    rig.budget.make_room(rig.budget.free + 1)
+    assert not lists, "reading a saved state again costs less than reading a list"
+    remove()
