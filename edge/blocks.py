@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,14 @@ class RowTable:
     offset: int
     rows: int
     row_nbytes: int
+
+
+class BlockSource(Protocol):
+    """What blocks are read from: a `BlockFile`, or a test's stand-in."""
+
+    def nbytes(self, block: BlockId) -> int: ...
+
+    def read(self, block: BlockId, into: memoryview) -> None: ...
 
 
 class BlockFile:

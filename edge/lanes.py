@@ -15,21 +15,12 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
 
-from edge.blocks import BlockId
+from edge.blocks import BlockId, BlockSource
 from edge.clock import Clock, SystemClock
 from edge.errors import EdgeError
 from edge.link_rate import LinkRate
 from edge.trace import Trace
-
-
-class BlockSource(Protocol):
-    """What a lane reads from: a `BlockFile`, or a test's stand-in."""
-
-    def nbytes(self, block: BlockId) -> int: ...
-
-    def read(self, block: BlockId, into: memoryview) -> None: ...
 
 
 class Ticket:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import BlockId
+from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
-from edge.lanes import BlockSource, Lane, Ticket
+from edge.lanes import Lane, Ticket
 
 SLIDING = 2
 """Buffers that slide: one in use, one being read."""
