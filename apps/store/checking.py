@@ -14,7 +14,7 @@ import numpy as np
 from edge.apps.store.failures import damaged
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
-from edge.apps.store.pages import damaged_pages
+from edge.apps.store.pages import damaged_pages, missing_bytes
 from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
@@ -100,6 +100,9 @@ def check_file(report: CheckReport, path: Path) -> None:
     try:
         report.nbytes += path.stat().st_size
         if report.read_data:
+            missing = missing_bytes(path)
+            if missing:
+                report.add("database", f"{path} was cut off: its last {missing:,} bytes are missing")
             pages = list(damaged_pages(path))
             if pages:
                 shown = ", ".join(map(str, pages[:_SHOWN_PAGES])) + (", ..." if len(pages) > _SHOWN_PAGES else "")

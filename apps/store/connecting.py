@@ -13,6 +13,7 @@ from pathlib import Path
 import apsw
 import apsw.sqlite_extra
 
+from edge.apps.store.mark import HighWaterMark
 from edge.errors import CapabilityError
 
 _CHECKSUM_NBYTES = 8
@@ -22,6 +23,9 @@ _SHIM = "cksmvfs"
 
 _JOURNAL_BYTES = 16 << 20
 """The log file is cut back to this size when a checkpoint has emptied it."""
+
+EMPTIED = "the file is empty, and was not"
+"""What is said of a file that `is_emptied`."""
 
 _registering = threading.Lock()
 
@@ -70,9 +74,11 @@ def plain(path: Path) -> apsw.Connection:
     """A connection to a file whose schema may be damaged; nothing of it is read yet.
 
     Raises:
-        apsw.Error: it cannot be opened.
+        apsw.Error: it cannot be opened, or is empty while its log is not.
     """
     _register()
+    if is_emptied(path):
+        raise apsw.CorruptError(EMPTIED)
     return apsw.Connection(str(path), vfs=_SHIM)
 
 
@@ -84,6 +90,26 @@ def reserve_checksums(db: apsw.Connection) -> None:
 def has_checksums(db: apsw.Connection) -> bool:
     """Whether the pages of a database carry checksums, once it has been read."""
     return db.reserve_bytes() == _CHECKSUM_NBYTES
+
+
+def is_emptied(path: Path) -> bool:
+    """Whether a database file is empty and once held something: it has a log, or a mark of its commits. SQLite would
+    take it for a new database and delete the log, which may hold all that was ever written.
+
+    Raises:
+        StorageError: the disk reports an error.
+    """
+    if not path.exists() or path.stat().st_size:
+        return False
+    return has_log(path) or bool(HighWaterMark(path.with_name(path.name + "-mark")).read_all())
+
+
+def has_log(path: Path) -> bool:
+    """Whether a write-ahead log that is not empty lies beside a database file."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _register() -> None:

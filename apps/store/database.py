@@ -19,7 +19,7 @@ import apsw
 import psutil
 
 from edge.apps.store import health
-from edge.apps.store.connecting import has_checksums, reserve_checksums
+from edge.apps.store.connecting import has_checksums, has_log, reserve_checksums
 from edge.apps.store.failures import DamagedStore, damaged, translated
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
@@ -208,7 +208,7 @@ class Database:
         self.close()
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
-        left_behind = not self.read_only and self._has_log()
+        left_behind = not self.read_only and has_log(self.path)
         known = self._history()
         with self.read() as db:
             version = _version(db)
@@ -302,13 +302,6 @@ class Database:
         # The commit is on disk. A mark that cannot be written notices less, and that is all.
         with contextlib.suppress(OSError):
             self._mark.write(lineage, number, self._started)
-
-    def _has_log(self) -> bool:
-        log = self.path.with_name(self.path.name + "-wal")
-        try:
-            return log.stat().st_size > 0
-        except OSError:
-            return False
 
     def _translated(self) -> AbstractContextManager[None]:
         """SQLite's errors as ours, in one sentence with the file's name."""

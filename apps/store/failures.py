@@ -52,7 +52,8 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
             f"another process has been writing to {path} for more than {busy_seconds:g} s; try again when it is done"
         ) from error
     except _DAMAGED as error:
-        raise damaged(path, f"is damaged or not a database ({error})", verbs) from error
+        said = "" if "not an error" in str(error) else f" ({error})"  # what SQLite says where it has no words
+        raise damaged(path, f"is damaged or not a database{said}", verbs) from error
     except apsw.IOError as error:
         if getattr(error, "extendedresult", None) in _DAMAGED_READS:
             raise damaged(path, "is damaged: a page of it is not what was written", verbs) from error

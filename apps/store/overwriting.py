@@ -11,10 +11,9 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.connecting import plain
+from edge.apps.store.connecting import is_emptied, plain
 from edge.apps.store.failures import translated
-from edge.apps.store.pages import header_is_sound
-from edge.apps.store.schema_copy import put_first_page
+from edge.apps.store.schema_copy import make_openable
 from edge.errors import StorageError
 from edge.ivf.segment_writer import sync_folder
 
@@ -35,8 +34,8 @@ def overwrite(path: Path, source: Path, *, verbs: str, unchanged: Callable[[], b
     """
     with translated(path, verbs, _PATIENCE_S):
         try:
-            if path.exists() and path.stat().st_size and not header_is_sound(path):
-                put_first_page(path)
+            if path.exists() and (path.stat().st_size or is_emptied(path)):
+                make_openable(path)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
         new, old = plain(source), plain(path)

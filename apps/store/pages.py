@@ -23,9 +23,12 @@ _TOGETHER = 256
 
 _TRIES = 3
 """Looks at a page before it counts as damaged: another process may be writing it."""
+_PAUSE_S = 0.02
 
 _MAGIC = b"SQLite format 3\0"
 _RESERVED = 20
+_COUNT = slice(28, 32)
+"""Where the first page states the number of pages."""
 
 
 def damaged_pages(path: Path) -> Iterator[int]:
@@ -60,6 +63,26 @@ def header_is_sound(path: Path) -> bool:
     return len(page) == PAGE and page.startswith(_MAGIC) and page[_RESERVED] == _CHECKSUM and bool(_sound(page)[0])
 
 
+def missing_bytes(path: Path) -> int | None:
+    """How many bytes a database file is shorter than its first page states, 0 for a whole file; None if the first page
+    is not what was written.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    missing = 0
+    for _ in range(_TRIES):  # another process may be making it longer, which writes the first page first
+        if not header_is_sound(path):
+            return None
+        with path.open("rb") as file:
+            pages = int.from_bytes(file.read(_COUNT.stop)[_COUNT], "big")
+        missing = max(0, pages * PAGE - path.stat().st_size)
+        if not missing:
+            break
+        time.sleep(_PAUSE_S)
+    return missing
+
+
 def _sound_later(path: Path, number: int) -> bool:
     for _ in range(_TRIES):
         with path.open("rb") as file:
@@ -67,7 +90,7 @@ def _sound_later(path: Path, number: int) -> bool:
             page = file.read(PAGE)
         if len(page) < PAGE or _sound(page)[0]:  # shorter now: nothing of it is left to be damaged
             return True
-        time.sleep(0.02)
+        time.sleep(_PAUSE_S)
     return False
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from apsw import Connection
+from apsw import Connection, CorruptError
 
-from edge.apps.store.connecting import connect
+from edge.apps.store.connecting import EMPTIED, connect, is_emptied
 from edge.apps.store.failures import translated
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
@@ -126,6 +126,8 @@ class ConnectionPool:
         frozen = self._frozen()
         try:
             with translated(self.path, self._verbs, self.busy_seconds):
+                if is_emptied(self.path):
+                    raise CorruptError(EMPTIED)
                 uri = self._uri(frozen is not None)
                 writable = not self.read_only
                 db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)

@@ -106,7 +106,8 @@ class _Unchanged:
     number: int | None
 
     def __call__(self) -> bool:
-        return self.number == _commits(self.path)
+        # Every commit counts itself. Where the number cannot be read, nobody can commit.
+        return self.number is None or self.number == _commits(self.path)
 
 
 def _commits(path: Path) -> int | None:

@@ -12,8 +12,8 @@ from typing import Any
 import apsw
 
 from edge.apps.store.connecting import connect, plain
-from edge.apps.store.pages import PAGE, header_is_sound
-from edge.apps.store.schema_copy import Schema, kept, put_first_page, put_schema, read_schema
+from edge.apps.store.pages import PAGE
+from edge.apps.store.schema_copy import Schema, kept, make_openable, put_schema, read_schema
 
 _CACHE = 1 << 20
 _PATIENCE_S = 5.0
@@ -130,8 +130,7 @@ def opened(copy: Path) -> Iterator[Wreck]:
 
 def _make_readable(path: Path, schema: Schema | None) -> None:
     """Brings the log into the file, and a schema where its own cannot be read."""
-    if not header_is_sound(path):
-        put_first_page(path)
+    make_openable(path)
     db = plain(path)
     try:
         with suppress(apsw.Error):
@@ -141,8 +140,8 @@ def _make_readable(path: Path, schema: Schema | None) -> None:
                 return
     finally:
         db.close(True)
-    assert schema is not None
-    put_schema(path, schema)
+    if schema is not None:
+        put_schema(path, schema)
 
 
 def _connection(path: Path) -> apsw.Connection:

@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from edge.apps.store.connecting import connect
-from edge.apps.store.pages import PAGE, with_checksum
+from edge.apps.store.pages import PAGE, missing_bytes, with_checksum
 from edge.ivf.segment_writer import sync_folder
 
 _HEADER = 100
@@ -89,6 +89,20 @@ def put_first_page(path: Path) -> None:
         OSError: the disk refuses.
     """
     _write_first(path, _made([])[0])
+
+
+def make_openable(path: Path) -> None:
+    """Gives a damaged database file what SQLite asks of a file before it reads anything of it: a first page, and the
+    length that the first page states. Zeros take the place of what was cut off.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    missing = missing_bytes(path)
+    if missing is None:
+        put_first_page(path)
+    elif missing:
+        os.truncate(path, path.stat().st_size + missing)
 
 
 def put_schema(path: Path, schema: Schema) -> None:

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 PAGE = 4096
-KINDS = ("bit", "byte", "truncated", "zeroed page", "swapped blocks", "emptied", "longer")
+KINDS = ("bit", "byte", "truncated", "cut at a page", "zeroed page", "swapped blocks", "emptied", "longer")
 
 
 def damage(path: Path, kind: str, chance: random.Random) -> str:
@@ -25,6 +25,10 @@ def damage(path: Path, kind: str, chance: random.Random) -> str:
         keep = chance.randrange(size)
         del data[keep:]
         said = f"truncated to {keep:,} of {size:,} bytes"
+    elif kind == "cut at a page":
+        keep = chance.randrange(-(-size // PAGE)) * PAGE
+        del data[keep:]
+        said = f"cut to {keep:,} of {size:,} bytes"
     elif kind == "emptied":
         data.clear()
     elif kind == "zeroed page":

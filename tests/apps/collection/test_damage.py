@@ -182,3 +182,75 @@ def test_a_repair_that_was_interrupted_leaves_what_was_there_or_what_is_new(
     report = mended(whole, tiny_config)
     assert report.after.findings == []
     assert {row for row in right if row[0] != "mine"} <= set(look(whole, tiny_config))
+
+
+CUTS = ["emptied", "in the header", "in the first page", "after a page", "in a page", "at the last byte"]
+
+
+def cut_at(size: int, place: str) -> int:
+    """The length to which a database of `size` bytes is cut."""
+    middle = size // PAGE // 2 * PAGE
+    return dict(zip(CUTS, [0, 60, 3000, middle, middle + 1800, size - 1], strict=True))[place]
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("place", CUTS)
+def test_a_database_that_was_cut_off_is_repaired(
+    whole: Path, tiny_config: Config, docs: Path, place: str, copied: bool
+) -> None:
+    right = look(whole, tiny_config)
+    path = whole / "edge.db"
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(cut_at(size, place))
+    if not copied:
+        (whole / "edge.db-schema").unlink()
+    assert not check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=True, noting=False).sound
+    report = repair(
+        whole, config=tiny_config, budget=MemoryBudget(10**9), roots=lambda opened: opened.roots or [str(docs)]
+    )
+    assert report.after.findings == []
+    assert report.aside is not None
+    assert (report.aside / "edge.db").stat().st_size == cut_at(size, place)
+    assert any("a new database holds" in action for action in report.actions)
+    assert {row for row in right if row[0] != "mine"} <= set(look(whole, tiny_config))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_log_that_was_cut_off_is_repaired(
+    make: Make, docs: Path, tmp_path: Path, tiny_config: Config, share: float
+) -> None:
+    with make("live") as collection:
+        collection.index(docs)
+        right = results(collection)
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    log = tmp_path / "killed" / "edge.db-wal"
+    with log.open("r+b") as file:
+        file.truncate(int(log.stat().st_size * share))
+    (tmp_path / "killed" / "edge.db-shm").unlink()
+    report = repair(
+        tmp_path / "killed", config=tiny_config, budget=MemoryBudget(10**9), roots=lambda opened: [str(docs)]
+    )
+    assert {finding.part for finding in report.before.findings} & {"commits", "database"}
+    assert report.after.findings == []
+    with make("killed", read_only=True) as reader:
+        assert reader.health()
+        assert results(reader) == right
+
+
+def test_the_log_of_an_emptied_database_is_brought_back(
+    make: Make, docs: Path, tmp_path: Path, tiny_config: Config
+) -> None:
+    with make("live") as collection:
+        collection.index(docs)
+        collection.add("A text without a file, about a bridge of stone.", ids=["mine"])
+        right = results(collection)
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    path = tmp_path / "killed" / "edge.db"
+    with path.open("r+b") as file:
+        file.truncate(0)
+    with pytest.raises(StorageError, match=r"the file is empty, and was not.*`edge repair` mends"):
+        look(path.parent, tiny_config)
+    report = mended(path.parent, tiny_config)
+    assert report.after.findings == []
+    assert look(path.parent, tiny_config) == right, "the text without a file, too"

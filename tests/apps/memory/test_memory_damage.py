@@ -165,3 +165,55 @@ def test_a_memory_that_is_named_from_the_working_directory_is_repaired(
     path.write_bytes(data)
     monkeypatch.chdir(tmp_path)
     assert mended(make, Path("memory")).after.findings == []
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("length", [0, 60, 3000, PAGE, 0.3, 0.6, 0.99999])
+def test_a_database_that_was_cut_off_is_repaired(make: Make, whole: Path, length: float, copied: bool) -> None:
+    right = {row[0]: row[1] for row in look(make)[:-1]}
+    path = whole / "memory.db"
+    keep = int(length if length > 1 else path.stat().st_size * length)
+    with path.open("r+b") as file:
+        file.truncate(keep)
+    if not copied:
+        path.with_name("memory.db-schema").unlink()
+    assert not check(whole, make, read_data=True, noting=False).sound
+    report = mended(make, whole)
+    assert report.after.findings == []
+    assert report.aside is not None
+    assert (report.aside / "memory.db").stat().st_size == keep
+    assert any("a new database holds" in action for action in report.actions)
+    memory = make()
+    have = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
+    memory.close()
+    assert have.items() <= right.items(), "nothing is made up"
+    if length in (0.6, 0.99999):
+        assert have, "what lies before the cut is brought back"
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_log_that_was_cut_off_is_repaired(make: Make, tmp_path: Path, share: float, emptied: bool) -> None:
+    memory = make()
+    for n in range(20):
+        memory.add(f"Fact {n}: the river floods in year {n}.", user_id="ann")
+    right = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
+    path = tmp_path / "memory" / "memory.db"
+    files = {end: path.with_name(path.name + end).read_bytes() for end in ("", "-wal", "-mark", "-schema")}
+    memory.close()
+    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+    for end, data in files.items():
+        path.with_name(path.name + end).write_bytes(data)
+    log = path.with_name(path.name + "-wal")
+    log.write_bytes(files["-wal"][: int(len(files["-wal"]) * share)])
+    if emptied:
+        path.write_bytes(b"")
+    report = mended(make, path.parent)
+    assert report.before.sound == (share == 1.0 and not emptied)
+    assert report.after.findings == []
+    memory = make()
+    have = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
+    memory.close()
+    assert have.items() <= right.items()
+    assert have or share == 0.0
+    assert have == right or share < 1.0
