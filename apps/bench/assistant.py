@@ -13,7 +13,7 @@ import click
 from edge.apps.bench.assistant_worker import _LINK
 from edge.apps.bench.process import measure
 from edge.apps.bench.rag_index import COPY_COSINE, build, index_options
-from edge.apps.bench.rag_traces import PIPELINES, cases, write_trace
+from edge.apps.bench.rag_traces import PIPELINES, RECORDED, Case, cases, write_recorded, write_trace
 from edge.config import format_size, parse_size
 from edge.errors import EdgeError, InputError
 from edge.models.registry import models_dir
@@ -48,7 +48,20 @@ beside that."""
 @click.option("--warmup", default=4, show_default=True, help="Before them; times are learned and lists cached.")
 @click.option("--rounds", default=1, show_default=True, help="Alternating repetitions (A B A B ...).")
 @click.option("--pipelines", default=",".join(PIPELINES), show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--traces",
+    default=RECORDED,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of recorded traces, one file for each pipeline; those that come with the program if not given.",
+)
+@click.option("--assembled", is_flag=True, help="Put traces together from the judged set instead.")
+@click.option(
+    "--record",
+    "model",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="First have this GGUF model answer the questions, and keep what it writes in the folder of --traces.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")  # fmt: skip
 def assistant(
     folders: Sequence[Path],
     rows: int,
@@ -62,6 +75,9 @@ def assistant(
     warmup: int,
     rounds: int,
     pipelines: str,
+    traces: Path,
+    assembled: bool,
+    model: Path | None,
     work_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -78,11 +94,17 @@ def assistant(
     common = {
         "folder": str(place), "questions": [case.question for case in asked], "probe_share": probe_share,
         "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
+        "prefill": prefill, "decode": decode,
     }  # fmt: skip
+    if model is not None:
+        _record(model, traces, chosen, asked, common)
     results = []
     for pipeline in chosen:
         trace = place / f"{pipeline}.jsonl"
-        write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
+        if assembled:
+            write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
+        else:
+            write_recorded(trace, traces / trace.name, asked)
         arms: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in _ARMS}
         for turn in range(rounds):
             for name, reports in arms.items():
@@ -96,6 +118,7 @@ def assistant(
         "rows": held, "lists": lists, "index_bytes": nbytes, "list_memory": common["list_memory"],
         "nprobe": nprobe, "bandwidth": common["bandwidth"], "decode": decode, "prefill": prefill,
         "questions": questions, "rounds": rounds, "data": [corpus.name for corpus in corpora],
+        "traces": "assembled" if assembled else str(traces),
     }  # fmt: skip
     if as_json:
         click.echo(json.dumps({"conditions": conditions, "pipelines": results}))
@@ -103,6 +126,19 @@ def assistant(
         _print(results, conditions)
     if not all(row["identical"] for row in results):
         raise EdgeError("lookahead changed what was found")
+
+
+def _record(model: Path, traces: Path, pipelines: Sequence[str], asked: Sequence[Case], common: dict[str, Any]) -> None:
+    """Has a model answer the questions, without lookahead, and keeps what it writes."""
+    traces.mkdir(parents=True, exist_ok=True)
+    for pipeline in pipelines:
+        click.echo(f"recording: {pipeline}", err=True)
+        task = {
+            **common, **_ARMS["on demand"], "name": f"recording {pipeline}", "pipeline": pipeline, "model": str(model),
+            "trace": str(traces / f"{pipeline}.jsonl"), "ids": [case.id for case in asked], "threads": 2,
+            "bandwidth": 1e12,
+        }  # fmt: skip
+        measure(_WORKER, task, threads=2)
 
 
 def _row(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edge.apps.assistant.base import Ahead, AskOptions, Vectors
+from edge.apps.assistant.base import Ahead, AskOptions, NotInDocuments, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.timing import GenerationTimes
@@ -28,12 +28,16 @@ from edge.ivf.router import probe
 from edge.lanes import Lane
 from edge.lookahead import Lookahead
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.generation.replay import ReplayGenerator
+from edge.runtimes.generation.base import Generator
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.generation.replay import Recorder, ReplayGenerator, Speed
 from edge.trace import Trace
 
 _LINK = "link"
 _PROCESS_MEMORY = 4 << 30
 _RECALL = 0.95
+_MOST_TOKENS = 128
+"""Of an answer: a small model writes on for as long as it may."""
 
 
 class IndexLibrary:
@@ -161,42 +165,65 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Replays a trace, question after question."""
+    """Replays a trace, question after question; with a `model` in the task, has it answer and writes the trace."""
     with opened(task) as library:
-        trace = library.trace
-        generator = ReplayGenerator(task["trace"])
         times, reranking = GenerationTimes(), Expected()
-        rows = []
-        for question in task["questions"]:
-            steps = Steps(
+
+        def ask(question: str, generator: Generator) -> dict[str, Any]:
+            options = AskOptions(
+                passages=PASSAGES,
+                pool=PASSAGES,
+                rerank=False,
+                rounds=ROUNDS,
+                lookahead=task["lookahead"],
+                max_tokens=_MOST_TOKENS,
+            )
+            return _answered(
                 library,
-                generator,
-                AskOptions(passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"]),
-                pipeline=task["pipeline"],
-                times=times,
-                reranking=reranking,
+                question,
+                Steps(library, generator, options, pipeline=task["pipeline"], times=times, reranking=reranking),
             )
-            library.coverage.clear()
-            library.stalls.clear()
-            library.windows.clear()
-            before = trace.snapshot()
-            started = time.perf_counter()
-            text = "".join(PIPELINES[task["pipeline"]](question, steps))
-            seconds = time.perf_counter() - started
-            steps.close()
-            after = trace.snapshot()
-            rows.append(
-                {
-                    "seconds": seconds,
-                    "text": text,
-                    "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
-                    "coverage": list(library.coverage),
-                    "stalls": list(library.stalls),
-                    "windows": list(library.windows),
-                    "counters": {name: value - before.get(name, 0) for name, value in after.items()},
-                }
-            )
-    return {"rows": rows, "nprobe": library.nprobe}
+
+        if "model" in task:
+            _record(task, library, ask)
+            return {}
+        replay = ReplayGenerator(task["trace"], speed=Speed(task["prefill"], task["decode"]))
+        return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
+
+
+def _record(task: dict[str, Any], library: IndexLibrary, ask: Callable[[str, Generator], object]) -> None:
+    scratch = Path(task["trace"]).parent
+    with LlamaGenerator(task["model"], library.budget, cache=scratch, threads=task["threads"]) as model:
+        recorder = Recorder(model, task["trace"])
+        for name, question in zip(task["ids"], task["questions"], strict=True):
+            recorder.asked = name
+            ask(question, recorder)
+        recorder.close()
+
+
+def _answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, Any]:
+    """One question's answer, with what it took."""
+    library.coverage.clear()
+    library.stalls.clear()
+    library.windows.clear()
+    before = library.trace.snapshot()
+    started = time.perf_counter()
+    with suppress(NotInDocuments):
+        text = ""
+        for piece in PIPELINES[steps.pipeline](question, steps):
+            text += piece
+    seconds = time.perf_counter() - started
+    steps.close()
+    after = library.trace.snapshot()
+    return {
+        "seconds": seconds,
+        "text": text,
+        "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
+        "coverage": list(library.coverage),
+        "stalls": list(library.stalls),
+        "windows": list(library.windows),
+        "counters": {name: value - before.get(name, 0) for name, value in after.items()},
+    }
 
 
 if __name__ == "__main__":

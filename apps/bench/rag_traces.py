@@ -1,8 +1,8 @@
 """Traces of the six pipelines, for replay (TeleRAG, section 5.1): what a language model writes in every step.
 
-No instruction-following model writes these here. Their texts are put together from judged sets (questions with the
-paragraph and the string that answers them, several questions to a paragraph and several paragraphs to an article), so
-that they are as near to the question as real ones: the table of hits shows how near, beside the paper's figures.
+Recorded ones were written by SmolLM2-135M-Instruct over squad11-dev. They name the questions by their ids, so that a
+replay needs the judged set. Assembled ones need no model. Their texts are put together from judged sets (questions with
+the paragraph and the string that answers them, several questions to a paragraph and several paragraphs to an article):
 
 - passage (HyDE): the sentences around the one that answers, with the answer itself wrong (another question's).
 - sub-questions: three other questions about the same article.
@@ -27,9 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge.errors import InputError
 from edge.models.training.corpora import Corpus
 from edge.runtimes.generation.replay import FORMAT
 from edge.sentences import sentences
+
+RECORDED = Path(__file__).parent / "traces"
+"""The folder of the recorded traces, one file for each pipeline."""
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
 PASSAGES = 3
@@ -48,12 +52,14 @@ class Case:
     """A question with what is known about it.
 
     Attributes:
+        id: in the judged set.
         sentence: the one that holds the answer.
         around: the other sentences of its paragraph.
         beside: other questions about the same paragraph; `near` about the same article.
         wrong: another question's answer.
     """
 
+    id: str
     question: str
     answer: str
     sentence: str
@@ -87,6 +93,7 @@ def cases(corpus: Corpus, *, seed: int = 0) -> list[Case]:
             continue
         found.append(
             Case(
+                query,
                 corpus.queries[query],
                 answer,
                 sentence,
@@ -112,6 +119,27 @@ def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: f
         for case in chosen:
             for record in _STEPS[pipeline](case):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def write_recorded(path: Path, recorded: Path, chosen: Sequence[Case]) -> None:
+    """Writes the part of a recorded trace that answers some questions, in their order.
+
+    Raises:
+        InputError: the trace has no answers to one of them, or cannot be read.
+    """
+    try:
+        header, *lines = recorded.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"the trace {recorded} cannot be read: {error.strerror}") from error
+    answers: dict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        answers[json.loads(line)["for"]].append(line)
+    if missing := [case.id for case in chosen if case.id not in answers]:
+        raise InputError(
+            f"{recorded} has no answers to {missing[0]!r}: record it anew with --record, or use --assembled"
+        )
+    written = [header, *(line for case in chosen for line in answers[case.id])]
+    path.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
 
 
 def texts_of(path: Path) -> Iterator[str]:

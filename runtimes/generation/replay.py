@@ -2,12 +2,15 @@
 
 TeleRAG's measuring method (section 5.1): what a model wrote in every step of a pipeline is recorded once and replayed
 with the same lengths, so that latencies compare across models, machines and arms of an experiment. The processor is
-free meanwhile, as where the model runs on an accelerator.
+free while the generator waits, as where the model runs on an accelerator. As with a real model, the next token is begun
+when it is asked for: whatever the caller does between two tokens delays the second one.
 
 A recording is JSONL. Its first line is `{"format": "edge-replay/1", "name": ..., "context": ..., "prefill": tokens per
 second, "decode": tokens per second}` (speeds may be missing, and are then given at opening); every other line is one
-answer: `{"messages": [{"role", "content"}, ...], "prompt_tokens": n, "pieces": [[text, logprob or null], ...]}`, or
-`"text"` with `"tokens"` in place of `"pieces"`. Without `"messages"`, answers come in their order.
+answer: `{"messages": [{"role", "content"}, ...], "prompt_tokens": n, "pieces": [[text, logprob or null], ...]}`. In
+place of `"pieces"` there may be `"text"` with `"tokens"`, their number, or with `"letters"`, the length of each, and
+perhaps `"logprobs"` in hundredths. `"finish"` says how the answer ended, if not by itself. Without `"messages"`,
+answers come in their order; `"for"` then names what was asked.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import json
 import math
 import threading
 import time
+from collections.abc import Generator as Iteration
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast, get_args
 
 from edge.errors import InputError, ModelError, StorageError
 from edge.runtimes.generation.base import (
@@ -57,6 +62,7 @@ class Speed:
 class _Record:
     pieces: tuple[Piece, ...]
     prompt_tokens: int
+    finish: Finish = "stop"
 
 
 class ReplayGenerator:
@@ -142,18 +148,18 @@ class ReplayGenerator:
 
     def _answer(self, record: _Record, most: int, cancel: threading.Event) -> Iterator[Piece]:
         called = time.perf_counter()
-        due = called + record.prompt_tokens / self.speed.prefill
+        takes = record.prompt_tokens / self.speed.prefill
         first, new = 0.0, 0
         finish: Finish = "cancelled"
         try:
             for piece in record.pieces[:most]:
-                due += 1 / self.speed.decode
-                if cancel.wait(max(0.0, due - time.perf_counter())):
+                if cancel.wait(takes + 1 / self.speed.decode):
                     return
+                takes = 0.0
                 first = first or time.perf_counter()
                 new += 1
                 yield piece
-            finish = "stop" if len(record.pieces) <= most else "length"
+            finish = record.finish if len(record.pieces) <= most else "length"
         finally:
             ended = time.perf_counter()
             self._stats = GenerationStats(
@@ -167,7 +173,13 @@ class ReplayGenerator:
 
 
 class Recorder:
-    """A `Generator` that passes another's answers on and writes each down when it is complete."""
+    """A `Generator` that passes another's answers on and writes each down.
+
+    Attributes:
+        asked: names what is being answered. Where it is set, answers are written to be given by turn, as far as they
+            were read: a pipeline that stops reading does so again. Otherwise complete answers are written, to be found
+            by their messages.
+    """
 
     def __init__(self, generator: Generator, path: str | Path, *, speed: Speed | None = None) -> None:
         """Begins a recording, in place of what was there.
@@ -179,6 +191,7 @@ class Recorder:
         self.name = generator.name
         self.context = generator.context
         self.follows_instructions = generator.follows_instructions
+        self.asked = ""
         self._path = Path(path)
         header = {"format": FORMAT, "name": self.name, "context": self.context}
         if speed is not None:
@@ -207,19 +220,39 @@ class Recorder:
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
         """The other generator's answer."""
-        pieces = []
-        for piece in self._generator.stream(messages, sampling, documents=documents, cancel=cancel):
-            pieces.append(piece)
-            yield piece
-        stats = self._generator.stats
-        if stats is not None and stats.finish != "cancelled":
-            self._write(
-                {
-                    "messages": [{"role": message.role, "content": message.content} for message in messages],
-                    "prompt_tokens": stats.prompt_tokens,
-                    "pieces": [[piece.text, piece.logprob] for piece in pieces],
-                }
-            )
+        pieces: list[Piece] = []
+        complete = False
+        answer = self._generator.stream(messages, sampling, documents=documents, cancel=cancel)
+        try:
+            with closing(cast("Iteration[Piece, None, None]", answer)):
+                for piece in answer:
+                    pieces.append(piece)
+                    yield piece
+            complete = True
+        except GeneratorExit:
+            complete = bool(self.asked)
+            raise
+        finally:
+            stats = self._generator.stats
+            if complete and stats is not None and (self.asked or stats.finish != "cancelled"):
+                self._write(self._line(messages, pieces, stats))
+
+    def _line(self, messages: Sequence[Message], pieces: Sequence[Piece], stats: GenerationStats) -> dict[str, Any]:
+        if not self.asked:
+            return {
+                "messages": [{"role": message.role, "content": message.content} for message in messages],
+                "prompt_tokens": stats.prompt_tokens,
+                "pieces": [[piece.text, piece.logprob] for piece in pieces],
+            }
+        line: dict[str, Any] = {
+            "for": self.asked,
+            "prompt_tokens": stats.prompt_tokens,
+            "text": "".join(piece.text for piece in pieces),
+            "letters": [len(piece.text) for piece in pieces],
+        }
+        if all(piece.logprob is not None for piece in pieces):
+            line["logprobs"] = [round(100 * (piece.logprob or 0.0)) for piece in pieces]
+        return line if stats.finish == "stop" else {**line, "finish": stats.finish}
 
     def close(self) -> None:
         """Ends the recording; the other generator stays open."""
@@ -276,17 +309,30 @@ class _Recording:
 
 
 def _record(data: dict[str, Any]) -> _Record:
+    finish = data.get("finish", "stop")
+    if finish not in get_args(Finish):
+        raise ValueError(f"an answer that ended by {finish!r}")
+    return _Record(tuple(_pieces(data)), int(data["prompt_tokens"]), finish)
+
+
+def _pieces(data: dict[str, Any]) -> list[Piece]:
     if "pieces" in data:
-        pieces = [
-            Piece(str(text), None, None if logprob is None else float(logprob)) for text, logprob in data["pieces"]
-        ]
+        return [Piece(str(text), None, None if logprob is None else float(logprob)) for text, logprob in data["pieces"]]
+    text = str(data["text"])
+    if "letters" in data:
+        ends = [0, *itertools.accumulate(int(length) for length in data["letters"])]
+        if ends[-1] != len(text) or ends != sorted(ends):
+            raise ValueError(f"the lengths of its tokens do not add up to {len(text)} letters")
     else:
-        text, tokens = str(data["text"]), int(data["tokens"])
+        tokens = int(data["tokens"])
         if not 1 <= tokens <= _LONGEST:
             raise ValueError(f"an answer of {tokens} tokens")
-        cuts = [len(text) * i // tokens for i in range(tokens + 1)]
-        pieces = [Piece(text[start:end]) for start, end in itertools.pairwise(cuts)]
-    return _Record(tuple(pieces), int(data["prompt_tokens"]))
+        ends = [len(text) * i // tokens for i in range(tokens + 1)]
+    sure = [int(value) / 100 for value in data["logprobs"]] if "logprobs" in data else [None] * (len(ends) - 1)
+    return [
+        Piece(text[start:end], None, logprob)
+        for (start, end), logprob in zip(itertools.pairwise(ends), sure, strict=True)
+    ]
 
 
 def _key(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:

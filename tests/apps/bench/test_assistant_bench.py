@@ -99,7 +99,7 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
     arguments = [
         "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
         "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.6",
-        "--work-dir", str(tmp_path / "bench"), "--json",
+        "--work-dir", str(tmp_path / "bench"), "--assembled", "--json",
     ]  # fmt: skip
     done = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output

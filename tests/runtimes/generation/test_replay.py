@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,38 @@ def test_time_passes_as_stated(tmp_path: Path) -> None:
     assert replay.stats.seconds >= 100 / 2000 + 5 / 100
 
 
+def test_work_between_two_tokens_delays_the_second(tmp_path: Path) -> None:
+    path = write(tmp_path / "r.jsonl", HEADER, {"text": "abcde", "tokens": 5, "prompt_tokens": 1})
+    replay = ReplayGenerator(path, speed=Speed(1e9, 50))
+    for _ in replay.stream(ask("q"), Sampling()):
+        time.sleep(0.02)
+    assert replay.stats is not None
+    assert replay.stats.seconds >= 5 / 50 + 5 * 0.02
+
+
+def test_what_was_read_of_each_answer_is_given_again_by_turn(tmp_path: Path) -> None:
+    """The same question twice, with other documents; an answer of which not everything was wanted; and none at all."""
+    path = tmp_path / "trace.jsonl"
+    recorder = Recorder(Echo(), path)
+    recorder.asked = "q1"
+    assert len(list(recorder.stream(ask("same"), Sampling()))) == 4
+    list(recorder.stream(ask("same"), Sampling(), documents=[Document("d", "text")]))
+    with closing(recorder.stream(ask("wörld"), Sampling())) as begun:
+        assert [next(begun).text, next(begun).text] == ["w", "ö"]
+    list(recorder.stream(ask(""), Sampling()))
+    recorder.close()
+    replay = ReplayGenerator(path, speed=AT_ONCE)
+    first = list(replay.stream(ask("same"), Sampling()))
+    assert first == [Piece(letter, None, -0.25 * number) for number, letter in enumerate("same")]
+    assert replay.stats is not None
+    assert replay.stats.finish == "length"
+    list(replay.stream(ask("same"), Sampling()))
+    assert replay.stats.prompt_tokens == 41
+    assert [piece.text for piece in replay.stream(ask("wörld"), Sampling())] == ["w", "ö"]
+    assert list(replay.stream(ask("anything"), Sampling())) == []
+    assert '"for": "q1"' in path.read_text("utf-8")
+
+
 def test_cancelled_while_it_waits(tmp_path: Path) -> None:
     path = write(tmp_path / "r.jsonl", HEADER, {"text": "abc", "tokens": 3, "prompt_tokens": 1})
     cancel = threading.Event()
@@ -135,6 +168,10 @@ def test_cancelled_while_it_waits(tmp_path: Path) -> None:
         ([HEADER, {"text": "a", "tokens": 0, "prompt_tokens": 1}], "line 2: an answer of 0 tokens"),
         ([HEADER, {"text": "a", "tokens": 2**60, "prompt_tokens": 1}], "line 2: an answer of 1152"),
         ([HEADER, {"text": "a", "prompt_tokens": 1}], "line 2"),
+        ([HEADER, {"text": "abc", "letters": [1, 1], "prompt_tokens": 1}], "line 2: the lengths of its tokens"),
+        ([HEADER, {"text": "abc", "letters": [4, -1], "prompt_tokens": 1}], "line 2: the lengths of its tokens"),
+        ([HEADER, {"text": "abc", "letters": [1, 2], "logprobs": [1], "prompt_tokens": 1}], "line 2"),
+        ([HEADER, {"text": "a", "tokens": 1, "prompt_tokens": 1, "finish": "never"}], "line 2: an answer that ended"),
         ([HEADER, {"messages": [{"who": "me"}], "text": "a", "tokens": 1, "prompt_tokens": 1}], "line 2"),
         ([HEADER, {"pieces": [["a", None]], "prompt_tokens": 1}, "[1"], "line 3"),
         (
@@ -159,7 +196,20 @@ JSON = st.recursive(
 
 
 KEYS = st.sampled_from(
-    ["text", "tokens", "prompt_tokens", "pieces", "messages", "context", "name", "prefill", "decode"]
+    [
+        "text",
+        "tokens",
+        "letters",
+        "logprobs",
+        "finish",
+        "prompt_tokens",
+        "pieces",
+        "messages",
+        "context",
+        "name",
+        "prefill",
+        "decode",
+    ]
 )
 
 
