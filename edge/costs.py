@@ -1,4 +1,4 @@
-"""What prefill costs on this machine: seconds T(cached, computed), measured once per model and interpolated."""
+"""What prefill costs on this machine: seconds T(cached, computed), measured on a grid or learned from every prefill."""
 
 from __future__ import annotations
 
@@ -7,14 +7,132 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from edge.errors import CorruptBlock, InputError
+from edge.remembered import recall, remember
 from edge.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from edge.knowledge.backend import KVBackend
+
+_FORGET = 0.98
+"""What earlier prefills count after each further one."""
+
+_TERMS = 3
+
+_UNIT = 512
+"""Tokens."""
+
+Sums = npt.NDArray[np.float64]
+
+
+class PrefillCosts(Protocol):
+    """Seconds of computing some tokens after some that are cached."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The backend they belong to."""
+        ...
+
+    def estimate(self, cached: int, computed: int) -> float:
+        """Seconds to compute `computed` tokens after `cached`."""
+        ...
+
+    def learn(self, cached: int, computed: int, seconds: float) -> None:
+        """Takes in one prefill that was not interrupted."""
+        ...
+
+
+class LearnedCosts:
+    """Prefill times fitted to the prefills of an application: seconds = a + b * computed + c * computed * position.
+
+    Position is the mean number of tokens before each computed one. The first term is what a call costs, the second the
+    matrix products, the third attention. Least squares of relative errors, no term below 0, earlier prefills fading.
+
+    One thread at a time learns.
+    """
+
+    def __init__(self, fingerprint: str, path: Path | None = None) -> None:
+        """
+        Args:
+            path: where to keep what is learned; what another backend learned there is not used. None keeps nothing.
+        """
+        self.fingerprint = fingerprint
+        self._path = path
+        self._products: Sums = np.zeros((_TERMS, _TERMS))
+        self._targets: Sums = np.zeros(_TERMS)
+        self._terms: Sums = np.zeros(_TERMS)
+        state = recall(path, "the costs of prefill") if path is not None else {}
+        if state.get("fingerprint") == fingerprint:
+            self._take_up(state)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a prefill to learn from."""
+        return bool(self._targets.any())
+
+    def estimate(self, cached: int, computed: int) -> float:
+        """Seconds to compute `computed` tokens after `cached`; 0 before the first prefill."""
+        return float(self._terms @ _features(cached, computed)) if computed > 0 else 0.0
+
+    def learn(self, cached: int, computed: int, seconds: float) -> None:
+        """Takes in one prefill that was not interrupted."""
+        if computed < 1 or not 0 < seconds < math.inf:
+            return
+        row = _features(cached, computed) / seconds
+        self._products = _FORGET * self._products + np.outer(row, row)
+        self._targets = _FORGET * self._targets + row
+        self._terms = _fitted(self._products, self._targets)
+
+    def save(self) -> None:
+        """Keeps what was learned for the next process."""
+        if self._path is not None and self.known:
+            remember(
+                self._path,
+                {
+                    "fingerprint": self.fingerprint,
+                    "products": self._products.tolist(),
+                    "targets": self._targets.tolist(),
+                },
+            )
+
+    def _take_up(self, state: dict[str, object]) -> None:
+        try:
+            products = np.asarray(state["products"], np.float64)
+            targets = np.asarray(state["targets"], np.float64)
+        except (KeyError, TypeError, ValueError):
+            return
+        if products.shape != (_TERMS, _TERMS) or targets.shape != (_TERMS,):
+            return
+        if np.isfinite(products).all() and np.isfinite(targets).all() and (targets >= 0).all():
+            self._products, self._targets = products, targets
+            self._terms = _fitted(products, targets)
+
+
+def _features(cached: int, computed: int) -> Sums:
+    """What the terms are multiplied by, in units that make them about equally large."""
+    share = computed / _UNIT
+    return np.array([1.0, share, share * (cached + computed / 2) / _UNIT])
+
+
+def _fitted(products: Sums, targets: Sums) -> Sums:
+    """Terms of at least 0 with the least sum of squares: of all choices of terms that may be above 0, the best."""
+    best, least = np.zeros(_TERMS), math.inf
+    for count in range(1, _TERMS + 1):
+        for chosen in combinations(range(_TERMS), count):
+            inside = np.ix_(chosen, chosen)
+            terms = np.zeros(_TERMS)
+            terms[list(chosen)] = np.linalg.lstsq(products[inside], targets[list(chosen)], rcond=1e-12)[0]
+            error = float(terms @ products @ terms - 2 * terms @ targets)
+            if (terms >= 0).all() and error < least - 1e-12:
+                best, least = terms, error
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +180,9 @@ class CostTable:
         near = _between(low, column, along)
         far = _between(high, column, along)
         return max(0.0, near + across * (far - near))
+
+    def learn(self, cached: int, computed: int, seconds: float) -> None:
+        """A table that was measured on an idle machine does not change."""
 
     @classmethod
     def measure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from hashlib import blake2b
 from types import TracebackType
 
 from edge.apps.assistant import prompts, replies
@@ -21,6 +22,7 @@ from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.collection import Collection
 from edge.config import Config
+from edge.costs import LearnedCosts
 from edge.errors import CapabilityError, InputError
 from edge.expectation import Expected
 from edge.knowledge.store import KnowledgeStore
@@ -227,9 +229,13 @@ def _reuse_states(generator: Generator, collection: Collection, opened: ExitStac
         return
     budget, trace = collection.budget, collection.trace
     directory = collection.config.scratch_path / _STATES
-    store = KnowledgeStore(directory, generator.states.fingerprint, _STATES_DISK, trace=trace)
+    fingerprint = generator.states.fingerprint
+    store = KnowledgeStore(directory, fingerprint, _STATES_DISK, trace=trace)
+    digest = blake2b(fingerprint.encode(), digest_size=8).hexdigest()
+    costs = LearnedCosts(fingerprint, collection.config.scratch_path / f"prefill-costs-{digest}.json")
     tree = KnowledgeTree(
-        generator.states, budget, host_limit=int(budget.limit * _STATES_SHARE), store=store, trace=trace
+        generator.states, budget, host_limit=int(budget.limit * _STATES_SHARE), store=store, costs=costs, trace=trace
     )
+    opened.callback(costs.save)
     opened.callback(tree.close)
     generator.tree = tree

@@ -13,7 +13,7 @@ import click
 from edge.apps.bench.assistant_worker import _LINK
 from edge.apps.bench.process import measure
 from edge.apps.bench.rag_index import COPY_COSINE, build, index_options
-from edge.apps.bench.rag_traces import PIPELINES, RECORDED, Case, cases, write_recorded, write_trace
+from edge.apps.bench.rag_traces import PIPELINES, Case, cases, write_recorded, write_trace
 from edge.config import format_size, parse_size
 from edge.errors import EdgeError, InputError
 from edge.models.registry import models_dir
@@ -50,11 +50,9 @@ beside that."""
 @click.option("--pipelines", default=",".join(PIPELINES), show_default=True)
 @click.option(
     "--traces",
-    default=RECORDED,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of recorded traces, one file for each pipeline; those that come with the program if not given.",
+    help="Folder of recorded traces, one file for each pipeline; put together from the judged set if not given.",
 )
-@click.option("--assembled", is_flag=True, help="Put traces together from the judged set instead.")
 @click.option(
     "--record",
     "model",
@@ -75,8 +73,7 @@ def assistant(
     warmup: int,
     rounds: int,
     pipelines: str,
-    traces: Path,
-    assembled: bool,
+    traces: Path | None,
     model: Path | None,
     work_dir: Path | None,
     as_json: bool,
@@ -97,11 +94,13 @@ def assistant(
         "prefill": prefill, "decode": decode,
     }  # fmt: skip
     if model is not None:
+        if traces is None:
+            raise click.BadParameter("--record needs --traces, the folder to write to")
         _record(model, traces, chosen, asked, common)
     results = []
     for pipeline in chosen:
         trace = place / f"{pipeline}.jsonl"
-        if assembled:
+        if traces is None:
             write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
         else:
             write_recorded(trace, traces / trace.name, asked)
@@ -118,7 +117,7 @@ def assistant(
         "rows": held, "lists": lists, "index_bytes": nbytes, "list_memory": common["list_memory"],
         "nprobe": nprobe, "bandwidth": common["bandwidth"], "decode": decode, "prefill": prefill,
         "questions": questions, "rounds": rounds, "data": [corpus.name for corpus in corpora],
-        "traces": "assembled" if assembled else str(traces),
+        "traces": "assembled" if traces is None else str(traces),
     }  # fmt: skip
     if as_json:
         click.echo(json.dumps({"conditions": conditions, "pipelines": results}))

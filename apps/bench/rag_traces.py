@@ -1,8 +1,9 @@
 """Traces of the six pipelines, for replay (TeleRAG, section 5.1): what a language model writes in every step.
 
-Recorded ones were written by SmolLM2-135M-Instruct over squad11-dev. They name the questions by their ids, so that a
-replay needs the judged set. Assembled ones need no model. Their texts are put together from judged sets (questions with
-the paragraph and the string that answers them, several questions to a paragraph and several paragraphs to an article):
+Recorded ones were written by a language model over the questions of a judged set. They name the questions by their ids,
+so that a replay needs the set. Assembled ones need no model. Their texts are put together from judged sets (questions
+with the paragraph and the string that answers them, several questions to a paragraph and several paragraphs to an
+article):
 
 - passage (HyDE): the sentences around the one that answers, with the answer itself wrong (another question's).
 - sub-questions: three other questions about the same article.
@@ -31,9 +32,6 @@ from edge.errors import InputError
 from edge.models.training.corpora import Corpus
 from edge.runtimes.generation.replay import FORMAT
 from edge.sentences import sentences
-
-RECORDED = Path(__file__).parent / "traces"
-"""The folder of the recorded traces, one file for each pipeline."""
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
 PASSAGES = 3

@@ -42,7 +42,7 @@ class Prepared:
         complete: False when it was cancelled, or speculative while the context was in use.
         places: for each segment of the path, where its states were: `context`, `host`, `disk`, or `nowhere`.
         computed: for each segment, tokens computed.
-        seconds: how long it took.
+        compute_s: seconds of computing; `restore_s` of reading cached states and copying them into the context.
     """
 
     def __init__(self, nodes: Sequence[Node], release: Callable[[Prepared], None]) -> None:
@@ -50,7 +50,8 @@ class Prepared:
         self.complete = False
         self.places: list[str] = []
         self.computed: list[int] = []
-        self.seconds = 0.0
+        self.compute_s = 0.0
+        self.restore_s = 0.0
         self._release: Callable[[Prepared], None] | None = release
 
     @property
@@ -58,6 +59,12 @@ class Prepared:
         """Tokens whose states were reused."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place != "nowhere")
+
+    @property
+    def restored_tokens(self) -> int:
+        """Tokens whose states were copied into the context."""
+        places = zip(self.nodes, self.places, strict=False)
+        return sum(node.length for node, place in places if place in ("host", "disk"))
 
     @property
     def computed_tokens(self) -> int:

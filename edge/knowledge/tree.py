@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.costs import CostTable
+from edge.costs import PrefillCosts
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.knowledge.backend import KVBackend, Segment
 from edge.knowledge.node import Node
@@ -32,6 +32,9 @@ from edge.trace import Trace
 _LOSS = 1e-6
 """Seconds a byte given back costs, where no cost table tells: about that of a model of half a billion parameters on a
 few cores."""
+
+_TYPICAL = 512
+"""Tokens of a document that a byte's cost is reckoned for."""
 
 
 class KnowledgeTree:
@@ -51,7 +54,7 @@ class KnowledgeTree:
         *,
         host_limit: int,
         store: KnowledgeStore | None = None,
-        costs: CostTable | None = None,
+        costs: PrefillCosts | None = None,
         policy: Callable[[], Replacement] = PGDSF,
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -61,7 +64,8 @@ class KnowledgeTree:
         Args:
             host_limit: bytes of states in host memory at most; it takes only what the budget has free, and gives way.
             store: the disk tier; without one, states live as long as the process.
-            costs: prefill times of this backend, to rank states by; without them each request's own time is taken.
+            costs: prefill times of this backend, to rank states by; they learn from every prefill. Without them the
+                time that each request computed counts.
             policy: makes the replacement policy of a tier.
             clock: seconds; a simulation has its own.
 
@@ -77,7 +81,7 @@ class KnowledgeTree:
         self._costs = costs
         self._trace = trace or Trace()
         self._clock = clock
-        loss = _LOSS if costs is None else costs.estimate(0, 512) / (512 * backend.bytes_per_token)
+        loss = (costs.estimate(0, _TYPICAL) if costs else 0.0) / (_TYPICAL * backend.bytes_per_token) or _LOSS
         self._states = KnowledgeStates(
             budget, host_limit=host_limit, store=store, policy=policy, loss=loss, trace=self._trace
         )
@@ -141,9 +145,7 @@ class KnowledgeTree:
         prepared = Prepared([], self._release_guess if speculative else self._release)
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
-            started = self._clock()
             self._bring(prepared, cancelled or _never)
-            prepared.seconds = self._clock() - started
             self._learn(prepared, suffix, speculative)
         except BaseException:
             self._release_guess(prepared)
@@ -196,8 +198,12 @@ class KnowledgeTree:
         for position, node in enumerate(nodes[common:], common):
             if cancelled(position):
                 return
+            started = self._clock()
             place = self._restore(node)
+            prepared.restore_s += self._clock() - started if place else 0.0
+            started = self._clock()
             computed = 0 if place else self._compute(node, partial(cancelled, position))
+            prepared.compute_s += self._clock() - started if computed else 0.0
             prepared.places.append(place or "nowhere")
             prepared.computed.append(computed)
             if not place and computed < node.length:
@@ -234,7 +240,10 @@ class KnowledgeTree:
         started = self._clock()
         with self._trace.span(f"prefill {node.id}", "generation", tokens=node.length):
             done = self._backend.prefill(np.frombuffer(node.tokens, np.int32).tolist(), cancelled)
-        self._trace.count("knowledge.prefill_s", self._clock() - started)
+        seconds = self._clock() - started
+        self._trace.count("knowledge.prefill_s", seconds)
+        if self._costs is not None and done == node.length:
+            self._costs.learn(node.start, node.length, seconds)
         return done
 
     def _set_context(self, nodes: Sequence[Node]) -> None:
@@ -251,7 +260,7 @@ class KnowledgeTree:
         """Updates what ranks the path's nodes (algorithm 1), and the counters."""
         nodes, new = prepared.nodes, prepared.computed_tokens
         if new:
-            cost = prepared.seconds / new
+            cost = prepared.compute_s / new
             if self._costs is not None:
                 new += 0 if speculative else suffix
                 cost = self._costs.estimate(prepared.cached_tokens, new) / new

@@ -16,6 +16,7 @@ from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.bench.random_gguf import RandomModel, words
 from edge.config import Config
+from edge.costs import LearnedCosts
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
 from edge.models.synth import synth
 from edge.trace import Trace
@@ -241,6 +242,11 @@ def test_a_language_model_answers_the_same_with_and_without_reused_states(long_t
     with Assistant(long_texts, llm=models / "tiny.gguf", options=options) as assistant:
         cold, warm = assistant.ask(question), assistant.ask(question)
         texts += [cold.text, warm.text]
+        tree = assistant.generator.tree  # type: ignore[attr-defined]
+        costs = tree._costs
+        assert costs.estimate(0, 100) > 0, "states are ranked by what computing took"
+        assert {node.usage.cost > 0 for node in tree._states.host} == {True}
+    assert LearnedCosts(costs.fingerprint, costs._path).estimate(0, 100) == costs.estimate(0, 100), "and it is kept"
     assert cold.stats.cached_tokens == 0
     assert warm.stats.cached_tokens > 100, "documents were not computed again"
     with Assistant(long_texts, llm=models / "tiny.gguf", options=options) as assistant:

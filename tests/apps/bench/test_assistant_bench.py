@@ -12,7 +12,9 @@ from edge.apps.bench.assistant import _hideable, assistant
 from edge.apps.bench.floor import floor
 from edge.apps.bench.pipelining import pipelining
 from edge.apps.bench.pipelining_worker import intervals
-from edge.apps.bench.rag_traces import PIPELINES, cases, texts_of, write_trace
+from edge.apps.bench.rag_traces import PIPELINES, cases, texts_of, write_recorded, write_trace
+from edge.apps.bench.random_gguf import RandomModel
+from edge.errors import InputError
 from edge.models.synth import synth
 from edge.models.training.corpora import load
 
@@ -99,7 +101,7 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
     arguments = [
         "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
         "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.6",
-        "--work-dir", str(tmp_path / "bench"), "--assembled", "--json",
+        "--work-dir", str(tmp_path / "bench"), "--json",
     ]  # fmt: skip
     done = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -113,6 +115,46 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
         assert all(0 <= rate <= 1 for rate in row["hit_rate"])
         assert row["coverage"] is not None, "every pipeline looks ahead at least once"
     assert sum(row["hit_rate"][1] for row in report["pipelines"]) > 0
+
+
+def test_a_recorded_trace_is_cut_to_the_questions_asked(judged: Path, tmp_path: Path) -> None:
+    first, second, *_ = cases(load(judged))
+    header = {"format": "edge-replay/1", "name": "model"}
+    lines = [
+        header,
+        *(
+            {"for": case.id, "text": case.question, "letters": [], "prompt_tokens": 1}
+            for case in (first, second, first)
+        ),
+    ]
+    recorded, cut = tmp_path / "recorded.jsonl", tmp_path / "cut.jsonl"
+    recorded.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_recorded(cut, recorded, [second, first])
+    kept = [json.loads(line) for line in cut.read_text(encoding="utf-8").splitlines()]
+    assert kept[0] == header
+    assert [line["for"] for line in kept[1:]] == [second.id, first.id, first.id]
+    with pytest.raises(InputError, match="has no answers to"):
+        write_recorded(cut, recorded, cases(load(judged)))
+    with pytest.raises(InputError, match="cannot be read"):
+        write_recorded(cut, tmp_path / "none.jsonl", [first])
+
+
+def test_a_model_is_recorded_and_replayed(judged: Path, tmp_path: Path, tiny_models: None) -> None:
+    model = RandomModel(vocabulary=1000, context=2048, hidden=16, layers=1, heads=2, ffn=32).write(tmp_path / "t.gguf")
+    arguments = [
+        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "1", "--warmup", "1",
+        "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.6", "--json",
+        "--work-dir", str(tmp_path / "bench"), "--traces", str(tmp_path / "traces"), "--pipelines", "hyde,flare",
+    ]  # fmt: skip
+    done = CliRunner().invoke(assistant, [*arguments, "--record", str(model)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["flare.jsonl", "hyde.jsonl"]
+    again = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
+    for report in (done, again):
+        rows = json.loads(report.stdout.splitlines()[-1])["pipelines"]
+        assert [row["identical"] for row in rows] == [True, True]
+    refused = CliRunner().invoke(assistant, [*arguments[:-6], "--record", str(model)])
+    assert refused.exit_code == 2
 
 
 def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_models: None, tmp_path: Path) -> None:

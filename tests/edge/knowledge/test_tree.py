@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from naive.knowledge import Rig, segment
-from naive.kv import CELL
+from naive.kv import CELL, FakeContext
 
-from edge.costs import CostTable
+from edge.costs import CostTable, LearnedCosts
 from edge.knowledge.backend import Segment
 from edge.replacement import LRU
 
@@ -128,6 +129,43 @@ def test_a_states_cost_is_that_of_the_requests_that_computed_it() -> None:
     assert {node.id: node.usage.cost for node in rig.nodes()} == pytest.approx(expected)
     rig.ask([SYSTEM, B], question=[1, 2, 3])
     assert {node.id: node.usage.cost for node in rig.nodes()} == pytest.approx(expected), "found, not computed"
+
+
+def test_restoring_is_not_counted_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ranks a state is what computing it takes; that another state of its path came from a slow disk is not."""
+    rig = Rig(host=CELL * 200)
+    rig.ask([SYSTEM, A])
+    rig.ask([B])  # leaves the context
+    restore = rig.backend.restore
+
+    def slowly(*args: Any) -> None:
+        rig.backend.clock += 1000.0
+        restore(*args)
+
+    monkeypatch.setattr(rig.backend, "restore", slowly)
+    before = rig.backend.clock
+    with rig.tree.prepare([SYSTEM, A, C]) as prepared:
+        assert (prepared.restored_tokens, prepared.cached_tokens, prepared.computed_tokens) == (30, 30, 20)
+        assert prepared.restore_s == pytest.approx(2000.0)
+        assert prepared.compute_s == pytest.approx(rig.backend.clock - before - 2000.0)
+    cost = next(node.usage.cost for node in rig.nodes() if node.id == "c")
+    assert cost == pytest.approx(prepared.compute_s / 20)
+    with rig.tree.prepare([SYSTEM, A, C]) as prepared:
+        assert (prepared.restored_tokens, prepared.cached_tokens) == (0, 50), "it is in context"
+
+
+def test_costs_learn_from_every_prefill_that_was_not_interrupted() -> None:
+    costs = LearnedCosts("fake")
+    rig = Rig(host=CELL * 200, costs=costs)
+    rig.ask([SYSTEM, A])
+    rig.ask([SYSTEM, B])
+    rig.ask([C, A, B])
+    context = FakeContext()
+    context.prefill(range(200))
+    before = context.clock
+    context.prefill(range(100))
+    assert costs.estimate(200, 100) == pytest.approx(context.clock - before, rel=0.02)
+    assert next(node for node in rig.nodes() if node.id == "c").usage.cost == pytest.approx(1.0, rel=0.5)
 
 
 def test_leaves_go_first_and_pinned_paths_stay() -> None:
