@@ -50,7 +50,7 @@ def _entities(levels: int) -> bytes:
 
 _PAGE = (b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>")
 _CONTENT = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 100 100]/Contents 4 0 R>>"
-_MADE: dict[str, Callable[[], bytes]] = {
+MADE: dict[str, Callable[[], bytes]] = {
     "entities.docx": lambda: _docx(_entities(10)),
     "external.docx": lambda: _docx(b'<!DOCTYPE d [<!ENTITY x SYSTEM "file:///etc/passwd">]><d>&x;</d>'),
     "parameter.docx": lambda: _docx(b'<!DOCTYPE d [<!ENTITY % x SYSTEM "http://127.0.0.1:1/x"> %x;]><d/>'),
@@ -104,6 +104,8 @@ _MADE: dict[str, Callable[[], bytes]] = {
     "launch.pdf": lambda: _pdf(b"<</Type/Catalog/Pages 2 0 R/OpenAction<</S/Launch/F(/bin/sh)>>>>", _PAGE[1], _CONTENT),
     "header.pdf": lambda: b"%PDF-1.7",
 }  # fmt: skip
+"""Names of hostile documents, and what makes them."""
+
 _SMALL = {"entities", "external", "loop", "form", "launch", "self"}
 _FINE = "The river floods in spring.\n"
 
@@ -121,12 +123,10 @@ class Documents(Attack):
         (place / "fine.txt").write_text(_FINE, encoding="utf-8")
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
-        made = sorted(_MADE)
+        made = sorted(MADE)
         chance.shuffle(made)
         yield from (Case(name, (name, 0)) for name in made)
-        small = [
-            name for name in made if name.split(".")[0] in ("entities", "external", "loop", "form", "launch", "self")
-        ]
+        small = [name for name in made if name.split(".")[0] in _SMALL]
         while True:
             name = chance.choice(small)
             yield Case(f"{name} damaged", (name, chance.randrange(1, 2**32)))
@@ -136,7 +136,7 @@ class Documents(Attack):
         from edge.errors import InputError
 
         name, seed = case.data
-        data = bytearray(_MADE[name]())
+        data = bytearray(MADE[name]())
         chance = random.Random(seed)
         for _ in range(chance.choice((1, 3, 30)) if seed else 0):
             data[chance.randrange(len(data))] = chance.randrange(256)

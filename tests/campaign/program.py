@@ -128,6 +128,7 @@ class Home:
         stdin: bytes | None = None,
         sampled: bool = False,
         patience: float = PATIENCE,
+        interrupted_after: float | None = None,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = EDGE,
     ) -> Finished:
@@ -137,6 +138,7 @@ class Home:
             stdin: what it reads; nothing if None.
             sampled: look at its memory every 2 ms.
             patience: seconds after which it is killed and counts as hanging.
+            interrupted_after: seconds after which it gets Ctrl-C, if it has not ended by then.
             environment: more variables.
             command: what the arguments are given to.
         """
@@ -152,12 +154,11 @@ class Home:
             )  # fmt: skip
             peak, hung = 0, False
             try:
-                if sampled:
-                    with Sampler(process.pid) as sampler:
-                        process.wait(patience)
-                    peak = sampler.peak
-                else:
+                with Sampler(process.pid) if sampled else contextlib.nullcontext() as sampler:
+                    if interrupted_after is not None:
+                        _interrupt(process, interrupted_after)
                     process.wait(patience)
+                peak = 0 if sampler is None else sampler.peak
             except subprocess.TimeoutExpired:
                 hung = True
             finally:
@@ -187,6 +188,13 @@ class Home:
 def end_warm() -> None:
     """Ends the process behind `Home.look`."""
     _WARM.close()
+
+
+def _interrupt(process: subprocess.Popen[bytes], after: float) -> None:
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
