@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import apsw
 import numpy as np
+import numpy.typing as npt
 
 from edge.apps.collection.catalog import groups, verify_text
 from edge.apps.collection.collection import DATABASE, Collection
@@ -78,36 +79,48 @@ def _check(report: CheckReport, collection: Collection) -> None:
 def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
     """Compares every passage with its hash; returns the ids of those that can be read."""
     wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
-    ids: list[int] = []
-    places: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    seen = array("q")  # of each passage: its id, its file, its place in the file
+    broken: set[int] = set()
     for identifier, file, ordinal, context, text, stored in wreck.rows(
         "chunks", ("id", "file", "ordinal", "context", "text", "hash")
     ):
-        ids.append(identifier)
-        of = places[file]
-        of[0] += 1
-        of[1] = max(of[1], ordinal + 1)
+        seen.extend((identifier, file, ordinal))
         if report.read_data:
             try:
                 verify_text(identifier, context, text, stored)
             except DamagedStore:
-                of[2] += 1
-    known = {row[0]: row for row in wreck.rows("files", ("id", "path", "hash"))}
-    names = {file: str(path) for file, path, _ in known.values()}
-    # Of a file that was not taken in completely passages may be missing.
-    whole = {file for file, _, content in known.values() if content is not None}
-    broken = [
-        file
-        for file, (count, last, wrong) in places.items()
-        if wrong or file not in names or (count != last and file in whole)
-    ]
-    concerned = [names.get(file, "an unknown file") for file in broken]
+                broken.add(file)
+    whole = array("q")  # files that were taken in completely: no passage of theirs may be missing
+    known = array("q")
+    for file, content in wreck.rows("files", ("id", "hash")):
+        known.append(file)
+        if content is not None:
+            whole.append(file)
+    table: npt.NDArray[np.int64] = np.frombuffer(seen, np.int64).reshape(-1, 3)
+    of_file, place = table[:, 1], table[:, 2]
+    files, each, count = np.unique(of_file, return_inverse=True, return_counts=True)
+    last = np.full(len(files), -1, np.int64)
+    np.maximum.at(last, each.reshape(-1), place)
+    missing = (count != last + 1) & np.isin(files, np.frombuffer(whole, np.int64))
+    unknown = ~np.isin(files, np.frombuffer(known, np.int64))
+    broken.update(files[missing | unknown].tolist())
     lost = wreck.lost["chunks"] + wreck.lost["files"]
     if lost:
-        report.add("texts", f"at {lost:,} places passages or files cannot be read", concerned)
+        report.add("texts", f"at {lost:,} places passages or files cannot be read", _names(wreck, broken))
     elif broken:
-        report.add("texts", "passages are missing or not what was stored", concerned)
-    return np.array(ids, np.int64)
+        report.add("texts", "passages are missing or not what was stored", _names(wreck, broken))
+    return table[:, 0].copy()
+
+
+def _names(wreck: Wreck, files: Set[int]) -> Iterator[str]:
+    """Paths of files that have an id here."""
+    named = 0
+    for file, path in wreck.rows("files", ("id", "path")):
+        if file in files:
+            named += 1
+            yield str(path)
+    if named < len(files):
+        yield "an unknown file"
 
 
 def _files_of(db: Connection, ids: Sequence[int]) -> set[str]:

@@ -17,6 +17,7 @@ from edge.apps.options import collection_option, configure, engine_options
 from edge.apps.progress import ProgressBar
 from edge.apps.store.backup import Store, back_up
 from edge.apps.store.backup import restore as put_back
+from edge.apps.store.checking import checking_budget
 from edge.apps.store.database import make_folder
 from edge.budget import MemoryBudget
 
@@ -34,9 +35,9 @@ def check(read_data: bool, memory: str | None, collection: Path | None, as_json:
     Names what is damaged and the files it came from. Nothing is changed; `edge repair` brings it back.
     """
     config = configure(memory=memory)
-    report = check_collection(
-        locate(collection), config=config, budget=MemoryBudget(config.memory), read_data=read_data
-    )
+    path = locate(collection)
+    budget = checking_budget(config.memory, path / DATABASE, "chunks")
+    report = check_collection(path, config=config, budget=budget, read_data=read_data)
     return print_check(report, "edge", as_json)
 
 

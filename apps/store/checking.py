@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,19 +12,34 @@ from typing import Any
 import apsw
 import numpy as np
 
+from edge.apps.store.connecting import connect
 from edge.apps.store.failures import damaged
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
-from edge.apps.store.pages import damaged_pages, missing_bytes
+from edge.apps.store.pages import PAGE, damaged_pages, missing_bytes
+from edge.apps.store.pool import CONNECTION_BYTES, PAGE_CACHE
+from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
+from edge.plan import Plan, Stage
+from edge.resident import anonymous_resident
 
 _NAMED = 20
 """Files or memories that one finding names."""
 
 _SHOWN_PAGES = 10
+
+_READING = 3 << 20
+"""Bytes of SQLite's check, of the index's tables, and of one block of a segment."""
+
+_CODECS = ("faiss",)
+
+_PER_TEXT = 128
+"""Bytes of what is compared of a text: its ids in three places, and where it stands in its file."""
+
+_SMALLEST_ROW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,37 @@ class CheckReport:
         }
 
 
+def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
+    """The ledger of a check, made before the database is opened under it.
+
+    Args:
+        path: of the database.
+        table: of its texts, whose number decides what the check needs.
+
+    Raises:
+        BudgetExceeded: the limit is too small; the error names the smallest that works.
+    """
+    opening = Stage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
+    own = _READING + _PER_TEXT * _rows(path, table)
+    plan = Plan("the check", (opening, Stage("reading what is stored", own=own, libraries=_CODECS)))
+    held = anonymous_resident()
+    if held + plan.nbytes > limit:
+        raise plan.refusal(limit, held)
+    return MemoryBudget(limit)
+
+
+def _rows(path: Path, table: str) -> int:
+    """The most rows that a table can have."""
+    try:
+        db = connect(path.absolute().as_uri(), writable=False, cache=PAGE, busy_seconds=1.0)
+        try:
+            return int(db.execute(f"SELECT max(id) FROM {table}").fetchall()[0][0] or 0)
+        finally:
+            db.close(True)
+    except (apsw.Error, OSError):  # damaged, or another process is replacing it: what its size allows
+        return path.stat().st_size // _SMALLEST_ROW if path.exists() else 0
+
+
 def check_file(report: CheckReport, path: Path) -> None:
     """Looks at a database file from outside, and at what is kept beside it."""
     try:
@@ -130,11 +177,11 @@ def check_tables(report: CheckReport, db: Connection, path: Path, verbs: str) ->
 def check_full_text(report: CheckReport, db: Connection, table: str, expected: Ids) -> None:
     """Compares the rows of a full-text index with the texts there are."""
     try:
-        rows = db.execute(f"SELECT id FROM {table}_docsize ORDER BY id").fetchall()
+        rows = array("q", (row[0] for row in db.execute(f"SELECT id FROM {table}_docsize ORDER BY id")))
     except (apsw.CorruptError, apsw.IOError) as error:
         report.add("full text", f"the full text cannot be read ({error})")
         return
-    have = np.array(rows, np.int64).reshape(-1)
+    have = np.frombuffer(rows, np.int64)
     wrong = len(np.setxor1d(have, expected))
     if wrong:
         report.add("full text", f"the full text has {wrong:,} texts too many or too few")

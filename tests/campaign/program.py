@@ -194,7 +194,8 @@ def _interrupt(process: subprocess.Popen[bytes], after: float) -> None:
     try:
         process.wait(after)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to the whole group
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
