@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,9 @@ def run(
         match: only cases whose label holds this text.
         tallies: takes the counts, which are complete up to where an exception ends the run.
     """
+    # A campaign that a shell starts in the background ignores Ctrl-C, and every program it starts inherits that.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     tallies = [] if tallies is None else tallies
     for position, attack in enumerate(chosen):
         tally = Tally(attack.name, attack.promise)
