@@ -70,7 +70,7 @@ class Finished:
             problem = f"hangs: no end after {self.seconds:.0f} s"
         elif bug is not None:
             problem = f"prints {bug!r}: {said[said.index(bug) :][-300:]}"
-        elif self.code not in (0, 1, 2, 130) and self.code != -signal.SIGKILL:
+        elif self.code not in (0, 1, 2, 130, -signal.SIGINT, -signal.SIGKILL):
             problem = f"ends with code {self.code}: {self.err[-200:]}"
         elif self.code == 2 and not self.err.strip():
             problem = "ends with code 2 and says nothing"
