@@ -14,7 +14,8 @@ from campaign.program import Home
 
 _VALUES = (
     "", " ", "-", "--", "0", "-1", "1", "3.5", "nan", "inf", "1e309", "99999999999999999999", "auto", "true", "a b",
-    "no/such/file", ".", "..", "/dev", "docs", "docs.txt", "pipe", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem",
+    "no/such/file", ".", "..", "/dev", "docs", "docs.txt", "pipe", "/dev/null", "/dev/zero", "/dev/full",
+    "/proc/self/mem",
     "notes.jsonl", "damaged.jsonl", "models", "tiny", "onnx", "300MB", "1kB", "type:md", "after:2026-01-31", "after:x",
     "{}", "[", '{"a": {"gte": 1}}', "[" * 500, "\u202edlrow", "\u2066\u200f", "a\nb", "\x1b]0;title\x07", "\x9b31m",
     "\udcff\udcfe", "\r\x08", "%s%n", "${HOME}", "'; DROP TABLE files;--", '"', "*", "NEAR(", "x" * 5000,

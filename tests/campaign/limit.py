@@ -21,6 +21,8 @@ _UNNAMED = 150 * 10**6
 """The smallest limit of what names none: threads, whose number a ledger does not know."""
 
 _INTERRUPTED_AFTER_S = 3.0
+_PATIENCE_S = 600.0
+"""Time is not what is looked at here, and a campaign may share its machine."""
 
 
 class Limit(Attack):
@@ -66,6 +68,6 @@ class Limit(Attack):
     def _run(self, task: Task, limit: str) -> Finished:
         return self.home.edge(
             *task.arguments, "--memory", limit,
-            stdin=task.stdin, sampled=True, command=task.command,
+            stdin=task.stdin, sampled=True, command=task.command, patience=_PATIENCE_S,
             interrupted_after=None if task.ends else _INTERRUPTED_AFTER_S,
         )  # fmt: skip
