@@ -84,6 +84,9 @@ def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
     for identifier, file, ordinal, context, text, stored in wreck.rows(
         "chunks", ("id", "file", "ordinal", "context", "text", "hash")
     ):
+        if not (isinstance(file, int) and isinstance(ordinal, int)):  # of a database that has no checksums
+            wreck.lost["chunks"] += 1
+            continue
         seen.extend((identifier, file, ordinal))
         if report.read_data:
             try:
@@ -109,7 +112,7 @@ def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
         report.add("texts", f"at {lost:,} places passages or files cannot be read", _names(wreck, broken))
     elif broken:
         report.add("texts", "passages are missing or not what was stored", _names(wreck, broken))
-    return table[:, 0].copy()
+    return np.array(table[:, 0], np.int64)
 
 
 def _names(wreck: Wreck, files: Set[int]) -> Iterator[str]:
