@@ -35,6 +35,7 @@ def ask(question: str, as_json: bool, stats: bool, trace: Path | None, **chosen:
             question = _from_stdin()
         recorder = Trace(events=trace is not None)
         with opened(recorder, **chosen) as assistant:
+            health = assistant.collection.health()
             stream = assistant.stream(question)
             if as_json:
                 with stream, interruptible(stream):
@@ -47,7 +48,7 @@ def ask(question: str, as_json: bool, stats: bool, trace: Path | None, **chosen:
     if trace is not None:
         recorder.write(trace)
     if as_json:
-        click.echo(json.dumps(answer.to_json(), ensure_ascii=False))
+        click.echo(json.dumps(answer.to_json() | {"health": health.to_json()}, ensure_ascii=False))
     elif answer.citations:
         click.echo("\n" + "\n".join(cited(answer.citations)))
     warned(answer)

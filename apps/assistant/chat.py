@@ -17,6 +17,7 @@ from edge.apps.assistant.options import assistant_options, interruptible, opened
 from edge.apps.assistant.presentation import cited, figures, reasons
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.options import OutputFile, engine_options
+from edge.apps.store.health import Health
 from edge.errors import EdgeError
 from edge.trace import Trace
 
@@ -56,7 +57,7 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
             if line.startswith("/"):
                 _command(line, conversation, as_json)
             else:
-                _answer(conversation.stream(line), as_json, stats)
+                _answer(conversation.stream(line), assistant.collection.health(), as_json, stats)
         except EdgeError as error:  # the conversation goes on; whatever else happens is a fault of ours, to be seen
             click.echo(f"edge: {error}", err=True)
         except KeyboardInterrupt:
@@ -65,12 +66,12 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
             click.echo("edge: interrupted", err=True)
 
 
-def _answer(stream: AnswerStream, as_json: bool, stats: bool) -> None:
+def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) -> None:
     """Prints an answer, with its sources or as JSON."""
     if as_json:
         with stream, interruptible(stream):
             answer = stream.answer
-        click.echo(json.dumps(answer.to_json(), ensure_ascii=False))
+        click.echo(json.dumps(answer.to_json() | {"health": health.to_json()}, ensure_ascii=False))
     else:
         shown(stream)
         answer = stream.answer

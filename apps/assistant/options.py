@@ -21,6 +21,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.place import locate
 from edge.apps.options import collection_option, configure
+from edge.apps.troubles import tell
 from edge.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -85,6 +86,7 @@ def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
             collection, pipeline=chosen["pipeline"], options=options, kv_cache=not chosen["no_kv_cache"]
         ) as assistant,
     ):  # fmt: skip
+        tell(collection.health())
         yield assistant
 
 

@@ -18,6 +18,7 @@ from edge.apps.collection.query import Query
 from edge.apps.collection.searching import POOL, checked_counts
 from edge.apps.collection.storable import checked
 from edge.apps.planning import opened_budget
+from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError
@@ -68,6 +69,18 @@ class Together:
     def collections(self) -> Mapping[str, Collection]:
         """The collections by the names they were chosen by; the usual one has an empty name."""
         return self._collections
+
+    def health(self) -> Health:
+        """What is unfinished or damaged; each text begins with the name of its collection where there are several."""
+        if len(self._collections) == 1:
+            return self._first.health()
+        return Health(
+            tuple(
+                replace(trouble, text=f"{name or collection.path}: {trouble.text}")
+                for name, collection in self._collections.items()
+                for trouble in collection.health()
+            )
+        )
 
     @property
     def budget(self) -> MemoryBudget:

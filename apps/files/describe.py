@@ -13,6 +13,7 @@ from edge.apps.collection.place import locate
 from edge.apps.collection.roots import resolved
 from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure, words_argument
+from edge.apps.troubles import told
 from edge.errors import InputError, StorageError
 
 
@@ -33,7 +34,7 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
     if remove and (path is None or text is not None):
         raise InputError("--remove takes a PATH and no text")
     changing = remove or text is not None
-    with Collection(place, config=configure(), read_only=not changing) as opened:
+    with told(Collection(place, config=configure(), read_only=not changing)) as opened:
         if changing:
             assert path is not None
             if not remove and not os.path.exists(resolved(path)):

@@ -13,6 +13,7 @@ from edge.apps.files.output import markdown_link, output_option, print_csv
 from edge.apps.files.shown import shown
 from edge.apps.files.style import place, say, styled
 from edge.apps.options import collections_option, configure
+from edge.apps.troubles import told
 from edge.config import parse_size
 
 _COLUMNS = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "text")
@@ -30,7 +31,7 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
     TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (the number of a search result), or a pattern such as
     'docs/**/*.md', which should stand in quotes. Folders in front of a path may be left out where one file is meant.
     """
-    with Together.opened(collections, configure()) as opened:
+    with told(Together.opened(collections, configure())) as opened:
         found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes))
     if output == "json":
         click.echo(json.dumps({"documents": [asdict(excerpt) for excerpt in found]}, ensure_ascii=False))

@@ -18,6 +18,7 @@ from edge.apps.collection.scopes import contains
 from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure, engine_options, report_options
 from edge.apps.progress import ProgressBar
+from edge.apps.troubles import tell
 from edge.config import Config, format_size
 from edge.errors import InputError
 from edge.resident import ResidentWatch
@@ -115,6 +116,7 @@ def _run(
         with ProgressBar(" passages") as bar:
             report = collection.index(roots, retry=retry, progress=bar)
         output(report)
+        tell(collection.health())
         if watch:
             _watch(collection, output, poll, [resolved(root) for root in roots])
     if trace is not None:

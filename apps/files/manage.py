@@ -14,6 +14,7 @@ from edge.apps.collection.roots import resolved
 from edge.apps.collection.scopes import nearest
 from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, configure
+from edge.apps.troubles import told
 from edge.config import format_size
 from edge.errors import StorageError
 
@@ -30,7 +31,7 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     Nothing on disk is touched. A removed folder is not watched or indexed any more. What lies below a folder that stays
     indexed comes back with the next `edge index`, unless a .gitignore or .edgeignore names it.
     """
-    with _opened(collection) as opened:
+    with told(_opened(collection)) as opened:
         removed = opened.delete(list(paths))
         roots = frozenset(opened.roots)
     coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]
@@ -53,7 +54,7 @@ def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
     """Give back the space of what was removed, and bring the index into its best shape."""
     path = locate(collection)
     before = _nbytes(path)
-    with _opened(collection, memory) as opened:
+    with told(_opened(collection, memory)) as opened:
         alone = opened.compact()
     after = _nbytes(path)  # closing gives SQLite's log back
     if as_json:

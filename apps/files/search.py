@@ -19,7 +19,7 @@ from edge.apps.files.output import markdown_link, output_option, plain_markdown,
 from edge.apps.files.shown import shown
 from edge.apps.files.style import highlighted, place, say, styled
 from edge.apps.options import collections_option, configure, engine_options, figures_options, words_argument
-from edge.apps.troubles import tell
+from edge.apps.troubles import told
 from edge.config import format_size
 from edge.resident import ResidentWatch
 from edge.trace import Trace
@@ -79,7 +79,7 @@ def search(
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident:
         started = time.perf_counter()
-        with Together.opened(collections, config, recorder, candidates=max(POOL, 2 * top_k)) as opened:
+        with told(Together.opened(collections, config, recorder, candidates=max(POOL, 2 * top_k))) as opened:
             hits = opened.search(
                 query, top_k, rerank=not no_rerank, where=where, min_score=min_score, min_blended=min_blended
             )
@@ -87,8 +87,6 @@ def search(
             healths = {name: collection.health() for name, collection in opened.collections.items()}
             notice = "" if hits else _nothing(opened, where)
         seconds = time.perf_counter() - started
-    for found in healths.values():
-        tell(found)
     figures = _figures(recorder, seconds, resident.high_water, limit)
     if trace is not None:
         recorder.write(trace)

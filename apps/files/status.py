@@ -18,6 +18,7 @@ from edge.apps.collection.together import Together
 from edge.apps.files.output import markdown_link, output_option, print_csv
 from edge.apps.files.shown import shown
 from edge.apps.options import collection_option, collections_option, configure
+from edge.apps.troubles import told
 from edge.config import format_size
 from edge.ivf.base import IndexOptions
 from edge.ivf.index import probed
@@ -45,7 +46,7 @@ def status(collection: Path | None, as_json: bool) -> None:
 def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: str) -> int:
     """List the indexed files; exit code 1 if there are none."""
     where = Filters.parse(filters)
-    with Together.opened(collections, configure()) as opened:
+    with told(Together.opened(collections, configure())) as opened:
         files = [file for collection in opened.collections.values() for file in collection.files(where)]
     if output == "json":
         click.echo(json.dumps({"files": [asdict(file) for file in files]}, ensure_ascii=False))

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from edge.apps.mcp.envelope import parsed_nbytes
+from edge.apps.store.health import Health
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import EdgeError, InputError
@@ -46,6 +47,18 @@ def bounded(tool: Tool, budget: MemoryBudget) -> Tool:
         except EdgeError as error:
             raise ToolError(str(error)) from error
         return result
+
+    return answer
+
+
+def healthy(tool: Tool, health: Callable[[], Health]) -> Tool:
+    """The tool, whose answers say as `health` what is unfinished or damaged in what it works on, if anything is."""
+
+    @functools.wraps(tool)
+    def answer(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        result = tool(*args, **kwargs)
+        found = health()
+        return result if found else {"health": found.to_json(), **result}
 
     return answer
 

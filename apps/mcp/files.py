@@ -108,7 +108,9 @@ def files_server(collections: Together) -> MCPServer[Any]:
         every = [_state(name, collection) for name, collection in collections.collections.items()]
         return every[0] if len(every) == 1 else {"collections": every}
 
-    return make_server("edge-files", _INSTRUCTIONS, [search, get, get_documents, status], collections.budget)
+    return make_server(
+        "edge-files", _INSTRUCTIONS, [search, get, get_documents, status], collections.budget, collections.health
+    )
 
 
 def _indexed(collections: Together, catalog: Catalog, path: str) -> tuple[Collection, FileRow]:

@@ -106,7 +106,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         return memory.delete(memory_id)
 
     tools: list[Tool] = [add_memory, search_memory, list_memories, update_memory, delete_memory]
-    return make_server("edge-memory", _INSTRUCTIONS, tools, memory.budget)
+    return make_server("edge-memory", _INSTRUCTIONS, tools, memory.budget, memory.health)
 
 
 def _abridged(result: dict[str, Any]) -> dict[str, Any]:

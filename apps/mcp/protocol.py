@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.mcp.answers import Tool, bounded
+from edge.apps.mcp.answers import Tool, bounded, healthy
 from edge.apps.mcp.marking import marked
+from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError
 
@@ -29,10 +30,15 @@ def load_sdk() -> type[MCPServer[Any]]:
     return server
 
 
-def make_server(name: str, instructions: str, tools: Sequence[Tool], budget: MemoryBudget) -> MCPServer[Any]:
+def make_server(
+    name: str, instructions: str, tools: Sequence[Tool], budget: MemoryBudget, health: Callable[[], Health]
+) -> MCPServer[Any]:
     """An MCP server with these functions as its tools; their names, type hints and docstrings are what clients see.
     Errors of ours that they raise are told to the model, their answers are bounded (`answers.bounded`), and what they
     retrieved is marked as data (`marking.marked`).
+
+    Args:
+        health: asked for every answer; what is unfinished or damaged is said in it as `health`.
 
     Raises:
         CapabilityError: as `load_sdk`.
@@ -41,5 +47,5 @@ def make_server(name: str, instructions: str, tools: Sequence[Tool], budget: Mem
     version = importlib.metadata.version("edge-rag")
     server = load_sdk()(name, version=version, instructions=instructions, log_level="WARNING")
     for tool in tools:
-        server.add_tool(marked(bounded(tool, budget), name))
+        server.add_tool(marked(bounded(healthy(tool, health), budget), name))
     return server

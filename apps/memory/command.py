@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.store import default_path, holds_memory
 from edge.apps.options import Command, OutputFile, configure, engine_options, words_argument
 from edge.apps.progress import ProgressBar
-from edge.apps.troubles import tell
+from edge.apps.troubles import told
 from edge.errors import InputError
 
 DEFAULT_USER = "default"
@@ -57,7 +58,12 @@ def _scope_options(command: Command) -> Command:
     return command
 
 
-def _open(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
+def _open(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> AbstractContextManager[Memory]:
+    """As `_memory`; what is unfinished or damaged is told on stderr at the end."""
+    return told(_memory(options, everyone=everyone, make=make))
+
+
+def _memory(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
     """The memory that the shared options name, bound to their scope, or to none for `everyone`.
 
     Args:
@@ -165,7 +171,6 @@ def search(
             show_expired=show_expired,
         )
         health = opened.health()
-    tell(health)
     if as_json:
         print_json(result | {"health": health.to_json()})
         return 0 if result["results"] else 1
@@ -189,7 +194,6 @@ def list_(top_k: int, filters: str | None, show_expired: bool, as_json: bool, **
     with _open(options) as opened:
         result = opened.get_all(top_k=top_k, filters=json_object(filters, "--filters"), show_expired=show_expired)
         health = opened.health()
-    tell(health)
     if as_json:
         print_json(result | {"health": health.to_json()})
         return 0 if result["results"] else 1
@@ -322,7 +326,7 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
 @_json
 def status(as_json: bool, **options: Any) -> None:
     """Show how much is remembered, of all users, agents and sessions, and what is unfinished or damaged."""
-    with _open(options, everyone=True) as opened:
+    with _memory(options, everyone=True) as opened:
         health = opened.health(thorough=True)
         counts = opened.store.counts()
     if as_json:

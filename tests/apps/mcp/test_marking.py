@@ -19,6 +19,7 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 from edge.apps import last_resort
 from edge.apps.mcp.marking import NOTICE, marked
 from edge.apps.mcp.protocol import make_server
+from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.models.synth import synth
@@ -53,7 +54,7 @@ def test_an_error_nobody_expected_is_answered_and_reported(tmp_path: Path, monke
             raise InputError(f"no {HOSTILE}")
         raise KeyError("a private text")
 
-    server = make_server("edge-test", "", [search], MemoryBudget(10**9, baseline=0))
+    server = make_server("edge-test", "", [search], MemoryBudget(10**9, baseline=0), Health)
 
     async def ask(query: str) -> str:
         with pytest.raises(Exception, match="Error executing tool") as caught:

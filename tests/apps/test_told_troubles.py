@@ -1,0 +1,189 @@
+"""Every way into a collection or a memory says what is unfinished or damaged there. All are in one list: a new verb or
+tool that is not in it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from edge.apps.cli import edge
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.together import Together
+from edge.apps.memory.memory import Memory
+from edge.apps.store.health import Trouble, note
+from edge.config import Config
+from edge.models.synth import synth
+
+SAID = "a test found damage"
+
+FILE_VERBS = {
+    "index": ["index"],
+    "search": ["search", "river", "--no-rerank"],
+    "list": ["list"],
+    "get": ["get", "river.md"],
+    "describe": ["describe"],
+    "remove": ["remove", "docs/bread.md"],
+    "compact": ["compact"],
+    "ask": ["ask", "when does the river flood", "--no-rerank"],
+    "chat": ["chat", "--no-rerank"],
+}
+MEMORY_VERBS = {
+    "add": ["add", "The river froze."],
+    "search": ["search", "river", "--no-rerank"],
+    "list": ["list"],
+    "get": ["get", "ID"],
+    "update": ["update", "ID", "The river floods in May."],
+    "delete": ["delete", "ID"],
+    "history": ["history", "ID"],
+    "export": ["export", "out.jsonl"],
+    "import": ["import", "given.jsonl"],
+    "rebuild": ["rebuild"],
+}
+SAYS_IN_ITS_REPORT = {"status", "check", "repair"}
+OPENS_NONE = {
+    "collections", "watch", "backup", "restore", "memory", "mcp", "rerank", "embed", "models", "demo", "bench",
+    "doctor", "config",
+}  # fmt: skip
+"""Groups of verbs and verbs that open no store. A backup copies what is noted with the rest, and `watch` is `index`."""
+
+FILE_TOOLS: dict[str, dict[str, Any]] = {
+    "search": {"query": "river", "rerank": False},
+    "get": {"path": "docs/river.md"},
+    "get_documents": {"targets": ["river.md"]},
+    "status": {},
+}
+MEMORY_TOOLS: dict[str, dict[str, Any]] = {
+    "add_memory": {"text": "The river froze."},
+    "search_memory": {"query": "river"},
+    "list_memories": {},
+    "update_memory": {"memory_id": "ID", "text": "The river floods in May."},
+    "delete_memory": {"memory_id": "ID"},
+}
+IN_JSON = {
+    ("search",),
+    ("ask",),
+    ("chat",),
+    ("status",),
+    ("memory", "search"),
+    ("memory", "list"),
+    ("memory", "status"),
+}
+"""Verbs whose JSON form says it, too."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
+    synth("tiny-bert", folder / "tiny").close()
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A working folder with a damaged collection and a damaged memory, and the id of what is remembered."""
+    variables = {
+        "EDGE_MODELS_DIR": models, "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny", "EDGE_MEMORY": "1GB",
+        "EDGE_LLM": "extractive", "XDG_CONFIG_HOME": tmp_path / "config", "XDG_DATA_HOME": tmp_path / "data",
+        "XDG_CACHE_HOME": tmp_path / "cache", "HOME": tmp_path,
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n", encoding="utf-8")
+    (docs / "bread.md").write_text("# Bread\n\nBread needs time.\n", encoding="utf-8")
+    trouble = Trouble("damaged", SAID, "edge repair")
+    with Collection(tmp_path / "col", config=Config.load()) as collection:
+        collection.index(docs)
+        with collection.database.write() as db:
+            note(db, trouble)
+    with Memory(tmp_path / "mem", user_id="default", config=Config.load()) as memory:
+        (added,) = memory.add("The river floods in spring.")["results"]
+        memory.export_jsonl(tmp_path / "given.jsonl")
+        with memory.store.write() as db:
+            note(db, trouble)
+    return tmp_path, str(added["id"])
+
+
+def leaves(group: Any) -> set[str]:
+    with click.Context(group) as context:
+        return set(group.list_commands(context))
+
+
+def arguments_of(verb: tuple[str, ...], identifier: str) -> list[str]:
+    if verb[0] == "memory":
+        given = ["memory", *(MEMORY_VERBS | {"status": ["status"]})[verb[1]], "--path", "mem"]
+    else:
+        given = [*(FILE_VERBS | {"status": ["status"]})[verb[0]], "-c", "col"]
+    return [identifier if argument == "ID" else argument for argument in given]
+
+
+def test_every_verb_is_in_the_list() -> None:
+    assert leaves(edge) == FILE_VERBS.keys() | SAYS_IN_ITS_REPORT | OPENS_NONE
+    with click.Context(edge) as context:
+        memory = edge.get_command(context, "memory")
+    assert leaves(memory) == MEMORY_VERBS.keys() | SAYS_IN_ITS_REPORT | (OPENS_NONE & {"backup", "restore"})
+
+
+@pytest.mark.parametrize(
+    "verb", [*((name,) for name in FILE_VERBS), *(("memory", name) for name in MEMORY_VERBS)], ids=" ".join
+)
+def test_every_verb_says_it(place: tuple[Path, str], verb: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(edge, arguments_of(verb, place[1]), input="when does the river flood\n")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert SAID in done.stderr
+    assert done.stderr.count(SAID) == 1
+
+
+@pytest.mark.parametrize("verb", sorted(IN_JSON), ids=" ".join)
+def test_its_json_form_says_it(place: tuple[Path, str], verb: tuple[str, ...]) -> None:
+    given = [*arguments_of(verb, place[1]), "--json"]
+    done = CliRunner().invoke(edge, given, input="when does the river flood\n")
+    health = json.loads(done.stdout)["health"]
+    assert health["state"] == "damaged"
+    assert [trouble["text"] for trouble in health["troubles"]] == [SAID]
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_every_tool_says_it(place: tuple[Path, str], kind: str) -> None:
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    from edge.apps.mcp.files import files_server
+    from edge.apps.mcp.memory import memory_server
+
+    folder, identifier = place
+    tools = FILE_TOOLS if kind == "files" else MEMORY_TOOLS
+
+    async def ask(server: Any) -> None:
+        assert {tool.name for tool in await server.list_tools()} == tools.keys()
+        for name, given in tools.items():
+            known = {key: {"ID": identifier}.get(str(value), value) for key, value in given.items()}
+            if "path" in known:
+                known["path"] = str(folder / known["path"])
+            answer = await server.call_tool(name, known)
+            health = answer.structured_content["health"]
+            assert (name, health["state"]) == (name, "damaged")
+            assert SAID in health["troubles"][0]["text"]
+
+    if kind == "files":
+        with Together.opened(["col"], Config.load()) as collections:
+            asyncio.run(ask(files_server(collections)))
+    else:
+        with Memory(folder / "mem", user_id="default", config=Config.load()) as memory:
+            asyncio.run(ask(memory_server(memory)))
+
+
+def test_several_collections_say_whose_damage_it_is(place: tuple[Path, str]) -> None:
+    folder, _ = place
+    with Collection(folder / "other", config=Config.load()) as other:
+        other.index(folder / "docs")
+    with Together.opened(["col", "other"], Config.load()) as collections:
+        assert [trouble.text for trouble in collections.health()] == [f"col: {SAID}"]
