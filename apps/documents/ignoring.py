@@ -27,6 +27,7 @@ _CLASSES = {
     "upper": "A-Z", "xdigit": "0-9a-fA-F",
 }  # fmt: skip
 _ESCAPED_SLASH = re.compile(r"(\\\\)|\\/")
+_FOLDERS_ESCAPED = re.compile(r"(?<![^/])\*{2,}\\/")
 _ANY = re.compile(r"[\s\S]+")
 
 
@@ -126,8 +127,10 @@ def parse(line: str) -> Pattern | None:
     line = line[1:] if keeps else line
     folders = line.endswith("/")
     line = line[:-1] if folders else line
-    if not line:
+    if not line or line.startswith("\\/"):  # only a plain slash stands for the folder; no path begins with another
         return None
+    # Before a plain slash `**` may stand for no folder at all, before an escaped one for at least one (wildmatch.c).
+    line = _FOLDERS_ESCAPED.sub("**/*/", line)
     names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
     if len(names) == 1:
         part = _component(line)

@@ -82,7 +82,7 @@ def test_ask_json_stats_and_trace(edge: Edge) -> None:
     code, out, err = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
     assert code == 0
     document = json.loads(out)
-    assert set(document) == {"text", "citations", "stats", "unsupported"}
+    assert set(document) == {"text", "citations", "stats", "unsupported", "health"}
     assert document["stats"]["limit"] == 400_000_000
     assert 0 < document["stats"]["peak_resident"] < 400_000_000
     assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "answered"}

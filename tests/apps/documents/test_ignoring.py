@@ -87,6 +87,8 @@ LINES = st.lists(LINE, max_size=4).map("\n".join)
 @example(top="\\#f\n\\!g\ns p \r", nested="# comment\n\n   \n/")
 @example(top="**\n!/d\n!/d/**/", nested="")
 @example(top="?", nested="***/**")
+@example(top="\\/**", nested="")
+@example(top="a\n!\\/**", nested="\\/c.log\n**\\/b.txt")
 @example(top="d\\/b.txt\nbuild\\/", nested="/\ne\\/**")
 def test_git_agrees(tmp_path: Path, top: str, nested: str) -> None:
     tree(tmp_path, {"": top, "d": nested})
