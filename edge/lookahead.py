@@ -11,14 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import TracebackType
 
 from edge.blocks import BlockFile, BlockId
 from edge.buffers import Bytes
-from edge.errors import InputError
 from edge.lanes import Lane, Ticket
+from edge.miss_curve import MissCurve, bytes_to_fetch
 from edge.residency import Fetch, Residency
 from edge.worth import Worth
+
+__all__ = ["Lookahead", "MissCurve", "Outcome", "Predicted", "bytes_to_fetch"]
 
 _DEPTH = 8
 """Transfers asked for at a time: enough to keep a disk busy, few enough to be withdrawn at once."""
@@ -31,8 +34,6 @@ _REFUSALS = 4
 
 _POLL_S = 0.05
 """A transfer that somebody else withdraws ends without a sign."""
-
-_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,59 +58,19 @@ Order = Iterator[Sequence[Predicted]]
 """Groups of blocks (the parts of one list), likeliest first; a group is fetched whole or not at all."""
 
 
-class MissCurve:
-    """Share of needed blocks that a prediction misses, as a function of the bytes fetched: learned from what was
-    needed after earlier predictions. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one prediction, once searches have said what they needed.
 
-    def __init__(self) -> None:
-        self._needed: list[float] = []
-        self._lock = threading.Lock()
-
-    def observe(self, positions: Sequence[float]) -> None:
-        """For each block that was needed: bytes that had to be fetched, in the order of the prediction, until it was
-        there; infinity for one that was not predicted."""
-        with self._lock:
-            self._needed = [*self._needed, *positions][-_SAMPLES:]
-
-    def points(self) -> list[tuple[float, float]]:
-        """(bytes, miss rate): the steps of the curve, ascending in bytes, from (0, 1); empty before any observation."""
-        with self._lock:
-            needed = sorted(self._needed)
-        if not needed:
-            return []
-        steps = [(0.0, 1.0)]
-        for i, position in enumerate(needed, 1):
-            if math.isfinite(position):
-                steps.append((position, 1 - i / len(needed)))
-        return steps
-
-
-def bytes_to_fetch(
-    bandwidth: float, seconds: float, misses: Sequence[tuple[float, float]], slow_seconds: float
-) -> float:
-    """Bytes that minimise fetch and search time together (TeleRAG, appendix B).
-
-    t1 = max(window, b / bandwidth), t2 = miss(b) * slow_seconds: least at b = bandwidth * seconds, or past it at a step
-    of the miss curve, where t1 grows more slowly than t2 falls.
-
-    Args:
-        bandwidth: of the link, bytes per second.
-        seconds: the window.
-        misses: (bytes, miss rate), ascending; see `MissCurve.points`.
-        slow_seconds: time of a search in which everything misses.
-
-    Raises:
-        InputError: bandwidth or window are negative.
+    Attributes:
+        saved_s: seconds of transfers that searches did not have to wait for, less those of blocks that had to be read
+            again since they had been displaced.
+        added_s: seconds that it saved beyond what the prediction it followed would have saved with as many bytes; None
+            if it followed none.
     """
-    if bandwidth < 0 or seconds < 0:
-        raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")
-    inside = bandwidth * seconds
-    if not bandwidth or not misses:
-        return inside
-    reached = min((miss for nbytes, miss in misses if nbytes <= inside), default=1.0)
-    choices = [(seconds + reached * slow_seconds, inside)]
-    choices += [(b / bandwidth + miss * slow_seconds, b) for b, miss in misses if b > inside]
-    return min(choices)[1]
+
+    saved_s: float
+    added_s: float | None = None
 
 
 class Lookahead:
@@ -159,6 +120,13 @@ class Lookahead:
         self._guarded: list[tuple[str, int]] = []
         self._position: dict[tuple[str, int], float] = {}
         self._needed: set[tuple[str, int]] | None = None
+        self._earlier: tuple[Lookahead, ...] = ()
+        self._base: Lookahead | None = None
+        self._skipped: list[Sequence[Predicted]] = []
+        self._going_on = self._rest()
+        self._moved_blocks: dict[tuple[str, int], tuple[int, _Transfer]] = {}
+        self._sent: dict[tuple[str, int], _Transfer] = {}
+        self._gone: set[Hashable] = set()
         self._arrived = 0
         self._asked = 0
         self._transfers: list[_Transfer] = []
@@ -186,12 +154,26 @@ class Lookahead:
         """Blocks until everything that fits has arrived, or the window has ended."""
         self._thread.join()
 
+    def supersede(self, earlier: Lookahead, *, follows: bool) -> None:
+        """Ends an earlier prediction for the same search; what both want stays. What is learned when this one ends is
+        learned for both.
+
+        Args:
+            follows: it is the same prediction made anew, with more known.
+        """
+        earlier.cancel()
+        self._earlier = (*earlier._earlier, earlier)
+        earlier._earlier = ()
+        self._base = (earlier._base or earlier) if follows else None
+
     def finish(self) -> None:
         """The window has ended: after the overrun asks for nothing more and withdraws what has not begun. What has
         arrived stays protected until `cancel`."""
         if self._overrun:
             self._thread.join(self._overrun)
         self._end()
+        ages = (*self._earlier, self)[0]._ages
+        self._gone = set(self._residency.absent(key for key in ages if isinstance(key, tuple)))
 
     def _end(self) -> None:
         with self._moved:
@@ -205,19 +187,61 @@ class Lookahead:
         batch is compared, by `cancel`, with the union of what its parts needed."""
         self._needed = {*(self._needed or ()), *keys}
 
-    def cancel(self) -> None:
-        """Ends it at once, and the protection of what it fetched. If searches said what they needed, later predictions
-        learn from it. Twice is harmless."""
+    def cancel(self) -> list[Outcome]:
+        """Ends it at once, and the protection of what it fetched. Twice is harmless.
+
+        If searches said what they needed, later predictions learn from it.
+
+        Returns:
+            What came of each prediction for that search, those that were superseded first; nothing if no search came.
+        """
         self._end()
         guarded, self._guarded = self._guarded, []
         self._residency.unguard(self, guarded)
         needed, self._needed = self._needed, None
         if needed is None:
-            return
+            return []
         if self._misses is not None:
             self._misses.observe([self._position.get(key, math.inf) for key in needed])
-        if self._worth is not None:
-            self._worth.observe(self._places, self._ages, needed)
+        windows = (*self._earlier, self)
+        for window in windows:
+            if window._worth is not None:
+                window._worth.observe(window._places, self._ages if window is self else {}, needed)
+        moved = [nbytes for window in windows for nbytes, _ in window._moved_blocks.values()]
+        bandwidth = self._lane.rate.throughput(sum(moved) // len(moved)) if moved else 0.0
+        if not bandwidth:
+            return [Outcome(0.0) for _ in windows]
+        lost = sum(key in self._gone for key in needed) / max(1, len(moved))  # blocks for each that was fetched
+        outcomes = []
+        for window in windows:
+            used = window._used(needed)
+            displaced = lost * sum(nbytes for nbytes, _ in window._moved_blocks.values())
+            added = None if window._base is None else used - window._base._would_use(window._asked, needed)
+            outcomes.append(Outcome((used - displaced) / bandwidth, None if added is None else added / bandwidth))
+        return outcomes
+
+    def _used(self, needed: set[tuple[str, int]]) -> int:
+        """Bytes that came in time and were needed."""
+        return sum(n for key, (n, transfer) in self._moved_blocks.items() if key in needed and transfer.arrived)
+
+    def _would_use(self, nbytes: int, needed: set[tuple[str, int]]) -> int:
+        """Bytes that would have been of use, had this prediction gone on for so many bytes more. Goes on from there
+        when it is asked again."""
+        used = 0
+        for group in self._going_on:
+            for predicted in group:
+                if predicted.key not in self._ages and predicted.key not in self._moved_blocks:
+                    nbytes -= predicted.nbytes
+                    used += predicted.nbytes if nbytes >= 0 and predicted.key in needed else 0
+            if nbytes <= 0:
+                break
+        return used
+
+    def _rest(self) -> Iterator[Sequence[Predicted]]:
+        """What it predicted and did not ask for: what did not fit, then the rest, each prediction in turn."""
+        yield from self._skipped
+        for groups in zip_longest(*self._orders, fillvalue=()):
+            yield from groups
 
     def __enter__(self) -> Lookahead:
         return self
@@ -243,6 +267,7 @@ class Lookahead:
                 absent = set(self._residency.absent(predicted.key for predicted in group))
                 missing = [predicted for predicted in group if predicted.key in absent]
                 if sum(predicted.nbytes for predicted in missing) > left[i]:
+                    self._skipped.append(missing)
                     continue  # a list that does not fit is skipped whole
                 if self._stopped or (missing and not self._wait_until(_DEPTH - 1)):
                     return
@@ -262,6 +287,8 @@ class Lookahead:
                 self._asked += asked
                 for predicted in group:
                     self._guarded.append(predicted.key)
+                    if predicted.key in absent and predicted.key in self._sent:
+                        self._moved_blocks[predicted.key] = predicted.nbytes, self._sent[predicted.key]
                     self._position.setdefault(predicted.key, self._asked)
         self._wait_until(0)
 
@@ -284,6 +311,7 @@ class Lookahead:
                 try:
                     predicted.source.read(predicted.block, buffer.data)
                     self._arrived += predicted.nbytes
+                    transfer.arrived = True
                 finally:
                     with self._moved:
                         transfer.ended = True
@@ -295,6 +323,7 @@ class Lookahead:
                 label, read, predicted.nbytes, priority=_PRIORITY, deadline=self._deadline
             )
             self._transfers.append(transfer)
+            self._sent[predicted.key] = transfer
             return transfer.ticket
 
         return fetch
@@ -314,6 +343,7 @@ class Lookahead:
 class _Transfer:
     ticket: Ticket | None = None
     ended: bool = False
+    arrived: bool = False
 
     @property
     def over(self) -> bool:

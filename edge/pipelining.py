@@ -40,7 +40,8 @@ class RetrievalPipeline(Generic[Query, Result]):
     """Searches one query at a time behind the caller's work. Belongs to one generation; a context manager.
 
     Counters: `pipelining.searches`, `.search_s`, `.stall_s` (the caller waited), `.hidden_s` (it did not), `.late`
-    (searches that took longer than 1.1 times their slack).
+    (searches that took longer than 1.1 times the time from `ask` to `take`: what there really was, whatever slack was
+    predicted), `.slack_error_s` (the difference of the two).
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class RetrievalPipeline(Generic[Query, Result]):
         self._trace = trace or Trace()
         self._clock = clock
         self._pool = ThreadPoolExecutor(1, "edge-retrieval")
-        self._asked: tuple[Future[tuple[Result, float]], float] | None = None
+        self._asked: tuple[Future[tuple[Result, float]], float, float] | None = None
 
     def ask(self, query: Query, slack: float) -> None:
         """Starts a search that should take at most `slack` seconds; one that is still under way is dropped."""
         self._drop()
-        self._asked = self._pool.submit(self._timed, query, slack), slack
+        self._asked = self._pool.submit(self._timed, query, slack), slack, self._clock()
 
     def take(self) -> Result:
         """The result of the last query, once; waits for it.
@@ -74,15 +75,17 @@ class RetrievalPipeline(Generic[Query, Result]):
         """
         if self._asked is None:
             raise InputError("no retrieval is under way; ask first")
-        (future, slack), self._asked = self._asked, None
+        (future, slack, asked), self._asked = self._asked, None
         started = self._clock()
+        had = started - asked
         result, seconds = future.result()
         stall = self._clock() - started
         self._trace.count("pipelining.searches")
         self._trace.count("pipelining.search_s", seconds)
         self._trace.count("pipelining.stall_s", stall)
         self._trace.count("pipelining.hidden_s", max(0.0, seconds - stall))
-        if seconds > _TOLERANCE * slack:
+        self._trace.count("pipelining.slack_error_s", abs(slack - had))
+        if seconds > _TOLERANCE * had:
             self._trace.count("pipelining.late")
         return result
 

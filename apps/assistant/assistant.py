@@ -19,14 +19,13 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.quotations import PickedSentences
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
-from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.costs import LearnedCosts
 from edge.errors import CapabilityError, InputError
-from edge.expectation import Expected
 from edge.knowledge.store import KnowledgeStore
 from edge.knowledge.tree import KnowledgeTree
+from edge.predictor import TimePredictor
 from edge.public_calls import checked_arguments
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator
@@ -99,9 +98,8 @@ class Assistant:
                     f"picks sentences: use the pipeline plain, or a language model (--llm FILE.gguf)"
                 )
             self._opened = opened.pop_all()
-        self.times = GenerationTimes(self.collection.path / _TIMES)
+        self._predictor = TimePredictor(self.collection.path / _TIMES)
         self._library = CollectionLibrary(self.collection, working=working, judge=judge)
-        self._reranking = Expected()
         self._turns = Turns()
 
     def ask(self, question: str, *, options: AskOptions | None = None) -> Answer:
@@ -131,7 +129,7 @@ class Assistant:
         """Closes what was opened here, and keeps what was learned about times. Ends an answer that was not read to its
         end: closing the generator under it would wait for it."""
         self._turns.end()
-        self.times.save()
+        self._predictor.save()
         self._opened.close()
 
     def __enter__(self) -> Assistant:
@@ -149,7 +147,7 @@ class Assistant:
         check_question(asked, judged=options.rerank)
         steps = Steps(
             self._library, self.generator, options,
-            pipeline=self.pipeline, times=self.times, reranking=self._reranking,
+            pipeline=self.pipeline, predictor=self._predictor,
         )  # fmt: skip
 
         def write(writing: Writing) -> Texts:

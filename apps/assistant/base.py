@@ -13,6 +13,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.budget import MemoryBudget
 from edge.errors import InputError
+from edge.lookahead import Outcome
 from edge.trace import Trace
 
 Vectors = npt.NDArray[np.float32]
@@ -25,8 +26,19 @@ MIN_RELEVANCE = 0.1
 class Ahead(Protocol):
     """Clusters being fetched (`edge.lookahead.Lookahead`)."""
 
-    def cancel(self) -> None:
-        """Fetches nothing more, and gives up what protects that which has arrived. Twice is harmless."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes that may be fetched."""
+
+    def supersede(self, earlier: Any, *, follows: bool) -> None:
+        """Ends an earlier prediction for the same search; `follows` if this is the same one with more known."""
+
+    def cancel(self) -> Sequence[Outcome]:
+        """Fetches nothing more, and gives up what protects that which has arrived. Twice is harmless.
+
+        Returns:
+            What came of this prediction and of those it superseded, the first one first; nothing if no search came.
+        """
 
 
 class Library(Protocol):

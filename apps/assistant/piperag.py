@@ -42,7 +42,7 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
             prompt = prompts.answer(question, name="interval", begun=begun, max_tokens=min(INTERVAL, left))
             slack = steps.expect(prompt, passages) if said else None
             if slack is not None:
-                pipeline.ask(" ".join(said.split()[-_WINDOW_WORDS:]), slack)
+                pipeline.ask(" ".join(said.split()[-_WINDOW_WORDS:]), slack.mean)
             for text in steps.answer(prompt, passages):
                 said += text
                 yield text

@@ -7,8 +7,7 @@ import time
 from collections import abc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-import numpy as np
+from functools import partial
 
 from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
@@ -20,12 +19,26 @@ from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.passages import documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query
 from edge.apps.assistant.prompts import Prompt
+from edge.apps.assistant.query_vectors import QueryVectors
 from edge.apps.assistant.replies import Refusal, Thinking
-from edge.apps.assistant.timing import GenerationTimes
+from edge.apps.assistant.timing import GeneratorClock
 from edge.apps.collection.hits import Hit
-from edge.expectation import Expected
-from edge.runtimes.generation.base import Document, GenerationStats, Generator, Piece, Sampling
+from edge.benefit import BenefitGate
+from edge.predictor import PromptWork, Seconds, TimePredictor
+from edge.runtimes.generation.base import (
+    Document,
+    GenerationStats,
+    Generator,
+    Message,
+    Piece,
+    ReusesStates,
+    Sampling,
+    numbered,
+)
 from edge.runtimes.generation.extractive import Quoted
+
+_RERANKING = "reranking"
+"""A kind of work, as the predictor knows it: in passages."""
 
 
 class Steps:
@@ -51,13 +64,11 @@ class Steps:
         options: AskOptions,
         *,
         pipeline: str,
-        times: GenerationTimes,
-        reranking: Expected,
+        predictor: TimePredictor,
     ) -> None:
         """
         Args:
-            times, reranking: what generations, and rerankings in seconds, took in earlier answers; learns from this
-                one.
+            predictor: of what each step takes, from earlier answers; learns from this one.
         """
         self.library = library
         self.generator = generator
@@ -71,11 +82,11 @@ class Steps:
         self._question = ""
         self.trace = library.trace
         self.pipeline = pipeline
-        self._prefetcher = Prefetcher(library, self._vectors)
+        self._predictor = predictor
+        self._vectors = QueryVectors(self._embed, predictor)
+        self._prefetcher = Prefetcher(library, self._vectors, BenefitGate(predictor, library.trace))
         self._thinking = Thinking()
         self._longest = options.max_tokens
-        self._times = times
-        self._reranking = reranking
 
     def write(
         self,
@@ -115,30 +126,29 @@ class Steps:
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
         documents = [_document(hit) for hit in passages]
         self.given = passages[: documents_read(self.generator, prompt.messages, documents, sampling)]
-        looking = bool(ahead) and self.options.lookahead
-        if looking:
-            self._prefetcher.begin(ahead, self.expect(prompt, passages))
+        if looking := bool(ahead) and self.options.lookahead:
+            work = self._prompt_work(prompt.messages, documents, sampling)
+            self._prefetcher.begin(
+                f"{self.pipeline}/{prompt.name}", ahead, partial(self._left, prompt, work, sampling.max_tokens)
+            )
         written: list[str] = []
         self._longest = sampling.max_tokens
         self._thinking = thinking = Thinking()
         before = self.generator.stats
-        started = time.perf_counter()
-        first = 0.0
-        new = 0
+        clock = GeneratorClock()
         try:
             with self._timed("generate", prompt.name, "generation"):
-                for token in self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel):
-                    first = first or time.perf_counter() - started
-                    new += 1
+                answer = self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel)
+                for token in clock.timed(answer):
                     for piece in [token] if isinstance(token, Quoted) else thinking.feed(token):
                         yield piece
-                        if looking and becoming is not None:
-                            written.append(piece.text)
-                            self._prefetcher.follow(becoming, "".join(written))
+                        written.append(piece.text)
+                    if looking:
+                        self._prefetcher.follow(becoming, "".join(written), clock.count)
                 yield from thinking.finish()
         finally:
             stats = self.generator.stats
-            self._record(prompt, stats if stats is not before else None, new, first, time.perf_counter() - started)
+            self._record(prompt, stats if stats is not before else None, clock)
             if stats is not None and stats is not before:
                 self.given = passages[: len(passages) - stats.dropped_documents]
             self.trace.count("assistant.dropped", len(passages) - len(self.given))
@@ -154,11 +164,26 @@ class Steps:
         """Whether the last reply ended by itself, and not because it may be no longer or nobody wanted more."""
         return self.generator.stats is None or self.generator.stats.finish == "stop"
 
-    def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> float | None:
-        """Seconds that the reply to a prompt should take; None before there was one like it."""
-        tokens = sum(self.generator.count(message.content) for message in prompt.messages)
-        tokens += sum(self.generator.count(hit.text) for hit in passages)
-        return self._times.expect(self.generator.name, self.pipeline, prompt.name, tokens)
+    def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> Seconds | None:
+        """What the reply to a prompt should take; None before there was one like it."""
+        sampling = self.sampling(prompt)
+        work = self._prompt_work(prompt.messages, [_document(hit) for hit in passages], sampling)
+        return self._left(prompt, work, sampling.max_tokens, 0)
+
+    def _left(self, prompt: Prompt, work: PromptWork, most: int, written: int) -> Seconds | None:
+        """What a reply still takes when so many of its tokens are written."""
+        step = f"{self.pipeline}/{prompt.name}"
+        read = None if written else work
+        return self._predictor.reply(self.generator.name, step, prompt=read, written=written, most=most)
+
+    def _prompt_work(
+        self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
+    ) -> PromptWork:
+        """What reading a prompt takes; where the generator cannot tell what it will reuse, in tokens of the prompt."""
+        if isinstance(self.generator, ReusesStates):
+            return self.generator.prompt_work(messages, documents, sampling)
+        tokens = sum(self.generator.count(message.content) for message in messages)
+        return PromptWork(tokens + sum(self.generator.count(numbered(d, i)) for i, d in enumerate(documents, 1)))
 
     def shown(self, text: str, passages: Sequence[Hit]) -> str:
         """A whole reply as it is shown: with the answer's own citation numbers.
@@ -239,7 +264,8 @@ class Steps:
         rank_by = rank_by or judged_question(question)
         self._begin_round(queries)
         started = time.perf_counter()
-        left = None if seconds is None else seconds - (self._reranking.upper if self.options.rerank else 0.0)
+        reranking = self._predictor.seconds(_RERANKING, self.options.pool) if self.options.rerank else None
+        left = None if seconds is None else seconds - (reranking.upper if reranking else 0.0)
         pools = self._search(queries, self.options.pool, left)
         searched = time.perf_counter()
         hits = self._rank(rank_by, fused(pools)[: self.options.pool])
@@ -271,7 +297,7 @@ class Steps:
 
     def _search(self, queries: Sequence[Query], k: int, seconds: float | None) -> list[list[Hit]]:
         started = time.perf_counter()
-        vectors = self._vectors(queries)
+        vectors = self._vectors.of(queries)
         if seconds is not None:
             seconds = max(0.0, seconds - (time.perf_counter() - started))
         with self._timed("search", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"):
@@ -286,19 +312,10 @@ class Steps:
         self.close()
         return found
 
-    def _vectors(self, queries: Sequence[Query]) -> Vectors:
-        """[n, dim]: for each query the mean of its texts' vectors, of unit length."""
+    def _embed(self, texts: Sequence[str]) -> Vectors:
         self._go_on()
-        texts = [text for query in queries for text in query.near]
         with self._timed("embed", "embed", "retrieval"):
-            rows = self.library.embed_queries(texts)
-        means = np.empty((len(queries), rows.shape[1]), np.float32)
-        at = 0
-        for place, query in enumerate(queries):
-            mean = rows[at : at + len(query.near)].sum(axis=0)
-            means[place] = mean / max(float(np.linalg.norm(mean)), 1e-12)
-            at += len(query.near)
-        return means
+            return self.library.embed_queries(texts)
 
     def _rank(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
         self._go_on()
@@ -307,7 +324,7 @@ class Steps:
         started = time.perf_counter()
         with self._timed("rerank", "rerank", "retrieval"):
             ranked = self.library.rerank(question, hits, self.options.passages)
-        self._reranking.add(time.perf_counter() - started)
+        self._predictor.learn(_RERANKING, len(hits), time.perf_counter() - started)
         return ranked
 
     def _keep(
@@ -344,18 +361,25 @@ class Steps:
         self.trace.count("assistant.rounds")
         self.trace.count("assistant.queries", len(queries))
 
-    def _record(self, prompt: Prompt, stats: GenerationStats | None, new: int, first: float, seconds: float) -> None:
+    def _record(self, prompt: Prompt, stats: GenerationStats | None, clock: GeneratorClock) -> None:
         self.trace.count("assistant.generations")
-        self.trace.count("assistant.new_tokens", new)
-        if stats is not None:
-            self.trace.count("assistant.prompt_tokens", stats.prompt_tokens)
-            self.trace.count("assistant.cached_tokens", stats.cached_tokens)
-            if not self.cancel.is_set():  # one that was cut short says nothing about lengths
-                computed = stats.prompt_tokens - stats.cached_tokens
-                self._times.learn(
-                    self.generator.name, self.pipeline, prompt.name,
-                    computed=computed, new=new, ttft_s=first, seconds=seconds,
-                )  # fmt: skip
+        self.trace.count("assistant.new_tokens", clock.count)
+        if stats is None:
+            return
+        self.trace.count("assistant.prompt_tokens", stats.prompt_tokens)
+        self.trace.count("assistant.cached_tokens", stats.cached_tokens)
+        if self.cancel.is_set():  # one that was cut short says nothing about lengths
+            return
+        reuses = isinstance(self.generator, ReusesStates)
+        self._predictor.learn_reply(
+            self.generator.name,
+            f"{self.pipeline}/{prompt.name}",
+            stats.work if reuses else PromptWork(stats.prompt_tokens),
+            new=clock.count,
+            ttft_s=clock.first,
+            restore_s=min(stats.restore_s, clock.first),
+            seconds=clock.seconds,
+        )
 
     @contextmanager
     def _timed(self, what: str, label: str, track: str) -> Iterator[None]:

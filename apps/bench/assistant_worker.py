@@ -13,7 +13,6 @@ import numpy as np
 from edge.apps.assistant.base import Ahead, AskOptions, NotInDocuments, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.bench.process import serve
 from edge.apps.bench.rag_index import texts_of
 from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
@@ -22,11 +21,11 @@ from edge.apps.collection.hits import Hit
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.expectation import Expected
 from edge.ivf.index import IndexOptions, VectorIndex, choose_nprobe
 from edge.ivf.router import probe
 from edge.lanes import Lane
 from edge.lookahead import Lookahead
+from edge.predictor import TimePredictor
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
@@ -36,7 +35,7 @@ from edge.trace import Trace
 _LINK = "link"
 _PROCESS_MEMORY = 4 << 30
 _RECALL = 0.95
-_MOST_TOKENS = 128
+_MOST_TOKENS = 64
 """Of an answer: a small model writes on for as long as it may."""
 
 
@@ -167,7 +166,7 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Replays a trace, question after question; with a `model` in the task, has it answer and writes the trace."""
     with opened(task) as library:
-        times, reranking = GenerationTimes(), Expected()
+        predictor = TimePredictor()
 
         def ask(question: str, generator: Generator) -> dict[str, Any]:
             options = AskOptions(
@@ -181,7 +180,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             return _answered(
                 library,
                 question,
-                Steps(library, generator, options, pipeline=task["pipeline"], times=times, reranking=reranking),
+                Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor),
             )
 
         if "model" in task:

@@ -10,9 +10,10 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from edge.errors import InputError
+from edge.predictor import PromptWork
 
 Finish = Literal["stop", "length", "cancelled"]
 """Why an answer ended: by itself or at a stop string, at its longest, or because nobody wanted more."""
@@ -107,6 +108,8 @@ class GenerationStats:
         seconds: seconds to the end.
         dropped_documents: documents left out, from the end, since the context does not hold them.
         finish: why it ended.
+        restored_tokens: those of the cached tokens whose states had to be copied into the context, which took
+            `restore_s` of the time to the first token.
     """
 
     prompt_tokens: int
@@ -116,6 +119,13 @@ class GenerationStats:
     seconds: float
     dropped_documents: int = 0
     finish: Finish = "stop"
+    restored_tokens: int = 0
+    restore_s: float = 0.0
+
+    @property
+    def work(self) -> PromptWork:
+        """What reading the prompt took."""
+        return PromptWork(self.prompt_tokens - self.cached_tokens, self.restored_tokens)
 
 
 class Generator(Protocol):
@@ -165,6 +175,15 @@ class Generator(Protocol):
 
     def close(self) -> None:
         """Gives all memory back."""
+        ...
+
+
+@runtime_checkable
+class ReusesStates(Protocol):
+    """A generator that knows beforehand which tokens of a prompt it will not compute."""
+
+    def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
+        """What reading a prompt would take now. Raises as `Generator.stream` does."""
         ...
 
 

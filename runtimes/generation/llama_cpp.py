@@ -14,6 +14,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import InputError
 from edge.knowledge.backend import Segment
 from edge.knowledge.tree import KnowledgeTree
+from edge.predictor import PromptWork
 from edge.runtimes.cores import physical_cores
 from edge.runtimes.generation.base import (
     Document,
@@ -131,6 +132,15 @@ class LlamaGenerator:
         self._open()
         return self._builder.build(messages, documents, sampling.max_tokens).path
 
+    def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
+        """What reading a prompt would take now: the tree's states need not be computed."""
+        self._open()
+        prompt = self._builder.build(messages, documents, sampling.max_tokens)
+        if self.tree is None:
+            return PromptWork(prompt.tokens)
+        match = self.tree.match(prompt.path)
+        return PromptWork(match.missing + len(prompt.question), match.host + match.disk)
+
     def stream(
         self,
         messages: Sequence[Message],
@@ -209,7 +219,8 @@ class LlamaGenerator:
         if self.tree is not None:
             suffix = len(run.prompt.question)
             with self.tree.prepare(path, suffix=suffix, cancelled=lambda _: cancelled()) as prepared:
-                run.cached = prepared.cached_tokens
+                run.cached, run.restored = prepared.cached_tokens, prepared.restored_tokens
+                run.restore_s = prepared.restore_s
                 yield
             return
         context.truncate(0)
@@ -251,6 +262,8 @@ class _Run:
     first: float = 0.0
     ended: float = 0.0
     cached: int = 0
+    restored: int = 0
+    restore_s: float = 0.0
     new: int = 0
     finish: Finish = "cancelled"
 
@@ -278,6 +291,8 @@ class _Run:
             seconds=ended - self.called,
             dropped_documents=self.prompt.dropped,
             finish=self.finish,
+            restored_tokens=self.restored,
+            restore_s=self.restore_s,
         )
 
 

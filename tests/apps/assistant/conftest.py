@@ -14,11 +14,11 @@ import pytest
 
 from edge.apps.assistant.base import Ahead, AskOptions, Vectors
 from edge.apps.assistant.steps import Steps
-from edge.apps.assistant.timing import GenerationTimes
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.budget import MemoryBudget
-from edge.expectation import Expected
+from edge.lookahead import Outcome
+from edge.predictor import TimePredictor
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered
 from edge.trace import Trace
 
@@ -53,10 +53,21 @@ def make_hit(number: int, text: str, **changes: object) -> Hit:
 
 @dataclass
 class FakeAhead:
+    nbytes: int = 1000
     cancelled: bool = False
+    earlier: list[FakeAhead] = field(default_factory=list)
+    followed: bool = False
+    outcomes: list[Outcome] = field(default_factory=list)
+    """What came of it and of those before, as a search tells."""
 
-    def cancel(self) -> None:
+    def supersede(self, earlier: FakeAhead, *, follows: bool) -> None:
+        earlier.cancel()
+        self.earlier = [*earlier.earlier, earlier]
+        self.followed = follows
+
+    def cancel(self) -> list[Outcome]:
         self.cancelled = True
+        return self.outcomes
 
 
 @dataclass
@@ -72,6 +83,8 @@ class FakeLibrary:
     vectors: list[Vectors] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     judged: tuple[float, float] | None = None
+    fetches: int = 1000
+    """Bytes that a lookahead may fetch."""
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         self.log.append(("embed", tuple(queries)))
@@ -115,7 +128,7 @@ class FakeLibrary:
 
     def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> FakeAhead:
         self.log.append(("lookahead", (len(queries), seconds)))
-        self.aheads.append(FakeAhead())
+        self.aheads.append(FakeAhead(self.fetches))
         return self.aheads[-1]
 
     def quiet_vector(self, text: str) -> Vectors:
@@ -220,6 +233,6 @@ def hit() -> Callable[..., Hit]:
 def steps(library: FakeLibrary) -> Callable[..., Steps]:
     def make(generator: FakeGenerator, pipeline: str = "plain", **options: object) -> Steps:
         settings = AskOptions(**{"min_relevance": 0.2, **options})  # type: ignore[arg-type]
-        return Steps(library, generator, settings, pipeline=pipeline, times=GenerationTimes(), reranking=Expected())
+        return Steps(library, generator, settings, pipeline=pipeline, predictor=TimePredictor())
 
     return make

@@ -14,6 +14,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.piperag import INTERVAL
 from edge.apps.assistant.prefetching import Query
 from edge.errors import InputError
+from edge.predictor import Seconds
 
 QUESTION = "When does the river Ombra flood its valley?"
 MAIL = "Dear Anna,\n\nwe came to the mill on Monday. Bread and flour were there, the baker was not.\n\n"
@@ -80,7 +81,7 @@ def test_every_pipeline_judges_a_long_question_by_its_asking_sentence(
     said = generator(lambda messages, documents: replies.get(name, "In spring [1]."))
     said.sure = lambda word: math.log(0.5)
     made = steps(said, name, min_relevance=0.5, rounds=2)
-    monkeypatch.setattr(made, "expect", lambda prompt, passages=(): 100.0)
+    monkeypatch.setattr(made, "expect", lambda prompt, passages=(): Seconds(100.0))
     list(PIPELINES[name](MAIL + QUESTION, made))
     assert {judged.partition("?")[0] + "?" for judged, _, _ in library.calls("rerank")} == {QUESTION}
     assert made.rounds[0].passages, "no passage has half of the words of the mail"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from edge.apps.assistant.piperag import INTERVAL
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.steps import Steps
 from edge.errors import CapabilityError
+from edge.predictor import Seconds
 from edge.runtimes.generation.base import Document, Message
 
 READ = "You answer questions"
@@ -100,7 +100,7 @@ def test_hyde_looks_near_the_passage_and_prefetches_near_the_question(
     assert answered("hyde", steps(said, "hyde")) == "In spring [1]."
     kinds = [name for name, _ in library.log]
     assert kinds == ["embed", "lookahead", "embed", "search", "rerank"]
-    assert library.calls("embed") == [(QUESTION,), (QUESTION, "Snow melts, water rises.")]
+    assert library.calls("embed") == [(QUESTION,), ("Snow melts, water rises.",)], "each text once"
     ((words, _, _, _),) = library.calls("search")
     assert words == QUESTION, "words are looked for as they were asked"
     assert library.calls("rerank")[0][0] == QUESTION
@@ -287,8 +287,9 @@ def test_piperag_searches_as_long_as_an_interval_takes(
     for rerank, reranking_s in ((True, 20.0), (False, 0.0)):
         library.log.clear()
         made = steps(generator(lambda messages, documents: text), "piperag", rerank=rerank)
-        monkeypatch.setattr(made, "expect", lambda prompt, passages=(): 100.0)
-        monkeypatch.setattr(made, "_reranking", SimpleNamespace(upper=20.0, add=lambda seconds: None))
+        monkeypatch.setattr(made, "expect", lambda prompt, passages=(): Seconds(100.0))
+        known = {"reranking": Seconds(20.0)}
+        monkeypatch.setattr(made._predictor, "seconds", lambda work, units=1.0, known=known: known.get(work))
         answered("piperag", made)
         first, *behind = library.calls("search")
         assert first[2] is None, "the first is as wide as the recall target asks for"

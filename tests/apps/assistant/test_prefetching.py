@@ -1,4 +1,4 @@
-"""The prediction follows what is written, at most a tenth of the time, and what both want is never let go."""
+"""Predictions are made where they pay, follow the text where that pays, and never leave a reply with none."""
 
 from __future__ import annotations
 
@@ -9,60 +9,163 @@ import numpy as np
 import pytest
 
 from edge.apps.assistant import prefetching
-from edge.apps.assistant.prefetching import Prefetcher, Query
+from edge.apps.assistant.prefetching import FOLLOWING, LOOKAHEAD, Prefetcher, Query
+from edge.benefit import BenefitGate
+from edge.lookahead import Outcome
+from edge.predictor import Seconds, TimePredictor
+from edge.trace import Trace
+
+
+class Clock:
+    """Stands for the time module."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Rig:
+    """A prefetcher whose predictions take so many seconds each; `asked` are the texts they were made from."""
+
+    def __init__(self, library: Any, clock: Clock, seconds: float, *, reply_s: float | None = 4.0) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.reply_s = reply_s
+        self.trace = Trace(events=True)
+        self.gate = BenefitGate(TimePredictor(), self.trace)
+        self.library = library
+        self._clock = clock
+        self._seconds = seconds
+        self.prefetcher = Prefetcher(library, self, self.gate)
+
+    def of(self, queries: Sequence[Query]) -> np.ndarray:
+        self._clock.now += self._seconds
+        self.asked.append(tuple(text for query in queries for text in query.near))
+        return np.full((len(queries), 64), float(len(self.asked)), np.float32)
+
+    def cost(self, queries: Sequence[Query]) -> Seconds:
+        return Seconds(self._seconds)
+
+    def left(self, written: int) -> Seconds | None:
+        return None if self.reply_s is None else Seconds(max(0.0, self.reply_s - 0.1 * written))
+
+    def begin(self) -> None:
+        self.prefetcher.begin("hyde/passage", ["question"], self.left)
+
+    def write(self, tokens: int, becoming: Any, first: int = 1) -> None:
+        """A token each tenth of a second."""
+        for token in range(first, first + tokens):
+            self._clock.now += 0.1
+            self.prefetcher.follow(becoming, f"text {token}", token)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [0.0]
-    monkeypatch.setattr(prefetching.time, "perf_counter", lambda: now[0])
-    return now
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(prefetching, "time", made)
+    return made
 
 
-def made(library: Any, clock: list[float], seconds: float) -> tuple[Prefetcher, list[tuple[str, ...]]]:
-    """One whose predictions take so many seconds each; and the texts they were made from."""
-    asked: list[tuple[str, ...]] = []
-
-    def embed(queries: Sequence[Query]) -> np.ndarray:
-        clock[0] += seconds
-        asked.append(tuple(text for query in queries for text in query.near))
-        return np.zeros((len(queries), 64), np.float32)
-
-    return Prefetcher(library, embed), asked
+def both(text: str) -> list[Query]:
+    return [Query.of(text), Query.of("other")]
 
 
-def test_predictions_follow_the_text_and_take_a_tenth_of_the_time(library: Any, clock: list[float]) -> None:
-    sight, asked = made(library, clock, 0.05)
-    sight.begin(["question"], 4.0)
-    for step in range(1, 31):
-        clock[0] += 0.1
-        sight.follow(lambda text: [Query.of(text), Query.of("other")], f"text {step}")
-    assert asked[0] == ("question",)
-    assert 5 <= len(asked) - 1 <= 7, "every half second and a little of some three"
-    assert asked[-1][0].startswith("text 2")
-    lengths = [count for count, _ in library.calls("lookahead")]
-    assert lengths == [1, *[2] * (len(asked) - 1)]
+def test_predictions_follow_the_text_and_take_a_tenth_of_the_time(library: Any, clock: Clock) -> None:
+    rig = Rig(library, clock, 0.05)
+    rig.begin()
+    rig.write(30, both)
+    assert rig.asked[0] == ("question",)
+    assert 5 <= len(rig.asked) - 1 <= 7, "every half second and a little of some three"
+    assert rig.asked[-1][0].startswith("text 2")
+    assert [count for count, _ in library.calls("lookahead")] == [1, *[2] * (len(rig.asked) - 1)]
     left = [seconds for _, seconds in library.calls("lookahead")]
-    assert left[0] == pytest.approx(3.95), "what the prediction took is gone"
     assert left == sorted(left, reverse=True)
-    assert [ahead.cancelled for ahead in library.aheads] == [True] * (len(asked) - 1) + [False]
-    sight.close()
-    assert sight.window is None
+    assert [ahead.cancelled for ahead in library.aheads] == [True] * (len(rig.asked) - 1) + [False]
+    assert [ahead.followed for ahead in library.aheads] == [False] + [True] * (len(rig.asked) - 1)
+    rig.prefetcher.close()
+    assert rig.prefetcher.window is None
     assert library.aheads[-1].cancelled
 
 
-def test_nothing_is_predicted_from_nothing(library: Any, clock: list[float]) -> None:
-    sight, asked = made(library, clock, 0.0)
-    sight.begin(["question"], None)
-    clock[0] += 1
-    sight.follow(lambda text: [], "1.")
-    assert asked == [("question",)]
+def test_nothing_is_predicted_from_nothing(library: Any, clock: Clock) -> None:
+    rig = Rig(library, clock, 0.0, reply_s=None)
+    rig.begin()
+    rig.write(10, lambda text: [])
+    rig.write(10, None)
+    assert rig.asked == [("question",)]
     assert library.calls("lookahead") == [(1, None)]
 
 
-def test_after_the_expected_end_there_is_no_time_left(library: Any, clock: list[float]) -> None:
-    sight, _ = made(library, clock, 0.0)
-    sight.begin(["question"], 0.5)
-    clock[0] += 2
-    sight.follow(lambda text: [Query.of(text)], "longer than expected")
-    assert library.calls("lookahead")[-1] == (1, 0.0)
+def test_following_that_saves_less_than_it_costs_is_not_done_and_the_trace_says_why(library: Any, clock: Clock) -> None:
+    rig = Rig(library, clock, 0.011)
+    for _ in range(8):
+        rig.begin()
+        rig.write(20, both)
+        count = len(library.aheads[-1].earlier)
+        library.aheads[-1].outcomes = [Outcome(0.3), *[Outcome(0.01, 0.001)] * count]
+        rig.prefetcher.close()
+    counters = rig.trace.snapshot()
+    assert counters["gate.following.started"] == 2, "it was tried"
+    assert counters["gate.following.refused"] == 6
+    assert counters["gate.lookahead.started"] == 8
+    assert "gate.lookahead.refused" not in counters
+    refusal = next(event for event in rig.trace._events if event["name"] == "no following")
+    assert refusal["args"]["saves_s"] == pytest.approx(0.001)
+    assert refusal["args"]["costs_s"] == pytest.approx(0.011)
+    rig.asked.clear()
+    rig.begin()
+    rig.write(20, both)
+    assert rig.asked == [("question",)]
+
+
+def test_following_that_pays_goes_on(library: Any, clock: Clock) -> None:
+    rig = Rig(library, clock, 0.011)
+    for _ in range(8):
+        rig.begin()
+        rig.write(20, both)
+        count = len(library.aheads[-1].earlier)
+        library.aheads[-1].outcomes = [Outcome(0.3), *[Outcome(0.2, 0.1)] * count]
+        rig.prefetcher.close()
+    assert "gate.following.refused" not in rig.trace.snapshot()
+    assert rig.gate.predictor.saving(f"{FOLLOWING}/hyde/passage").mean == pytest.approx(0.1)
+    assert rig.gate.predictor.saving(f"{LOOKAHEAD}/hyde/passage").mean == pytest.approx(0.3)
+
+
+def test_lookahead_that_does_harm_is_not_begun_and_leaves_what_was_begun_before(library: Any, clock: Clock) -> None:
+    rig = Rig(library, clock, 0.001)
+    for _ in range(3):
+        rig.gate.learn(LOOKAHEAD, "hyde/answer", -0.05)
+    rig.begin()
+    before = rig.prefetcher.window
+    rig.prefetcher.begin("hyde/answer", ["question"], rig.left)
+    assert rig.prefetcher.window is before
+    assert rig.trace.snapshot()["gate.lookahead.refused"] == 1
+    rig.write(20, both)
+    assert rig.asked == [("question",)], "and its text is not followed"
+
+
+def test_a_reply_that_is_longer_than_expected_has_its_prediction_continued(library: Any, clock: Clock) -> None:
+    """The window of the first prediction ends after half a second; the reply goes on."""
+    rig = Rig(library, clock, 0.0, reply_s=0.5)
+    rig.begin()
+    rig.reply_s = 5.0
+    rig.write(8, None)
+    assert rig.asked == [("question",)], "nothing is embedded again"
+    (_, first), (_, second) = library.calls("lookahead")
+    assert first == 0.5
+    assert second == pytest.approx(4.5)
+    assert library.aheads[0].cancelled
+    assert not library.aheads[1].cancelled
+    assert not library.aheads[1].followed
+
+
+def test_an_empty_prediction_does_not_withdraw_the_one_before(library: Any, clock: Clock) -> None:
+    rig = Rig(library, clock, 0.0)
+    rig.begin()
+    library.fetches = 0
+    rig.write(10, both)
+    assert rig.prefetcher.window is library.aheads[0]
+    assert not library.aheads[0].cancelled
+    assert all(ahead.cancelled for ahead in library.aheads[1:])
+    assert len(library.aheads) > 1

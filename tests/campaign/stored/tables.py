@@ -71,19 +71,20 @@ class Remembered(Stored):
 
     def _read(self, path: Path) -> object:
         """What the table holds, made anew where there is none; None where it is refused."""
-        from edge.apps.assistant.timing import GenerationTimes
         from edge.costs import CostTable
         from edge.errors import CorruptBlock
+        from edge.predictor import PromptWork, TimePredictor
         from edge.runtimes.generation.file_hash import file_sha256
 
         if path.name == "gguf-hashes.json":
             return file_sha256(_ModelFile(path.parent / "model.gguf", self.sha), path.parent)  # type: ignore[arg-type]
         if path.name == "times.json":
-            times = GenerationTimes(path)
-            if times.expect("g", "p", "s", 100) is None:
-                times.learn("g", "p", "s", computed=100, new=30, ttft_s=0.25, seconds=1.5)
+            times = TimePredictor(path)
+            prompt = PromptWork(100)
+            if times.reply("g", "s", prompt=prompt, most=99) is None:
+                times.learn_reply("g", "s", prompt, new=30, ttft_s=0.25, restore_s=0.0, seconds=1.5)
                 times.save()
-            return times.expect("g", "p", "s", 100)
+            return times.reply("g", "s", prompt=prompt, most=99)
         try:
             table = CostTable.load(path)
         except CorruptBlock:

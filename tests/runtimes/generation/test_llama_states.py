@@ -290,9 +290,13 @@ def test_greedy_answers_are_the_same_with_the_tree_off_cold_warm_and_after_a_res
     def run(generator: LlamaGenerator) -> tuple[list[list[int | None]], list[int]]:
         answers, cached = [], []
         for request in requests:
-            stream = generator.stream(QUESTION, GREEDY, documents=[LIBRARY[index] for index in request])
+            documents = [LIBRARY[index] for index in request]
+            work = generator.prompt_work(QUESTION, documents, GREEDY)
+            stream = generator.stream(QUESTION, GREEDY, documents=documents)
             answers.append([piece.token for piece in stream])
             assert generator.stats is not None
+            assert generator.stats.work == work, "what would be computed and restored was known beforehand"
+            assert (generator.stats.restore_s > 0) == (work.restored > 0)
             cached.append(generator.stats.cached_tokens)
         return answers, cached
 

@@ -1,0 +1,52 @@
+"""`QueryVectors`: the vectors of what one answer looks for. Each text is embedded once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from edge.apps.assistant.base import Vectors
+from edge.apps.assistant.prefetching import LOOKAHEAD, Query
+from edge.predictor import Seconds, TimePredictor
+
+_EMBEDDING = "embedding"
+"""A kind of work, as the predictor knows it: in texts."""
+
+
+class QueryVectors:
+    """Embeds queries, and predicts what that takes."""
+
+    def __init__(self, embed: Callable[[Sequence[str]], Vectors], predictor: TimePredictor) -> None:
+        """
+        Args:
+            embed: texts to vectors [n, dim] of unit length.
+            predictor: learns what embedding takes.
+        """
+        self._embed = embed
+        self._predictor = predictor
+        self._rows: dict[str, Vectors] = {}
+
+    def of(self, queries: Sequence[Query]) -> Vectors:
+        """[n, dim]: for each query the mean of its texts' vectors, of unit length."""
+        if new := self._unknown(queries):
+            started = time.perf_counter()
+            rows = self._embed(new)
+            self._predictor.learn(_EMBEDDING, len(new), time.perf_counter() - started)
+            self._rows.update(zip(new, rows, strict=True))
+        means = np.stack([np.sum([self._rows[text] for text in query.near], axis=0) for query in queries])
+        lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        return np.asarray(means / lengths, np.float32)
+
+    def cost(self, queries: Sequence[Query]) -> Seconds | None:
+        """What making a prediction from some queries takes; None before one was made."""
+        new = len(self._unknown(queries))
+        embedding = self._predictor.seconds(_EMBEDDING, new) if new else Seconds(0.0)
+        starting = self._predictor.seconds(LOOKAHEAD)
+        return None if embedding is None or starting is None else embedding + starting
+
+    def _unknown(self, queries: Sequence[Query]) -> list[str]:
+        """The texts of queries that have no vector yet."""
+        texts = dict.fromkeys(text for query in queries for text in query.near)
+        return [text for text in texts if text not in self._rows]
