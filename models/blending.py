@@ -1,9 +1,10 @@
 """The final order: a reranker's logits mixed with what retrieval found.
 
 A small cross-encoder knows less than the retrievers it follows on domains it has not seen. What they found is evidence
-of its own, so the default order is a mix. The reranker's share follows from the length of the query, which is known
-before the pass, so that pruning can use it. Shares and lengths were chosen on domains that were left out of training
-(the table is in the model card).
+of its own, so the default order is a mix. The reranker was trained on questions and titles: on a query of one sentence
+it deserves more than half, on an account of several sentences next to nothing. The share follows from the query alone,
+so it is known before the pass, and pruning can use it. It was fitted by leaving whole domains out in turn (the table is
+in docs/default-order.md).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
+from edge.sentences import sentences
 
 Floats64 = npt.NDArray[np.float64]
 
@@ -21,23 +23,26 @@ Retrieved = bool | Sequence[float]
 """What is known of candidates from retrieval: the score of each; True if they come in its order, best first, and the
 scores are not known; False if they come in no order."""
 
-WEIGHT = 0.35
-"""The reranker's share of the mix for a short query."""
+WEIGHT = 0.62
+"""The reranker's share of the mix for a query of one sentence."""
 
 LONG_WEIGHT = 0.05
-"""Its share for a long one: a small model that was trained on questions and titles misjudges whole accounts of need."""
+"""Its share for a long query."""
 
-SHORT, LONG = 12, 30
-"""Words of a query up to which it is short, and from which on it is long; between them the share falls evenly."""
+LONG = 4
+"""Sentences from which on a query is long; between one and as many the share falls evenly."""
+
+_SENTENCE = 25
+"""Words of a query that count as a sentence, where somebody asks without full stops."""
 
 RANK_CONSTANT = 10
 """Damps the first ranks: 1 / (constant + rank)."""
 
 
 def share_of(query: str) -> float:
-    """The reranker's share of the mix for a query, by its words."""
-    words = len(query.split())
-    return float(np.interp(words, (SHORT, LONG), (WEIGHT, LONG_WEIGHT)))
+    """The reranker's share of the mix for a query, by its sentences."""
+    length = max(len(sentences(query)), len(query.split()) / _SENTENCE)
+    return float(np.interp(length, (1, LONG), (WEIGHT, LONG_WEIGHT)))
 
 
 def standard(scores: Floats64) -> Floats64:

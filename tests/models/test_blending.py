@@ -13,7 +13,6 @@ from edge.errors import InputError
 from edge.models.blending import (
     LONG,
     LONG_WEIGHT,
-    SHORT,
     WEIGHT,
     blended,
     prior_logits,
@@ -92,9 +91,18 @@ def test_prior_logits_order_a_pool_as_the_blend_does(values: list[float], weight
     assert np.allclose(weight * (shifted - shifted.mean()) / logits.std(), mixed - mixed.mean(), atol=1e-7)
 
 
-def test_the_share_falls_with_the_length_of_the_query() -> None:
-    shares = [share_of("word " * count) for count in range(60)]
-    assert shares[0] == shares[SHORT] == WEIGHT
+def test_the_share_falls_with_the_sentences_of_the_query() -> None:
+    shares = [share_of("What holds here? " * count) for count in range(8)]
+    assert shares[0] == shares[1] == WEIGHT
     assert shares[LONG] == shares[-1] == LONG_WEIGHT
     assert shares == sorted(shares, reverse=True)
-    assert shares[(SHORT + LONG) // 2] == pytest.approx((WEIGHT + LONG_WEIGHT) / 2)
+    assert len(set(shares)) == LONG
+    one = "I need to know how much the rent was in May, who paid it and when."
+    assert share_of(one) == WEIGHT, "commas end no sentence"
+
+
+def test_words_count_where_no_full_stop_does() -> None:
+    shares = [share_of("word " * count) for count in range(200)]
+    assert shares[0] == shares[20] == WEIGHT
+    assert shares[-1] == LONG_WEIGHT
+    assert shares == sorted(shares, reverse=True)
