@@ -17,6 +17,7 @@ _BENCHES = {
     "memory": "edge.apps.bench.memory:memory",
     "memory-relevance": "edge.apps.bench.memory_relevance:memory_relevance",
     "pipelining": "edge.apps.bench.pipelining:pipelining",
+    "pruning": "edge.apps.bench.pruning:pruning",
     "rerank-memory": "edge.apps.bench.rerank_memory:rerank_memory",
     "rerank-quality": "edge.apps.bench.rerank_quality:rerank_quality",
     "search-quality": "edge.apps.bench.search_quality:search_quality",

@@ -34,7 +34,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     The data has BEIR's layout: `_id` is `conversation/turn`, a turn's `title` the date of its session.
     """
     data = Path(task["data"])
-    turns, questions, evidence = _read(data)
+    turns, questions, evidence = read_conversations(data)
     if task["questions"]:
         questions = questions[:: max(1, len(questions) // task["questions"])]
     with tempfile.TemporaryDirectory() as folder, Memory(folder, memory=task["memory"]) as memory:
@@ -106,7 +106,7 @@ def _count(sums: dict[str, float], ranking: Sequence[str], right: set[str]) -> N
 Sessions = dict[str, list[tuple[str, str]]]
 
 
-def _read(data: Path) -> tuple[dict[str, Sessions], list[dict[str, Any]], dict[str, set[str]]]:
+def read_conversations(data: Path) -> tuple[dict[str, Sessions], list[dict[str, Any]], dict[str, set[str]]]:
     """Turns by conversation and date, questions that have evidence, and their evidence."""
     turns: dict[str, Sessions] = defaultdict(lambda: defaultdict(list))
     for turn in _lines(data / "corpus.jsonl.gz"):
