@@ -1,13 +1,15 @@
 """Whether passages answer a question, judged on their units: sentences, items, rows, settings.
 
 A cross-encoder's probability for a whole passage says what the passage is about. A question that is worded otherwise
-than its answer has a low one, and one that nobody answers has a high one as soon as something is on its subject. Units
-tell more: the unit that answers is nearer to the question, by the reranker and by its vector, than what stands around
-it. `edge bench evidence` fits how much each signal counts.
+than its answer has a low one, and one that nobody answers has a high one as soon as something is on its subject. A
+small cross-encoder also prefers short units that could stand below any question. Units tell more together with their
+vectors, and with the vectors of their words: the unit that answers is nearer to the question than what stands around
+it, and each word of the question has a near one in its passage. `edge bench evidence` fits how much each signal counts.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import numpy as np
 
 from edge.apps.assistant.layout import quotable
 from edge.apps.assistant.units import Unit
+from edge.apps.assistant.word_nearness import WordNearness
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.models import evidence
@@ -24,13 +27,19 @@ from edge.models.logistic import log_odds
 NAME = "answers"
 """What the fitted model is stored under."""
 
-SIGNALS = ("passage", "unit", "cosine", "cosine_lead", "cosine_over_passage", "lead")
-"""Of the best unit: the reranker's log-odds for its passage and for itself, its cosine with the question, how far the
-best cosine is above those of the next units, the unit's cosine above its passage's, and its score above the next ones'
-scores."""
+SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated")
+"""The reranker's log-odds for the best passage; BM25's score of the best unit's passage; how far the best cosine of a
+unit is above those of the next; of the question's words the one that has no near one in the best unit's passage: its
+cosine; and the share of them that the best unit repeats. A unit that repeats the question and convinces the reranker
+no more than that is often about something similar."""
 
-COSINE_WEIGHT = 12.0
-"""Of a unit's cosine beside the reranker's log-odds: chosen on the half `choose` of `edge bench answers`."""
+RELEVANCE, COSINE, NEARNESS, LENGTH = 0.37, 11.8, 6.9, 0.49
+"""What counts for a unit: the reranker's log-odds, its cosine with the question, the mean nearness of the question's
+words, and the logarithm of its own number of words. Fitted so that units are log-odds of being the one that answers,
+on the half `choose` of `edge bench answers`."""
+
+_MOST_WORDS_SCORE = 30.0
+"""BM25 scores above this say no more."""
 
 _NEXT = 5
 """Units that the best one is compared with."""
@@ -46,17 +55,24 @@ class Window:
         passage: its passage's place among those that were judged.
         relevance: the reranker's probability that the unit, below its headings, answers the question.
         cosine: of its vector with the question's.
+        nearness: mean of the cosines of the question's words, each with its nearest in the unit and its headings.
+        repeated: share of the question's words that stand there.
+        least_near: the smallest of the cosines of the question's words with their nearest in the whole passage.
     """
 
     unit: Unit
     passage: int
     relevance: float
     cosine: float
+    nearness: float = 0.0
+    repeated: float = 0.0
+    least_near: float = 0.0
 
     @property
     def score(self) -> float:
         """What units are compared by, in log-odds."""
-        return log_odds(self.relevance) + COSINE_WEIGHT * self.cosine
+        words = math.log1p(len(self.unit.text.split()))
+        return RELEVANCE * log_odds(self.relevance) + COSINE * self.cosine + NEARNESS * self.nearness + LENGTH * words
 
 
 class UnitJudge:
@@ -68,6 +84,7 @@ class UnitJudge:
         self._lock = threading.Lock()
         self._question = ""
         self._known: dict[str, tuple[float, float]] = {}
+        self._words = WordNearness("")
 
     def windows(self, question: str, passages: Sequence[tuple[str, str]]) -> list[Window]:
         """The judged units of passages, (title, text) each, in their order.
@@ -82,14 +99,21 @@ class UnitJudge:
         ]
         with self._lock:
             if self._question != question or len(self._known) > _REMEMBERED:
-                self._question, self._known = question, {}
+                self._question, self._known, self._words = question, {}, WordNearness(question)
             missing = list(dict.fromkeys(text for _, _, text in found if text not in self._known))
             if missing:
                 vectors = self._collection.embed_queries([question, *missing])
                 cosines = vectors[1:] @ vectors[0]
                 relevance = self._collection.relevance(question, missing)
                 self._known |= zip(missing, zip(relevance, map(float, cosines), strict=True), strict=True)
-            return [Window(unit, number, *self._known[text]) for number, unit, text in found]
+            whole = [f"{title}\n{text}" for title, text in passages]
+            self._words.learn((*whole, *(text for _, _, text in found)), self._collection.embed_queries)
+            least = [float(self._words.nearest(text).min()) for text in whole]
+            return [self._window(unit, number, text, least[number]) for number, unit, text in found]
+
+    def _window(self, unit: Unit, passage: int, text: str, least: float) -> Window:
+        nearness = float(self._words.nearest(text).mean())
+        return Window(unit, passage, *self._known[text], nearness, self._words.repeated(text), least)
 
     def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
         """The probability that hits answer a question, and the one that is enough; None if nothing was fitted for the
@@ -105,18 +129,15 @@ class UnitJudge:
 def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
     """The values of `SIGNALS` for judged units of some hits; of none, those of a question that nothing answers."""
     if not windows:
-        return [log_odds(0.0), log_odds(0.0), 0.0, 0.0, 0.0, 0.0]
+        return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0]
     best = max(windows, key=lambda window: window.score)
-    hit = hits[best.passage]
     cosines = sorted((window.cosine for window in windows), reverse=True)
-    scores = sorted((window.score for window in windows), reverse=True)
     return [
-        log_odds(hit.stages.relevance or 0.0),
-        log_odds(best.relevance),
-        best.cosine,
-        _lead(cosines),
-        best.cosine - (hit.stages.vector_score or 0.0),
-        _lead(scores),
+        log_odds(max(hit.stages.relevance or 0.0 for hit in hits)),
+        min(hits[best.passage].stages.lexical_score or 0.0, _MOST_WORDS_SCORE),
+        float(cosines[0] - np.mean(cosines[1 : 1 + _NEXT])) if len(cosines) > 1 else 0.0,
+        best.least_near,
+        best.repeated,
     ]
 
 
@@ -129,8 +150,3 @@ def below_headings(title: str, unit: Unit) -> str:
     """A unit as it is judged: below the title of its document and the headings that it stands under."""
     above = title if unit.heading in ("", title) or title.endswith(unit.heading) else f"{title} > {unit.heading}"
     return f"{above}\n{unit.text}" if above else unit.text
-
-
-def _lead(values: Sequence[float]) -> float:
-    """How far the first of some values, in falling order, is above the mean of the next."""
-    return float(values[0] - np.mean(values[1 : 1 + _NEXT])) if len(values) > 1 else 0.0

@@ -12,16 +12,16 @@ from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 
 _MOST = 3
-_NEARLY = 3.0
+_NEARLY = 2.0
 """A unit is shown beside the best one if its score, in log-odds, is no further below: chosen on the half `choose` of
-`edge bench answers`. With 1 fewer answers are shown whole, with 5 answers are twice as long and hold 3 % more."""
+`edge bench answers`, of whose paraphrased questions 65 % find their answer so, and 59 % with 1."""
 
 _WORD = re.compile(r"[^\W_]+")
 _FEW_WORDS = 4
 _LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
 """How sentences begin that need the one before them."""
 
-_QUESTION, _FRAGMENT, _LEANS = 2.4, 1.8, 0.4
+_QUESTION, _FRAGMENT, _LEANS = 1.0, 0.7, 0.2
 """Log-odds taken from sentences that answer less well than they look."""
 
 _HIDDEN = float("-inf")

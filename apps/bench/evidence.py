@@ -32,7 +32,11 @@ from edge.models.training.corpora import Corpus, load
 _PLAIN_FLOOR = 0.1
 """The reranker's relevance that was needed before: false answers may not become more than with it."""
 
-_EVEN = 0.5
+_EVEN = 0.45
+"""The least threshold. At one half refusals and false answers weigh alike; an answer is shown with its quotation, which
+can be judged, so a refusal is a little worse. Chosen on the half `choose`: the least with no more false answers than
+the signals before had."""
+
 _DOCUMENTS = 600
 _RIDGE = 2.0
 
@@ -91,8 +95,8 @@ def evidence(folders: Sequence[Path], count: int, memory: str, threads: int | No
 def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     """Fits a model: all kinds of questions count alike, and so do questions with an answer and without one.
 
-    The threshold is one half, where both weigh alike; more if over the kinds of questions without an answer together
-    more were answered at it than by the reranker's relevance alone.
+    The threshold is `_EVEN`; more if over the kinds of questions without an answer together more were answered at it
+    than by the reranker's relevance alone.
     """
     kinds = [example.kind for example in examples]
     right = np.array([example.there for example in examples])

@@ -22,24 +22,35 @@ from edge.models.logistic import Logistic, log_odds
 from edge.sealed import write_sealed
 
 
-def window(relevance: float, cosine: float, passage: int = 0) -> Window:
-    return Window(Unit("text", "sentence", 0, 4), passage, relevance, cosine)
+def window(relevance: float, cosine: float, passage: int = 0, **words: float) -> Window:
+    return Window(Unit("text", "sentence", 0, 4), passage, relevance, cosine, **words)
 
 
-def test_signals_compare_the_best_unit_with_the_next(hit: Callable[..., Hit]) -> None:
-    hits = [hit(1, "a", stages=Stages(relevance=0.2, vector_score=0.3)), hit(2, "b", stages=Stages(relevance=0.9))]
-    found = dict(zip(SIGNALS, signals([window(0.5, 0.6), window(0.4, 0.2), window(0.01, 0.1, 1)], hits), strict=True))
-    assert found["passage"] == pytest.approx(log_odds(0.2))
-    assert (found["unit"], found["cosine"]) == (pytest.approx(0.0), 0.6)
+def test_signals_are_those_of_the_best_unit(hit: Callable[..., Hit]) -> None:
+    hits = [
+        hit(1, "a", stages=Stages(relevance=0.2, lexical_score=7.5)),
+        hit(2, "b", stages=Stages(relevance=0.9, lexical_score=50.0)),
+    ]
+    windows = [window(0.5, 0.6, repeated=0.25, least_near=0.4), window(0.4, 0.2), window(0.01, 0.1, 1, least_near=0.9)]
+    found = dict(zip(SIGNALS, signals(windows, hits), strict=True))
+    assert found["passage"] == pytest.approx(log_odds(0.9)), "of the best passage, wherever the best unit stands"
+    assert found["words"] == 7.5
     assert found["cosine_lead"] == pytest.approx(0.6 - 0.15)
-    assert found["cosine_over_passage"] == pytest.approx(0.3)
-    assert found["lead"] > 0
+    assert (found["least_near"], found["repeated"]) == (0.4, 0.25)
+    (_, many, *_) = signals([window(0.9, 0.9, 1)], hits)
+    assert many == 30.0, "more says no more"
     assert len(signals([], hits)) == len(SIGNALS)
+
+
+def test_units_near_to_the_question_in_their_words_stand_above_short_ones() -> None:
+    whole = Window(Unit("Your bag may weigh 23 kg, a second one costs 45 euros.", "item", 0, 4), 0, 0.01, 0.4, 0.6)
+    short = Window(Unit("Two AA cells.", "sentence", 0, 4), 0, 0.05, 0.2, 0.3)
+    assert whole.score > short.score, "though the reranker prefers what could stand below any question"
 
 
 def model(**changes: Any) -> Evidence:
     values = {
-        "signals": SIGNALS, "model": Logistic((0.0,) * 2 + (9.0,) + (0.0,) * 4, (0.5,) * 6, (0.1,) * 6),
+        "signals": SIGNALS, "model": Logistic((0.0,) * 2 + (9.0,) + (0.0,) * 3, (0.0, 0.0, 0.1, 0.0, 0.0), (0.1,) * 5),
         "threshold": 0.5, "embedder": "tiny", "examples": 10,
     }  # fmt: skip
     return Evidence(**{**values, **changes})
@@ -76,7 +87,7 @@ class Models:
     def embed_queries(self, texts: list[str]) -> np.ndarray:
         rows = np.zeros((len(texts), 2), np.float32)
         rows[0, 0] = 1
-        rows[1:, 0] = self._cosine
+        rows[1:, 0] = np.where(["floods" in text for text in texts[1:]], self._cosine, 0.1)
         return rows
 
 
@@ -84,7 +95,7 @@ class Models:
 def test_hits_answer_a_question_if_the_model_says_so(
     tmp_path: Path, hit: Callable[..., Hit], cosine: float, found: bool
 ) -> None:
-    hits = [hit(1, "It floods in spring.", stages=Stages(relevance=0.5))]
+    hits = [hit(1, "It floods in spring. Nobody works there.", stages=Stages(relevance=0.5))]
     models: Any = Models(tmp_path, cosine)
     assert UnitJudge(models).probability("when?", hits) is None
     evidence.save(tmp_path, NAME, "abc", model())
@@ -122,7 +133,7 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
     for number in range(200):
         there = number % 2 == 0
         relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
-        values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0, 0.0, 0.0)
+        values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0, 0.0)
         examples.append(Example("there" if there else "gone", there, values, relevance))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)

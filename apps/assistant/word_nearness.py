@@ -1,0 +1,73 @@
+"""How near the words of a question are to the words of a text, by the vectors of single words.
+
+A question that is worded otherwise than its answer shares no words with it, but each of its words has a near one there:
+a suitcase is a bag, vinegar a household acid. A question about something that the documents do not mention has a word
+that nothing there is near to. Vectors of whole sentences hide that one word among the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_EMPTY = frozenset({
+    "a", "after", "all", "an", "and", "any", "are", "as", "at", "be", "been", "before", "but", "by", "can", "could",
+    "did", "do", "does", "each", "far", "for", "from", "had", "has", "have", "he", "her", "him", "his", "how", "i",
+    "if", "in", "is", "it", "its", "long", "many", "may", "me", "might", "more", "much", "must", "my", "no", "not",
+    "of", "often", "old", "on", "once", "or", "our", "shall", "she", "should", "so", "some", "than", "that", "the",
+    "their", "them", "then", "there", "these", "they", "this", "those", "to", "too", "until", "us", "very", "was",
+    "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "would",
+    "you", "your",
+})  # fmt: skip
+"""English words that say nothing alone, and those that ask."""
+
+
+def content_words(text: str) -> list[str]:
+    """The words of a text that say something alone, in small letters and in their order.
+
+    >>> content_words("How much is the monthly rent?")
+    ['monthly', 'rent']
+    """
+    return [word for match in _WORD.finditer(text) if (word := match[0].lower()) not in _EMPTY]
+
+
+class WordNearness:
+    """Compares one question with texts.
+
+    Attributes:
+        asked: the question's words.
+    """
+
+    def __init__(self, question: str) -> None:
+        self.asked = content_words(question)
+        self._near: dict[str, Floats] = {}
+        self._vectors: Floats | None = None
+
+    def learn(self, texts: Iterable[str], embed: Callable[[Sequence[str]], Floats]) -> None:
+        """Embeds the words of some texts that are not known yet; `embed` gives unit vectors [n, dim]."""
+        new = {word for text in texts for word in content_words(text)} - self._near.keys()
+        if not self.asked or not new:
+            return
+        if self._vectors is None:
+            vectors = embed([*self.asked, *sorted(new)])
+            self._vectors, vectors = vectors[: len(self.asked)], vectors[len(self.asked) :]
+        else:
+            vectors = embed(sorted(new))
+        self._near |= zip(sorted(new), vectors @ self._vectors.T, strict=True)
+
+    def nearest(self, text: str) -> Floats:
+        """For each word of the question the cosine of the nearest word of a text, whose words have been learnt; zeros
+        if the text has none, and one zero if the question has none."""
+        rows = [self._near[word] for word in content_words(text) if word in self._near]
+        return np.max(rows, axis=0) if rows else np.zeros(max(1, len(self.asked)), np.float32)
+
+    def repeated(self, text: str) -> float:
+        """The share of the question's words that a text has, too."""
+        there = set(content_words(text))
+        return sum(word in there for word in self.asked) / max(1, len(self.asked))
