@@ -133,7 +133,8 @@ def summary(calls: Sequence[Call]) -> dict[str, float]:
 def _watched(memory: str) -> Iterator[tuple[WatchedReranker, MemoryBudget]]:
     config = configure(memory=memory)
     budget = MemoryBudget(config.memory)
-    with WatchedReranker(config=config, budget=budget) as reranker:
+    reranker = WatchedReranker(config=config, budget=budget)
+    with reranker:
         yield reranker, budget
 
 
