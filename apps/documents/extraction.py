@@ -6,6 +6,7 @@ a file hangs or crashes it, and its memory is held under a lease, since worker p
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Mapping
 from contextlib import closing
@@ -15,6 +16,7 @@ from typing import Any
 
 from edge.apps.documents.base import MAX_FILE_BYTES, Chunk, Extracted, Reason, Skipped, printable
 from edge.apps.documents.chunking import MAX_TOKENS
+from edge.apps.documents.pictures import PACKAGE
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import format_size
@@ -23,6 +25,12 @@ from edge.trace import Trace
 
 WORKER_NBYTES = 48 * 10**6
 """What the worker may hold for an ordinary file, and what is reserved while it runs."""
+
+_LARGE_NBYTES = 4 * WORKER_NBYTES
+"""What it may hold for a file that needs more."""
+
+_UNTOUCHED_NBYTES = 36 * 10**6
+"""What the libraries that read pictures map for writing and never write to. It counts against the worker's limit."""
 
 _SECONDS_PER_BYTE = 4e-6
 """Of computing, beyond what every file may take: a table of a million rows takes half of it."""
@@ -45,7 +53,7 @@ class Extractor:
         max_bytes: int = MAX_FILE_BYTES,
         max_tokens: int = MAX_TOKENS,
         memory: int = WORKER_NBYTES,
-        most_memory: int = 4 * WORKER_NBYTES,
+        most_memory: int | None = None,
         plugins: Mapping[str, str] | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -57,7 +65,8 @@ class Extractor:
             max_bytes: what a file may have.
             max_tokens: estimated word pieces of a chunk and its context.
             memory: bytes the worker may hold; reserved while it runs.
-            most_memory: bytes it may hold for a file that needs more than that, if the budget has them then.
+            most_memory: bytes it may hold for a file that needs more than that, if the budget has them then; 192 MB if
+                not given, and 36 MB more where the extra `ocr` is installed.
             plugins: further extractors, `package.module:function` by suffix such as `.xyz`, asked first. The worker
                 imports them, so they must be importable there.
 
@@ -70,6 +79,8 @@ class Extractor:
         self._trace = trace or Trace()
         self._seconds = seconds
         self._memory = memory
+        if most_memory is None:
+            most_memory = _LARGE_NBYTES + (_UNTOUCHED_NBYTES if importlib.util.find_spec(PACKAGE) else 0)
         self._most_memory = max(memory, most_memory)
         self._settings: dict[str, Any] = {
             "max_bytes": max_bytes,
@@ -180,6 +191,8 @@ class Extractor:
                         self._hold(2 * nbytes)
                 elif "error" in answer:
                     reason = answer["reason"]
+                    if reason is None and worker.ran_short:
+                        raise WorkerFailed(Verdict.MEMORY, answer["error"])
                     raise InputError(answer["error"]) if reason is None else Skipped(Reason(reason), answer["error"])
                 elif "out_of_memory" in answer:
                     raise WorkerFailed(Verdict.MEMORY, "the system refused an allocation")

@@ -34,14 +34,21 @@ _BOOTSTRAP = (
 which may be the folder of strangers' files that is being read."""
 
 _START_SECONDS = 60.0
-_WATCH_SECONDS = 0.02
+_WATCH_SECONDS = 0.005
 _LONGEST_LOOK = 1.0
 """More time than this between two looks has not passed for the worker either: the machine was suspended."""
 
 _LONGEST_ANSWER = 64 * 10**6
 _LAST_WORDS = 1 << 16
+_KILLED = getattr(signal, "SIGKILL", 9)
+"""The signal of who ends a worker from outside; libraries that get no memory do not."""
+
 _LAST_SECONDS = 0.5
 """How long a worker that says no more may take to end by itself, so that how it ended is known."""
+
+_NEAR = 0.8
+"""Share of its memory at which a worker that fails is taken to fail for want of memory: libraries say damage then, or
+end the process. Where the system refuses memory, it does so at nine tenths."""
 
 WAITING_FACTOR = 5
 """How much longer than its time of computing a worker may take by the clock: the machine may be busy, the disk slow."""
@@ -72,7 +79,8 @@ class WorkerProcess:
         """Starts it and waits until it has imported what it needs.
 
         Args:
-            memory: bytes it may hold for a file.
+            memory: anonymous bytes it may hold, the idle interpreter's included. Linux enforces it as an upper bound;
+                elsewhere the worker is looked at every few milliseconds.
             everything_importable: let it read whatever is on the import path, which plug-ins need.
 
         Raises:
@@ -102,6 +110,7 @@ class WorkerProcess:
             if theirs is not None:
                 theirs.close()
         self._usage = psutil.Process(self._process.pid)
+        self._most = 0
         self.sandbox: dict[str, bool | str] = {}
         try:
             for answer in self._answers(_START_SECONDS, last="ready"):
@@ -147,6 +156,11 @@ class WorkerProcess:
         return int(info.rss - getattr(info, "shared", 0))
 
     @property
+    def ran_short(self) -> bool:
+        """Whether it was seen to hold nearly as much memory as it may, since it was last asked."""
+        return self._most > _NEAR * self._memory
+
+    @property
     def alive(self) -> bool:
         """Whether it runs."""
         return self._process.poll() is None
@@ -173,6 +187,7 @@ class WorkerProcess:
     def _answers(self, seconds: float, *, last: str = "end") -> Generator[Any, None, None]:
         verdicts: list[Verdict] = []
         done = threading.Event()
+        self._most = 0
         watch = threading.Thread(
             target=self._watch, args=(done, seconds, verdicts), name="edge-document-watch", daemon=True
         )
@@ -215,8 +230,10 @@ class WorkerProcess:
             seen = now
             if self._computed() - started > seconds or waited > WAITING_FACTOR * seconds:
                 verdicts.append(Verdict.TIME)
-            elif self.resident() > self._memory:
-                verdicts.append(Verdict.MEMORY)
+            else:
+                self._most = max(self._most, self.resident())
+                if self._most > self._memory:
+                    verdicts.append(Verdict.MEMORY)
             if verdicts:
                 self._process.kill()
                 return
@@ -229,6 +246,8 @@ class WorkerProcess:
         how = f"exit code {code}"
         if code < 0 and -code in signal.Signals.__members__.values():
             how = signal.Signals(-code).name
+        if verdict is None and self.ran_short and code != -_KILLED:
+            verdict = Verdict.MEMORY
         if verdict is None and how == "SIGABRT" and ("bad_alloc" in words or not words):
             verdict = Verdict.MEMORY if words else Verdict.ABORT
         return WorkerFailed(verdict or Verdict.CRASH, f"{how}: {words}" if words else how)

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,6 +38,16 @@ _LIBRARIES_NBYTES = 64 * 10**6
 _RECOGNIZER_NBYTES = 128 * 10**6
 """The same for what reads pictures, where it is installed: numpy and onnxruntime."""
 
+STACK_NBYTES = 4 << 20
+"""The main thread's stack at most."""
+
+_THREAD_STACK_NBYTES = 512 << 10
+"""Of the thread that ends an orphan; all of it counts as in use."""
+
+_CLOSED_NBYTES = 2 << 20
+"""Anonymous pages of libraries in mappings that are closed for writing after they are loaded: 0.3 MB of the
+interpreter's, 1.1 MB with what reads pictures."""
+
 _PIECE = 1 << 16
 _NOISE = 1 << 16
 """Bytes of what libraries write to stderr that are kept for the parent."""
@@ -46,7 +57,7 @@ def main(*, memory: int, everything_importable: bool) -> None:
     """Serves requests on stdin until it ends.
 
     Args:
-        memory: bytes it may allocate beyond what an idle worker has.
+        memory: anonymous bytes it may hold, those of an idle worker included.
         everything_importable: as for `sandbox.enter`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -115,14 +126,27 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
 
 def _limit(memory: int) -> None:
     """Has the system refuse memory beyond a limit, where it can; the parent's watch samples, and may be late. What is
-    written to stderr, the one file open for writing, is limited as well."""
+    written to stderr, the one file open for writing, is limited as well.
+
+    Linux counts private writable mappings against `RLIMIT_DATA`, whether their pages are in use or not. Anonymous
+    memory is at most that, the main thread's stack, and what the loader wrote into mappings before it closed them for
+    writing. `RLIMIT_AS` bounds the rest of the address space.
+    """
+    threading.stack_size(_THREAD_STACK_NBYTES)
     if sys.platform == "linux":
         import resource
+
+        data = memory - STACK_NBYTES - _CLOSED_NBYTES
 
         with open("/proc/self/statm", "rb") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         libraries = _LIBRARIES_NBYTES + (_RECOGNIZER_NBYTES if importlib.util.find_spec(PACKAGE) else 0)
-        for what, most in ((resource.RLIMIT_AS, mapped + memory + libraries), (resource.RLIMIT_FSIZE, _NOISE)):
+        for what, most in (
+            (resource.RLIMIT_AS, mapped + memory + libraries),
+            (resource.RLIMIT_DATA, data),
+            (resource.RLIMIT_STACK, STACK_NBYTES),
+            (resource.RLIMIT_FSIZE, _NOISE),
+        ):
             _, hard = resource.getrlimit(what)
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(what, (most, most))
