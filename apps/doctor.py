@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import psutil
 
 from edge.apps.documents.extraction import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
+from edge.budget import MemoryBudget
 from edge.config import Config, format_size
+from edge.devices.base import GROUP, Place, Profile, capabilities, open_device
 from edge.errors import EdgeError
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
+from edge.plugins import names
 from edge.runtimes.native.runtime import native_state, processor_level
 
 _LIBRARIES = {
@@ -28,6 +32,12 @@ _LIBRARIES = {
     "tree-sitter": "code",
 }  # fmt: skip
 """Libraries and the extra that brings each; those without one belong to the base installation."""
+
+_DEVICE_NBYTES = 512 << 20
+"""A ledger for each device while it is looked at."""
+
+_SAMPLE_NBYTES = 4 << 20
+"""Written to a device to see how fast its link is."""
 
 
 @click.command()
@@ -59,6 +69,7 @@ def doctor(as_json: bool) -> int:
         "libraries": libraries,
         "runtimes": runtimes,
         "native_runtime": native_state(),
+        "devices": _devices(),
         "models": models,
         "sandbox": _sandbox(),
     }
@@ -86,6 +97,8 @@ def _print(report: dict[str, Any]) -> None:
     click.echo(f"scratch      {format_size(report['scratch_free'])} free for offloaded hidden states")
     click.echo(f"runtimes     {', '.join(report['runtimes'])}")
     click.echo(f"native       {report['native_runtime']}")
+    for name, found in report["devices"].items():
+        click.echo(f"device       {name:9}{_described(found)}")
     for name, found in report["libraries"].items():
         extra = _LIBRARIES[name]
         missing = f"not installed (pip install 'edge-rag[{extra}]')" if extra else "MISSING: pip install edge-rag"
@@ -96,6 +109,58 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(f"sandbox of documents: {part:13} {'in force' if state is True else state}")
     for problem in report["problems"]:
         click.echo(f"PROBLEM      {problem}")
+
+
+def _devices() -> dict[str, dict[str, Any]]:
+    """Every installed device: what it can do, and how fast it is here, or why it cannot be opened."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(names(GROUP)):
+        budget = MemoryBudget(_DEVICE_NBYTES, part=True)
+        try:
+            device = open_device(name, budget)
+        except Exception as error:  # a package of somebody else may fail in any way
+            found[name] = {"error": str(error)}
+            continue
+        try:
+            found[name] = {"can": capabilities(device)} | _measured(device)
+        except Exception as error:
+            found[name] = {"error": str(error)}
+        finally:
+            device.close()
+    return found
+
+
+def _measured(device: Place) -> dict[str, float]:
+    """Bytes per second that are written to a device, and that it scans."""
+    rates = {}
+    data = np.zeros((_SAMPLE_NBYTES >> 10, 1 << 10), np.uint8)
+    with device.memory.reserve("doctor", data.nbytes):
+        buffer = device.allocate(data.nbytes)
+
+        def write() -> int:
+            device.write(buffer, data)
+            return data.nbytes
+
+        for _ in range(2):  # the first one also brings the pages in
+            ticket = device.link.submit("doctor", write, data.nbytes)
+            ticket.wait()
+        rates["write_bytes_per_s"] = data.nbytes / max(ticket.seconds, 1e-9)
+        device.free(buffer)
+    if isinstance(device, Profile):
+        estimate = device.profile("scan", 4)
+        rates["scan_bytes_per_s"] = estimate.throughput * estimate.nbytes
+    return rates
+
+
+def _described(found: dict[str, Any]) -> str:
+    if "error" in found:
+        return f"cannot be used: {found['error']}"
+    rates = [
+        f"{what} {format_size(int(found[key]))}/s"
+        for key, what in (("write_bytes_per_s", "writes"), ("scan_bytes_per_s", "scans"))
+        if key in found
+    ]
+    return "; ".join([", ".join(found["can"]), *rates])
 
 
 def _sandbox() -> dict[str, bool | str]:

@@ -5,29 +5,31 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.buffers import page_buffer
-from edge.devices.base import Estimate
 from edge.errors import CapabilityError
-from edge.ivf.base import Bytes, Codec, Scanner, Vectors
-from edge.ivf.dispatcher import Dispatcher
-from edge.ivf.tiers import Scan
+from edge.ivf.base import Bytes, Codec, Ids, Scanner
+from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
+from edge.ivf.plan import COPY_NBYTES
 from edge.lanes import Lane
 from edge.trace import Trace
 
 _SPARE_SCANNERS = 2
 """Kept for the next search: making one and taking it down costs as much as scanning some lists."""
 
+_RUN_ROWS = 32
+"""Rows that count are scanned where they lie if they come in runs of at least so many on average, else copied."""
+
 
 class CpuDevice:
     """Scans lists with the codec's scanners, which read them where they lie."""
 
     name = "cpu"
+    in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
         """
@@ -45,41 +47,28 @@ class CpuDevice:
         """A buffer in host memory. The caller holds a lease for it."""
         return page_buffer(nbytes)
 
-    def search(self, codec: Codec, queries: Vectors, scans: Iterable[Scan], dispatcher: Dispatcher) -> None:
-        """Scans part by part in the caller's thread, each for all queries that probe its list."""
-        heaps = dispatcher.heaps()
-        scanners: dict[int, Scanner] = {}
-        try:
-            for scan in scans:
-                try:
-                    for codes, labels in scan.pieces():
-                        for query in scan.queries:
-                            scanner = scanners.get(query)
-                            if scanner is None:
-                                scanner = scanners[query] = self._scanner(codec)
-                                scanner.set_query(queries[query])
-                            scanner.scan(codes, labels, heaps.scores[query], heaps.labels[query])
-                finally:
-                    scan.close()
-                dispatcher.scanned(scan.queries)
-        finally:
-            with self._lock:
-                self._spare[codec] = [*self._spare.get(codec, []), *scanners.values()][:_SPARE_SCANNERS]
+    def write(self, buffer: Bytes, data: Bytes) -> None:
+        """Copies into a buffer."""
+        buffer[: data.size] = data.reshape(-1)
 
-    def _scanner(self, codec: Codec) -> Scanner:
-        with self._lock:
-            spare = self._spare.get(codec)
-            if spare:
-                return spare.pop()
-        return codec.scanner()
+    def free(self, buffer: Bytes) -> None:
+        """Pages go back to the system when nobody refers to them."""
 
-    def layer_kernel(self, spec: Any) -> Any:
-        """Layers run in a runtime (`edge.runtimes`), not here.
-
-        Raises:
-            CapabilityError: always.
-        """
-        raise CapabilityError("device cpu runs no layers itself: a runtime does (onnx, numpy)")
+    def search(self, request: SearchRequest) -> Candidates:
+        """Scans list by list in the caller's thread, each for all queries that probe it."""
+        seen = request.seen
+        if seen.prepared is None:
+            seen.prepared = _Scanners(self, request.codec)
+        scanners: _Scanners = seen.prepared
+        for item in request.lists:
+            for codes, labels in pieces(item, request.labels):
+                for query in item.queries:
+                    scanner = scanners.of.get(query)
+                    if scanner is None:
+                        scanner = scanners.of[query] = self._scanner(request.codec)
+                        scanner.set_query(request.queries[query])
+                    scanner.scan(codes, labels, seen.scores[query], seen.labels[query])
+        return seen
 
     def profile(self, stage: str, load: int) -> Estimate:
         """Measures stage `scan`: inner products of `load` queries with 4 MB of float32 vectors.
@@ -100,6 +89,47 @@ class CpuDevice:
         return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
 
     def close(self) -> None:
-        """Ends its link."""
+        """Closes its link."""
         if self._own_link:
             self.link.close()
+
+    def _scanner(self, codec: Codec) -> Scanner:
+        with self._lock:
+            spare = self._spare.get(codec)
+            if spare:
+                return spare.pop()
+        return codec.scanner()
+
+    def _take_back(self, codec: Codec, scanners: list[Scanner]) -> None:
+        with self._lock:
+            self._spare[codec] = [*self._spare.get(codec, []), *scanners][:_SPARE_SCANNERS]
+
+
+class _Scanners:
+    """The scanners of one search, by query. They serve other searches when this one is over."""
+
+    def __init__(self, device: CpuDevice, codec: Codec) -> None:
+        self.of: dict[int, Scanner] = {}
+        self._device = device
+        self._codec = codec
+
+    def __del__(self) -> None:
+        self._device._take_back(self._codec, list(self.of.values()))
+
+
+def pieces(item: ListScan, labels: Ids) -> Iterator[tuple[Bytes, Ids]]:
+    """The rows of a list that count: codes [n, code_size] and labels [n], in pieces that are contiguous."""
+    codes, own, rows = item.codes, labels[item.first : item.first + item.count], item.rows
+    if rows is None:
+        yield codes, own
+        return
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(rows) != 1) + 1))
+    if len(rows) >= _RUN_ROWS * len(starts):
+        ends = np.concatenate((starts[1:], [len(rows)])) - 1
+        for first, last in zip(rows[starts].tolist(), rows[ends].tolist(), strict=True):
+            yield codes[first : last + 1], own[first : last + 1]
+        return
+    step = max(1, COPY_NBYTES // codes.shape[1])
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        yield codes[some], own[some]

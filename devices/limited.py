@@ -1,16 +1,15 @@
-"""Another device behind a byte cap and a link of a given bandwidth: the shape of an accelerator, anywhere."""
+"""Another device behind a byte cap and a link of a given bandwidth and latency: the shape of an accelerator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from edge.budget import MemoryBudget
-from edge.devices.base import Device, Estimate
+from edge.config import parse_size
 from edge.devices.cpu import CpuDevice
-from edge.ivf.base import Bytes, Codec, Vectors
-from edge.ivf.dispatcher import Dispatcher
-from edge.ivf.tiers import Scan
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError
+from edge.ivf.base import Bytes
+from edge.ivf.device import Candidates, Estimate, Profile, SearchPlace, SearchRequest
 from edge.lanes import Lane
 from edge.trace import Trace
 
@@ -25,46 +24,60 @@ class LimitedDevice:
         self,
         memory: MemoryBudget,
         *,
-        cap: int = 64 << 20,
-        bandwidth: float = 1e9,
-        inner: Device | None = None,
+        cap: int | str = 64 << 20,
+        bandwidth: float | str = 1e9,
+        latency: float | str = 0.0,
+        inner: SearchPlace | None = None,
         trace: Trace | None = None,
     ) -> None:
         """
         Args:
             memory: the ledger of the wrapped device.
-            cap: bytes this device holds at most.
-            bandwidth: of its link, bytes per second.
-            inner: the wrapped device; the host's processor if not given.
+            cap: bytes this device holds at most, or a size such as `64MB`.
+            bandwidth: of its link, bytes per second, or a size such as `1GB`.
+            latency: of its link, seconds for each transfer.
+            inner: the wrapped device, which stays the caller's; the host's processor if not given.
 
         Raises:
             BudgetExceeded: the cap does not fit the wrapped device's memory.
+            ConfigError: an option is no number.
         """
-        self.link = Lane("link", trace=trace, bandwidth_limit=bandwidth)
-        self._inner: Device = inner or CpuDevice(memory, link=self.link)
+        cap = parse_size(cap)
+        try:
+            bandwidth = float(parse_size(bandwidth)) if isinstance(bandwidth, str) else bandwidth
+            latency = float(latency)
+        except ValueError:
+            raise ConfigError(f"the latency of a limited device is a number of seconds, not {latency!r}") from None
+        if bandwidth <= 0 or latency < 0:
+            raise ConfigError(f"a link has a bandwidth above 0 and no negative latency, not {bandwidth} and {latency}")
+        self._inner: SearchPlace = inner or CpuDevice(memory)
+        self._own = inner is None
         self.name = f"limited {self._inner.name}"
+        self.in_host_memory = self._inner.in_host_memory
         try:
             self._lease = memory.reserve(self.name, cap)
-        except BaseException:
-            self.link.close()
+        except BudgetExceeded:
+            if self._own:
+                self._inner.close()
             raise
+        self.link = Lane("link", trace=trace, bandwidth_limit=bandwidth, latency=latency)
         self.memory = MemoryBudget(cap, part=True)
 
-    def allocate(self, nbytes: int) -> Bytes:
+    def allocate(self, nbytes: int) -> Any:
         """A buffer of this device. The caller holds a lease of `memory` for it."""
         return self._inner.allocate(nbytes)
 
-    def search(self, codec: Codec, queries: Vectors, scans: Iterable[Scan], dispatcher: Dispatcher) -> None:
+    def write(self, buffer: Any, data: Bytes) -> None:
+        """Fills a buffer; called from the link's worker, which takes the time that the link needs."""
+        self._inner.write(buffer, data)
+
+    def free(self, buffer: Any) -> None:
+        """Takes a buffer back."""
+        self._inner.free(buffer)
+
+    def search(self, request: SearchRequest) -> Candidates:
         """Scans on the wrapped device."""
-        self._inner.search(codec, queries, scans, dispatcher)
-
-    def layer_kernel(self, spec: Any) -> Any:
-        """See the wrapped device.
-
-        Raises:
-            CapabilityError: it runs no layers.
-        """
-        return self._inner.layer_kernel(spec)
+        return self._inner.search(request)
 
     def profile(self, stage: str, load: int) -> Estimate:
         """See the wrapped device.
@@ -72,9 +85,13 @@ class LimitedDevice:
         Raises:
             CapabilityError: it knows nothing about that stage.
         """
+        if not isinstance(self._inner, Profile):
+            raise CapabilityError(f"device {self._inner.name} has no profile")
         return self._inner.profile(stage, load)
 
     def close(self) -> None:
-        """Ends its link and gives its memory back."""
+        """Closes its link, gives its memory back, and closes the wrapped device if it opened it."""
         self.link.close()
         self._lease.release()
+        if self._own:
+            self._inner.close()

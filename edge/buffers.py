@@ -54,7 +54,7 @@ class Spares:
 
     def put(self, buffer: Bytes) -> bool:
         """Takes a buffer that nobody uses; returns whether it was worth keeping (a small one is the heap's)."""
-        if buffer.nbytes < _OWN_PAGES:
+        if not isinstance(buffer, np.ndarray) or buffer.nbytes < _OWN_PAGES:
             return False
         self._buffers.append(buffer)
         self.nbytes += pages_of(buffer.nbytes)

@@ -87,6 +87,8 @@ class Config:
         context: tokens that prompt and answer may have; 0 for what the model was trained for, at most 4,096.
         runtime: what executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto` takes `native`
             where it runs the model, else `onnx`.
+        device: a further device that holds and searches lists of vectors, with its options, such as
+            `limited:cap=64MB` or `remote:cap=200MB`; empty for the host alone.
         mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
         models_dir: where packed models live; empty takes the platform's place for user data.
@@ -104,6 +106,7 @@ class Config:
     llm_remote: bool = False
     context: int = 0
     runtime: str = "auto"
+    device: str = ""
     mode: str = "ranked"
     threshold: str = "auto"
     models_dir: str = ""

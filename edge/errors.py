@@ -55,3 +55,7 @@ class StorageError(EdgeError):
 
 class CapabilityError(EdgeError):
     """A runtime or device was asked for something it does not do, or is not installed."""
+
+
+class DeviceLost(EdgeError):
+    """A device does not answer any more: its process has died or its connection is broken."""

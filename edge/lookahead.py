@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import TracebackType
+from typing import Any
 
 from edge.blocks import BlockFile, BlockId
 from edge.buffers import Bytes
@@ -45,6 +46,8 @@ class Predicted:
         key: the name it has in the residency.
         beside: a range of the file (offset, nbytes) of which single rows may be needed once the block was read. The
             system is told of it; it comes into the page cache, not into the residency.
+        read: fills a buffer of the residency and returns the bytes that came over its link; without it the block is
+            read from `source`.
     """
 
     key: tuple[str, int]
@@ -52,6 +55,7 @@ class Predicted:
     block: BlockId
     nbytes: int
     beside: tuple[int, int] | None = None
+    read: Callable[[Any], int] | None = None
 
 
 Order = Iterator[Sequence[Predicted]]
@@ -309,7 +313,10 @@ class Lookahead:
 
             def read() -> int:
                 try:
-                    predicted.source.read(predicted.block, buffer.data)
+                    if predicted.read is None:
+                        predicted.source.read(predicted.block, buffer.data)
+                    else:
+                        predicted.read(buffer)
                     self._arrived += predicted.nbytes
                     transfer.arrived = True
                 finally:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
 from edge.budget import MemoryBudget
-from edge.buffers import Bytes, charge_of
+from edge.buffers import charge_of
+from edge.errors import BudgetExceeded, DeviceLost
 from edge.eviction import Policy
 from edge.link_rate import LinkRate
 from edge.shelf import Entry, Fetch, Shelf
@@ -44,7 +46,7 @@ class Handle:
         assert self._entry is not None
         return self._entry.ticket.done
 
-    def wait(self) -> Bytes:
+    def wait(self) -> Any:
         """The bytes, once they are there; valid until `release`.
 
         Raises:
@@ -86,7 +88,7 @@ class Residency:
         *,
         policy: Policy | None = None,
         capacity: int | None = None,
-        allocate: Callable[[int], Bytes] | None = None,
+        allocate: Callable[[int], Any] | None = None,
         name: str = "lists",
         rate: LinkRate | None = None,
         trace: Trace | None = None,
@@ -96,7 +98,8 @@ class Residency:
         Args:
             policy: who goes first; least recently used if not given.
             capacity: at most so many bytes, however much is free; None for no bound of its own.
-            allocate: makes a buffer of so many bytes; pages of this process if not given.
+            allocate: makes a buffer of so many bytes; pages of this process if not given. A buffer elsewhere is any
+                object; its memory goes back when nobody refers to it.
             name: of the owner in the ledger, and of the counters.
             rate: of the link that blocks come over; what a block is worth is measured by it.
         """
@@ -179,11 +182,24 @@ class Residency:
             if key in self._shelf.entries or not self._shelf.make_room(charge_of(nbytes), older):
                 self.trace.count(f"{self.name}.streamed")
                 return None
-            entry = self._shelf.enter(key, nbytes, fetch, self._round)
+            try:
+                entry = self._shelf.enter(key, nbytes, fetch, self._round)
+            except BudgetExceeded:  # of what the host keeps of a block that lies elsewhere
+                self.trace.count(f"{self.name}.streamed")
+                return None
             entry.locks += 1
             entry.round = now
             self._used += 1
             return Handle(self, entry, hit=False)
+
+    def held(self, key: Hashable) -> Handle | None:
+        """A block whose bytes are there, for copying it elsewhere: that is no use of it, and counts as none."""
+        with self._lock:
+            entry = self._shelf.entries.get(key)
+            if entry is None or not entry.ticket.done or not entry.coming:
+                return None
+            entry.locks += 1
+            return Handle(self, entry, hit=True)
 
     def absent(self, keys: Iterable[Hashable]) -> list[Hashable]:
         """Those of `keys` that are neither in memory nor on their way."""
@@ -225,7 +241,10 @@ class Residency:
             later = sum(charge_of(nbytes) for _, nbytes, _ in cold)
             for key, nbytes, fetch in cold:
                 later -= charge_of(nbytes)
-                self._shelf.enter(key, nbytes, fetch, self._round, later).ahead = True
+                try:
+                    self._shelf.enter(key, nbytes, fetch, self._round, later).ahead = True
+                except (BudgetExceeded, DeviceLost):
+                    return None
                 self.trace.count(f"{self.name}.ahead")
             for key, *_ in wanted if guard else ():
                 self._shelf.entries[key].guards.add(owner)

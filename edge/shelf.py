@@ -8,14 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from edge.budget import Loss, MemoryBudget
-from edge.buffers import ENTRY_NBYTES, Bytes, Spares, charge_of, page_buffer, pages_of
+from edge.buffers import ENTRY_NBYTES, Spares, charge_of, page_buffer, pages_of
 from edge.eviction import LRU, Policy
 from edge.lanes import Ticket
 from edge.trace import Trace
 
-Fetch = Callable[[Bytes], Ticket]
+Fetch = Callable[[Any], Ticket]
 """Starts the transfer of a block into the buffer it is given."""
 
 Allowed = Callable[["Entry"], bool]
@@ -40,8 +43,8 @@ class Entry:
     """
 
     key: Hashable
-    buffer: Bytes
-    whole: Bytes
+    buffer: Any
+    whole: Any
     charged: int
     ticket: Ticket
     round: int
@@ -79,7 +82,7 @@ class Shelf:
         *,
         policy: Policy | None,
         capacity: int | None,
-        allocate: Callable[[int], Bytes] | None,
+        allocate: Callable[[int], Any] | None,
         loss: Loss,
         trace: Trace,
     ) -> None:
@@ -128,7 +131,7 @@ class Shelf:
         try:
             if whole is None:
                 whole = self._allocate(nbytes)
-            buffer = whole[:nbytes]
+            buffer = whole[:nbytes] if isinstance(whole, np.ndarray) else whole
             entry = Entry(key, buffer, whole, charged, fetch(buffer), now)
         except BaseException:
             self._lease.resize(self._lease.nbytes - charged)

@@ -128,8 +128,8 @@ class Collection:
             if self._vectors is not None:  # another model was chosen while the collection was empty
                 self._vectors.close()
             self._vectors = VectorIndex(
-                self.path / SEGMENTS, identity.dim, budget=self.budget, trace=self.trace, threads=self.config.threads
-            )
+                self.path / SEGMENTS, identity.dim, budget=self.budget, trace=self.trace, threads=self.config.threads,
+                search_on=self.config.device)  # fmt: skip
             return self._vectors
 
     @property

@@ -42,6 +42,7 @@ _COLUMNS = (
 @click.option("--min-blended", type=float, default=0.0, help="Leave out results of a lower blended score (0 ... 1).")
 @click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
 @click.option("--explain", is_flag=True, help="Show what each stage thought of each result.")
+@click.option("--device", metavar="NAME[:OPTIONS]", help="Where vectors are searched beside the host (`edge doctor`).")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
 @collections_option
@@ -62,6 +63,7 @@ def search(
     memory: str | None,
     runtime: str | None,
     threads: int | None,
+    device: str | None,
     output: str,
     stats: bool,
     trace: Path | None,
@@ -74,7 +76,9 @@ def search(
     Results come in the order of their blended score, which compares the results of one search. --min-score compares
     the reranker's own judgement, which means the same in every search.
     """
-    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder, reranker=reranker)
+    config = configure(
+        memory=memory, runtime=runtime, threads=threads, embedder=embedder, reranker=reranker, device=device
+    )
     where = Filters.parse(filters)
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident:

@@ -157,5 +157,6 @@ class MemoryStore:
 
     def _open_index(self, dim: int) -> VectorIndex:
         return VectorIndex(
-            self.path / SEGMENTS, dim, budget=self.budget, trace=self.trace, threads=self._config.threads
-        )
+            self.path / SEGMENTS, dim, budget=self.budget, trace=self.trace, threads=self._config.threads,
+            search_on=self._config.device,
+        )  # fmt: skip

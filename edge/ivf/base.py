@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, RowTable
-from edge.budget import MemoryBudget
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -121,13 +120,6 @@ class Codecs(Protocol):
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
-
-
-class Device(Protocol):
-    """Where list bytes are searched; the searcher's own protocol extends this one."""
-
-    name: str
-    memory: MemoryBudget
 
 
 @dataclass(frozen=True, slots=True)

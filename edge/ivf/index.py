@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.connection import Connection
-from edge.errors import InputError
+from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
+from edge.ivf.device import Place, Search, SearchPlace
 from edge.ivf.maintenance import Maintainer
 from edge.ivf.manifest import MIGRATIONS, Manifest
+from edge.ivf.opening import capabilities, open_device
 from edge.ivf.search import Searcher
 from edge.ivf.segments import OpenSegments
 from edge.ivf.snapshots import Snapshots
-from edge.ivf.tiers import ListDevice
 from edge.ivf.verification import Verification, verify
 from edge.ivf.work import Progress, Write
 from edge.ivf.writer import Writer
@@ -52,8 +52,10 @@ class VectorIndex:
         *,
         budget: MemoryBudget,
         trace: Trace | None = None,
-        device: ListDevice | None = None,
-        fast: ListDevice | None = None,
+        device: SearchPlace | None = None,
+        fast: SearchPlace | None = None,
+        places: Sequence[SearchPlace] = (),
+        search_on: str = "",
         codecs: Codecs | None = None,
         options: IndexOptions | None = None,
         threads: int = 0,
@@ -64,13 +66,16 @@ class VectorIndex:
             directory: folder of the segments; made when the first is written.
             dim: width of the vectors.
             device: where lists are scanned; the host if not given. It stays the caller's.
-            fast: a second device, filled by `lookahead`.
+            fast: a second device, filled by `lookahead` alone.
+            places: further devices that hold and search lists, the fastest first. They stay the caller's.
+            search_on: a further device by name and options, as `--device` takes them; opened and closed here.
             codecs: the library that trains and codes; faiss if not given.
             threads: of training; 0 takes all cores this process may use.
 
         Raises:
             InputError: `dim` is below 1.
-            CapabilityError: the default device or codecs are not installed.
+            CapabilityError: a device or the codecs are not installed, or the device searches no lists.
+            ConfigError, DeviceLost: the device cannot be opened.
             BudgetExceeded: the codecs' library does not fit.
         """
         if dim < 1:
@@ -78,21 +83,24 @@ class VectorIndex:
         self.dim = dim
         self.options = options or IndexOptions()
         self._trace = trace or Trace()
-        self._own_device: Any = None
-        if device is None:
-            device = self._own_device = load("edge.devices", "cpu")(budget, trace=self._trace)
+        self._own_devices: list[Place] = []
         if codecs is None:
             default = load("edge.codecs", "faiss")(threads=threads)
             budget.hold_libraries(default.libraries)
             codecs = default
-        assert device is not None
         segments = OpenSegments(directory, budget)
         self._folder = directory
         self._budget = budget
         self._snapshots = Snapshots(segments, codecs, dim, budget)
         self._writer = Writer(self._snapshots, segments, self.options, budget)
         self._maintainer = Maintainer(self._snapshots, segments, codecs, self.options, budget, self._trace)
-        self._searcher = Searcher(device, fast=fast, trace=self._trace)
+        try:
+            host = device or self._opened("cpu")
+            others = [*places, *([self._opened(search_on)] if search_on not in ("", "cpu") else [])]
+            self._searcher = Searcher(host, fast=fast, places=others, trace=self._trace)
+        except BaseException:
+            self._close_devices()
+            raise
 
     @staticmethod
     def migrations() -> list[str | Callable[[Connection], None]]:
@@ -267,8 +275,19 @@ class VectorIndex:
         """Gives all memory back and closes the files, except what snapshots still hold."""
         self._searcher.close()
         self._snapshots.forget()
-        if self._own_device is not None:
-            self._own_device.close()
+        self._close_devices()
+
+    def _opened(self, name: str) -> SearchPlace:
+        """A device of its own, which `close` closes."""
+        device = open_device(name, self._budget, trace=self._trace)
+        self._own_devices.append(device)
+        if not isinstance(device, Search):
+            raise CapabilityError(f"device {device.name} searches no lists; it can: {', '.join(capabilities(device))}")
+        return device
+
+    def _close_devices(self) -> None:
+        while self._own_devices:
+            self._own_devices.pop().close()
 
     def __enter__(self) -> VectorIndex:
         return self

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.base import Bytes, Ids, ListPart, Snapshot
+from edge.ivf.base import Ids, ListPart, Snapshot
+from edge.ivf.device import ListScan
 
-_RUN_ROWS = 32
-"""Rows that count are scanned where they lie if they come in runs of at least so many on average, else copied."""
-
-_COPY_NBYTES = 1 << 20
-"""Copied at a time."""
+COPY_NBYTES = 1 << 20
+"""Codes that a device copies together at a time, where the rows that count do not lie beside each other."""
 
 _ROW_NBYTES = 20
 """A label, an id and a checksum."""
 
 
 class Plan:
-    """What a batch scans. A row's label is its id where codes are exact; else it counts through the rows of all parts,
-    because a candidate's vector must be found again.
+    """What a search scans. A row's label counts through the rows of all parts, so that its id, its checksum and its
+    vector can be found again.
 
     Attributes:
         parts: each part of a probed list, once; the best-ranked lists first.
         queries: for each part the numbers of the queries that probe its list.
         expected: parts of each query.
+        labels: 0, 1, 2, ... for all rows.
     """
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
@@ -37,7 +36,6 @@ class Plan:
             allowed: ids that may be returned, ascending; None for all.
         """
         self._allowed = allowed
-        self._exact = snapshot.codec.spec.exact
         self.parts: list[ListPart] = []
         self.queries: list[list[int]] = []
         self.expected = [0] * len(probes)
@@ -53,58 +51,43 @@ class Plan:
                 self.expected[query] += len(parts)
         self._starts = [0, *accumulate(part.rows for part in self.parts)]
         self._bases = np.array(self._starts)
-        rows = 0 if self._exact else self._starts[-1]
         # Made once: numpy lets other threads run while it counts, which takes longer than to scan a small part.
-        self._labels = np.arange(rows)
-        self._ids = np.empty(rows, np.int64)
-        self._checksums = np.empty(rows, np.uint32)
+        self.labels = np.arange(self._starts[-1])
+        self._ids = np.empty(self._starts[-1], np.int64)
+        self._checksums = np.empty(self._starts[-1], np.uint32)
 
     @staticmethod
     def memory_needed(snapshot: Snapshot, probes: npt.NDArray[np.int64]) -> int:
-        """Bytes a plan holds, copies of single pieces included."""
+        """Bytes a plan holds, and what a device copies of one part that has gaps."""
         parts = [part for number in np.unique(probes).tolist() for part in snapshot.lists[number]]
         largest = max((part.rows for part in parts), default=0)
-        labels = 0 if snapshot.codec.spec.exact else sum(part.rows for part in parts) * _ROW_NBYTES
-        copied = min(_COPY_NBYTES, largest * snapshot.codec.spec.code_size)
+        rows = sum(part.rows for part in parts)
+        copied = min(COPY_NBYTES, largest * snapshot.codec.spec.code_size)
         # For one part at a time: which rows count, their numbers and labels; two pieces of copied codes.
-        return labels + largest * 32 + 2 * copied + probes.nbytes * 4 + len(parts) * 512
+        return int(rows * _ROW_NBYTES + largest * 32 + 2 * copied + probes.nbytes * 4 + len(parts) * 512)
 
-    def pieces(self, number: int, block: Bytes) -> Iterator[tuple[Bytes, Ids]]:
-        """The rows of part `number` that count: codes [n, code_size] and labels [n], in pieces that are contiguous."""
-        part = self.parts[number]
-        ids, codes, checksums = part.split(block)
-        labels = ids
-        if not self._exact:
-            base, end = self._starts[number], self._starts[number + 1]
-            labels = self._labels[base:end]
-            self._ids[base:end] = ids
-            self._checksums[base:end] = checksums
-        rows = self._live(part, ids)
-        if rows is None:
-            yield codes, labels
-            return
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(rows) != 1) + 1))
-        if len(rows) >= _RUN_ROWS * len(starts):
-            ends = np.concatenate((starts[1:], [len(rows)])) - 1
-            for first, last in zip(rows[starts].tolist(), rows[ends].tolist(), strict=True):
-                yield codes[first : last + 1], labels[first : last + 1]
-            return
-        step = max(1, _COPY_NBYTES // codes.shape[1])
-        for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            yield codes[some], labels[some]
+    def scan(self, number: int, ids: Ids, codes: Any, checksums: npt.NDArray[np.uint32]) -> ListScan:
+        """Part `number` for a device; remembers whose rows they are.
+
+        Args:
+            codes: the buffer where the device finds the codes.
+        """
+        first, end = self._starts[number], self._starts[number + 1]
+        self._ids[first:end] = ids
+        self._checksums[first:end] = checksums
+        return ListScan(codes, first, end - first, self._live(self.parts[number], ids), self.queries[number])
 
     def locate(self, labels: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Part and row [n] of each label [n] that is not an id."""
+        """Part and row [n] of each label [n]."""
         parts = np.searchsorted(self._bases, labels, side="right") - 1
         return parts, labels - self._bases[parts]
 
     def ids(self, labels: Ids) -> Ids:
         """The ids [n] that `labels` [n] of scanned rows mean."""
-        return labels if self._exact else self._ids[labels]
+        return self._ids[labels]
 
     def checksums(self, labels: Ids) -> npt.NDArray[np.uint32]:
-        """CRC-32 [n] of the float32 vectors of `labels` [n], where codes are not exact."""
+        """CRC-32 [n] of the float32 vectors of `labels` [n]."""
         return self._checksums[labels]
 
     def _live(self, part: ListPart, ids: Ids) -> npt.NDArray[np.int64] | None:
@@ -114,22 +97,6 @@ class Plan:
         keep = np.ones(part.rows, np.bool_) if self._allowed is None else member(self._allowed, ids)
         keep[part.deleted] = False
         return None if keep.all() else np.flatnonzero(keep)
-
-
-class PartScan:
-    """One readable part of a plan (see `edge.ivf.tiers.Scan`)."""
-
-    __slots__ = ("_block", "_number", "_plan", "close", "queries")
-
-    def __init__(self, plan: Plan, number: int, block: Bytes, release: Callable[[], None]) -> None:
-        self.queries = plan.queries[number]
-        self.close = release
-        self._plan = plan
-        self._number = number
-        self._block = block
-
-    def pieces(self) -> Iterator[tuple[Bytes, Ids]]:
-        return self._plan.pieces(self._number, self._block)
 
 
 def member(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:

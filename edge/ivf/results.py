@@ -31,6 +31,12 @@ class Results:
         )
         self._scores[query, : len(ids)], self._ids[query, : len(ids)] = scores, ids
 
+    def count(self, lists_read: int, bytes_read: int, hits: int) -> None:
+        """Counts what a scan had to read, and what was there."""
+        self.lists_read += lists_read
+        self.bytes_read += bytes_read
+        self.hits += hits
+
     def complete(self, query: int) -> bool:
         """All k places are taken."""
         return bool(self._ids[query, -1] >= 0)

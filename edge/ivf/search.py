@@ -9,20 +9,25 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.errors import BudgetExceeded, InputError
 from edge.eviction import LRU, Policy
-from edge.ivf.base import Found, Ids, Snapshot, Vectors
-from edge.ivf.group_search import GroupSearch
+from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
+from edge.ivf.device import SearchPlace
 from edge.ivf.grouping import group
 from edge.ivf.pace import PLANNING_NBYTES, Pace, fitting_nprobe, search_bytes
+from edge.ivf.plan import member
+from edge.ivf.reading import Reader
+from edge.ivf.rescoring import exact_scores
 from edge.ivf.results import Done, Results
 from edge.ivf.router import probe
-from edge.ivf.tiers import ListDevice, Reader, Tier
+from edge.ivf.scan import Scan
+from edge.ivf.tiers import Tier
 from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.trace import Trace
 from edge.worth import Worth
@@ -41,14 +46,15 @@ class Searcher:
 
     Attributes:
         host: the tier that reads cold lists.
-        fast: a second device's tier, filled by lookahead only; None without such a device.
+        places: tiers of further devices, the fastest first.
     """
 
     def __init__(
         self,
-        device: ListDevice,
+        device: SearchPlace,
         *,
-        fast: ListDevice | None = None,
+        fast: SearchPlace | None = None,
+        places: Sequence[SearchPlace] = (),
         policy: Callable[[], Policy] = LRU,
         capacity: int | None = None,
         share: float = 0.5,
@@ -56,19 +62,39 @@ class Searcher:
     ) -> None:
         """
         Args:
-            device: scans whatever no other device holds; cold lists come over its link.
+            device: scans whatever no other device holds; cold lists come over its link. In host memory.
+            fast: a device that lookahead alone fills.
+            places: devices that searches and lookahead fill, the fastest first.
             policy: made for each tier; see `edge.residency`.
             capacity: bytes of lists the host keeps at most; None for what the ledger has free.
             share: of the fast tier that stays filled with what earlier searches used (TeleRAG's cache fraction).
         """
         self.trace = trace or Trace()
         self.host = Tier(device, policy=policy(), capacity=capacity, trace=self.trace)
-        self.fast = None if fast is None else Tier(fast, policy=policy(), share=share, trace=self.trace, name="fast")
+        self.places: list[Tier] = []
+        for place in (*places, *([] if fast is None else [fast])):
+            name = "fast" if place is fast else f"lists on {place.name}"
+            self.places.append(
+                Tier(
+                    place,
+                    policy=policy(),
+                    share=share if place is fast else 1.0,
+                    trace=self.trace,
+                    name=name,
+                    behind=self.host,
+                    fills=place is not fast,
+                )
+            )
         self._budget = device.memory
         self.misses = MissCurve()
         self._worth = Worth()
         self._pace = Pace()
         self._slow_seconds = 0.0
+
+    @property
+    def fast(self) -> Tier | None:
+        """The fastest further device that answers."""
+        return next((tier for tier in self.places if not tier.lost), None)
 
     def search(
         self,
@@ -101,30 +127,82 @@ class Searcher:
             window.finish()
         results = Results(len(queries), k, done)
         started = time.perf_counter()
+        needed: list[ListPart] = []
+        pending = slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
         waiting = deque(group(queries, _GROUP))
         while waiting:
             numbers = waiting.popleft()
-            search = GroupSearch(
-                snapshot, queries[numbers], numbers, nprobe, allowed, results, host=self.host, fast=self.fast
-            )
             try:
-                batch = search.first()
-            except BudgetExceeded:
+                needed = self._search_group(snapshot, queries, numbers, nprobe, allowed, pending, results, window)
+            except _TooLarge as refused:
                 if len(numbers) == 1:
-                    raise
+                    raise refused.cause from None
                 half = len(numbers) // 2
                 waiting.extendleft((numbers[half:], numbers[:half]))
-                continue
-            if window is not None:
-                window.search_needs([part.key for part in batch.plan.parts])
-            search.run(batch)
-            self._learn(search.slow_seconds)
         if len(queries) == 1 and allowed is None:
-            scanned = sum(part.nbytes for part in batch.plan.parts)
+            scanned = sum(part.nbytes for part in needed)
             seconds = time.perf_counter() - started
             self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
         self._budget.relieve()
         return results.found()
+
+    def _search_group(
+        self,
+        snapshot: Snapshot,
+        queries: Vectors,
+        numbers: npt.NDArray[np.int64],
+        nprobe: int,
+        allowed: Ids | None,
+        pending: npt.NDArray[np.bool_] | slice,
+        results: Results,
+        window: Lookahead | None,
+    ) -> list[ListPart]:
+        """Searches the queries `numbers` [n] of a batch: their nearest lists and, under a filter, further ones until
+        enough is found. Returns the parts of the nearest lists.
+
+        Raises:
+            _TooLarge: the group does not fit the memory; nothing was done for it.
+        """
+        nlist = snapshot.nlist
+        order = probe(queries[numbers], snapshot.centroids, nprobe if allowed is None else nlist)
+        low, high = 0, min(nprobe, nlist)
+        active = np.arange(len(numbers))
+        needed: list[ListPart] = []
+        while True:
+            last = allowed is None or high >= nlist
+            own = numbers[active]
+
+            def emit(query: int, scores: Vectors, ids: Ids, own: Ids = own, last: bool = last) -> None:
+                number = int(own[query])
+                results.add(number, scores, ids)
+                if last or results.complete(number):
+                    results.finish(number)
+
+            try:
+                scan = Scan(
+                    snapshot, queries[own], order[active, low:high], results.k, host=self.host, places=self.places,
+                    allowed=allowed, evict=low == 0,  # a filter's search for the rest of k may walk the whole index
+                )  # fmt: skip
+            except BudgetExceeded as error:
+                if low:
+                    raise
+                raise _TooLarge(error) from None
+            with scan:
+                if not low:
+                    needed = scan.plan.parts
+                    if window is not None:
+                        window.search_needs([part.key for part in needed])
+                    for number in own.tolist():
+                        rows = snapshot.pending_vectors[pending]
+                        results.add(number, exact_scores(rows, queries[number]), snapshot.pending_ids[pending])
+                scan.run(emit)
+            results.count(scan.parts_read, scan.bytes_read, scan.hits)
+            self._learn(scan.slow_seconds)
+            active = active[[not results.complete(number) for number in own.tolist()]]
+            if last or not len(active):
+                results.nprobe = max(results.nprobe, high)
+                return needed
+            low, high = high, min(nlist, 2 * high)
 
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
         """The most lists that `queries` [q, dim] can probably be searched in within `seconds` together, as far as that
@@ -135,7 +213,7 @@ class Searcher:
             BudgetExceeded: there is no room to go through the lists.
         """
         queries = _checked(queries, snapshot.dim)
-        tiers = [tier for tier in (self.fast, self.host) if tier is not None]
+        tiers = [*self.places, self.host]
         bandwidth = self._throughput(self.host, snapshot)
         fitting = []
         with self._budget.reserve("search", PLANNING_NBYTES * sum(map(len, snapshot.lists))):
@@ -186,7 +264,7 @@ class Searcher:
         return Lookahead(
             tier.residency,
             tier.device.link,
-            [_order(snapshot, query, _ANNOUNCED * nprobe) for query in queries],
+            [_order(snapshot, query, _ANNOUNCED * nprobe, tier) for query in queries],
             nbytes=limit,
             seconds=seconds,
             overrun=overrun,
@@ -204,23 +282,22 @@ class Searcher:
         parts = [part for number in lists.tolist() for part in snapshot.lists[number]]
         reader = Reader(self.host, parts, range(len(parts)))
         try:
-            for _, _, release in reader:
-                release()
+            for batch in reader:
+                for readable in batch:
+                    readable.release()
         finally:
             reader.close()
         self.host.residency.pin(part.key for part in parts)
 
     def release_lists(self) -> None:
         """Gives back the memory of all lists that are neither in use nor pinned."""
-        for tier in (self.host, self.fast):
-            if tier is not None:
-                tier.residency.trim(0.0)
+        for tier in (self.host, *self.places):
+            tier.residency.trim(0.0)
 
     def close(self) -> None:
         """Gives all memory back."""
-        for tier in (self.fast, self.host):
-            if tier is not None:
-                tier.close()
+        for tier in (*self.places, self.host):
+            tier.close()
 
     @staticmethod
     def _throughput(tier: Tier, snapshot: Snapshot) -> float:
@@ -235,6 +312,14 @@ class Searcher:
             self._slow_seconds += (slow_seconds - self._slow_seconds) * step
 
 
+class _TooLarge(Exception):
+    """A group of queries does not fit the memory; fewer of them may."""
+
+    def __init__(self, cause: BudgetExceeded) -> None:
+        super().__init__()
+        self.cause = cause
+
+
 def _checked(queries: Vectors, dim: int) -> Vectors:
     queries = np.ascontiguousarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != dim:
@@ -244,12 +329,12 @@ def _checked(queries: Vectors, dim: int) -> Vectors:
     return queries
 
 
-def _order(snapshot: Snapshot, query: Vectors, rescored: int) -> Iterator[list[Predicted]]:
+def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: Tier) -> Iterator[list[Predicted]]:
     """The parts of all lists, those of the nearest list first; those of the first `rescored` with their vectors."""
     for place, number in enumerate(probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()):
         group = []
         for part in snapshot.lists[number]:
             table = part.vectors if place < rescored else None
             beside = None if table is None else (table.offset, table.rows * table.row_nbytes)
-            group.append(Predicted(part.key, part.source, part.codes, part.nbytes, beside))
+            group.append(Predicted(part.key, part.source, part.codes, part.nbytes, beside, partial(tier.read, part)))
         yield group

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from edge.budget import MemoryBudget
-from edge.devices.base import GROUP, Device, open_device
+from edge.devices.base import GROUP, Profile, Search, SearchPlace, capabilities, open_device, parse_device
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
-from edge.errors import BudgetExceeded, CapabilityError
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError
 from edge.lanes import Lane
 
 
@@ -24,7 +24,7 @@ def test_devices_are_found_by_name() -> None:
     for name, kind in (("cpu", CpuDevice), ("limited", LimitedDevice)):
         device = open_device(name, budget())
         assert isinstance(device, kind)
-        assert device.name.endswith("cpu")
+        assert capabilities(device) == ["place", "search", "profile"]
         device.close()
     with pytest.raises(CapabilityError, match=r"abacus.*cpu"):
         open_device("abacus", budget())
@@ -33,11 +33,11 @@ def test_devices_are_found_by_name() -> None:
 def test_a_device_is_a_device() -> None:
     """The contract holds for types, too: mypy reads this."""
     ledger = budget()
-    devices: list[Device] = [CpuDevice(ledger), LimitedDevice(ledger, cap=1000)]
+    devices: list[SearchPlace] = [CpuDevice(ledger), LimitedDevice(ledger, cap=1000)]
     for device in devices:
         assert device.allocate(100).shape == (100,)
-        with pytest.raises(CapabilityError, match=r"layers"):
-            device.layer_kernel(None)
+        assert isinstance(device, Search)
+        assert isinstance(device, Profile)
         with pytest.raises(CapabilityError, match="telepathy"):
             device.profile("telepathy", 1)
         estimate = device.profile("scan", 2)
@@ -57,6 +57,27 @@ def test_a_limited_devices_cap_is_held_where_its_bytes_are() -> None:
     with pytest.raises(BudgetExceeded):
         LimitedDevice(ledger, cap=6_000)
     device.close()
+    assert ledger.used == 0
+
+
+def test_a_device_is_written_with_its_options() -> None:
+    assert parse_device("cpu") == ("cpu", {})
+    assert parse_device("limited:cap=64MB,bandwidth=1GB") == ("limited", {"cap": "64MB", "bandwidth": "1GB"})
+    device = open_device("limited:cap=2MB,bandwidth=1MB,latency=0.5", budget())
+    assert device.memory.limit == 2_000_000
+    device.link.submit("x", lambda: 0, 0)
+    device.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["limited:cap", "limited:cap=", "limited:=3", "limited:cap=much", "limited:color=red", "limited:latency=long",
+     "limited:latency=-1", "cpu:cap=3"],
+)  # fmt: skip
+def test_options_that_a_device_does_not_have_are_refused(text: str) -> None:
+    ledger = budget()
+    with pytest.raises(ConfigError):
+        open_device(text, ledger)
     assert ledger.used == 0
 
 

@@ -104,6 +104,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "llm_remote": ("true", True),
         "context": ("512", 512),
         "runtime": ("numpy", "numpy"),
+        "device": ("cpu", "cpu"),
         "mode": ("top-k", "top-k"),
         "threshold": ("0.5", "0.5"),
         "models_dir": ("m", "m"),

@@ -159,7 +159,7 @@ class IndexRig:
     def _check_search(self, db: Connection, queries: Vectors, nlist: int) -> None:
         # Every row is scored exactly: those that came after training lie outside of what codes can say.
         k = -(-len(self.twin.rows) // RESCORE)
-        with patch("edge.ivf.batch.DEVIATIONS", 1e9):
+        with patch("edge.ivf.scan.DEVIATIONS", 1e9):
             found = self.index.search(db, queries, k, nprobe=nlist)
         for query, ids, scores in zip(queries, found.ids.tolist(), found.scores.tolist(), strict=True):
             expected = self.twin.scores(query)

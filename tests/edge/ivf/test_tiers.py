@@ -8,7 +8,7 @@ import pytest
 from naive.lists import gridded
 from naive.searching import Rig
 
-from edge.ivf.tiers import Reader
+from edge.ivf.reading import Reader
 from edge.residency import Handle
 
 
@@ -28,8 +28,9 @@ def test_a_part_that_arrives_at_any_moment_is_handed_out_once(
     monkeypatch.setattr(Handle, "ready", property(ready))
     reader = Reader(rig.searcher.host, parts, range(len(parts)))
     handed = []
-    for number, _, release in reader:
-        handed.append(number)
-        release()
+    for batch in reader:
+        for readable in batch:
+            handed.append(readable.number)
+            readable.release()
     reader.close()
     assert sorted(handed) == list(range(len(parts)))

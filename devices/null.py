@@ -1,0 +1,41 @@
+"""A device that finds nothing: what a search on it takes is the core's own overhead."""
+
+from __future__ import annotations
+
+from edge.budget import MemoryBudget
+from edge.buffers import page_buffer
+from edge.ivf.base import Bytes
+from edge.ivf.device import Candidates, SearchRequest
+from edge.lanes import Lane
+from edge.trace import Trace
+
+
+class NullDevice:
+    """Holds lists in host memory, takes requests, and looks at no row. Lists are planned, read and handed over as for
+    any other device, so that only scanning and rescoring are missing."""
+
+    name = "null"
+    in_host_memory = True
+
+    def __init__(self, memory: MemoryBudget, *, trace: Trace | None = None) -> None:
+        self.memory = memory
+        self.link = Lane.shared(trace=trace)
+
+    def allocate(self, nbytes: int) -> Bytes:
+        """A buffer in host memory. The caller holds a lease for it."""
+        return page_buffer(nbytes)
+
+    def write(self, buffer: Bytes, data: Bytes) -> None:
+        """Copies into a buffer."""
+        buffer[: data.size] = data.reshape(-1)
+
+    def free(self, buffer: Bytes) -> None:
+        """Pages go back to the system when nobody refers to them."""
+
+    def search(self, request: SearchRequest) -> Candidates:
+        """Nothing is found."""
+        return request.seen
+
+    def close(self) -> None:
+        """Closes its link."""
+        self.link.close()

@@ -1,0 +1,112 @@
+"""The process behind `edge.devices.remote`: holds codes, and searches them as the host's processor does.
+
+It reads requests from its standard input and answers on its standard output, until the input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
+from edge.devices.faiss_codec import FaissCodec, FaissCodecs
+from edge.devices.messages import Array, receive, send
+from edge.errors import EdgeError
+from edge.ivf.base import Bytes, CodecSpec
+from edge.ivf.device import Candidates, ListScan, SearchRequest
+from edge.lanes import Lane
+from edge.resident import anonymous_resident, share_heap
+
+
+class Server:
+    """The state of one device process."""
+
+    def __init__(self) -> None:
+        self._codecs: dict[int, FaissCodec] = {}
+        self._buffers: dict[int, Bytes] = {}
+        self._codes: dict[int, Bytes] = {}  # what of a buffer is filled, [rows, code_size]
+        self._next = 0
+        self._memory = MemoryBudget(1, part=True)
+        self._device = CpuDevice(self._memory, link=Lane("unused"))
+
+    def answer(self, header: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
+        """Does what a request asks for.
+
+        Raises:
+            EdgeError: it cannot be done.
+        """
+        for buffer in header["freed"]:
+            self._buffers.pop(buffer, None)
+            self._codes.pop(buffer, None)
+        match header["op"]:
+            case "hello":
+                self._memory = MemoryBudget(header["cap"], part=True)
+                return {"held": anonymous_resident()}, []
+            case "allocate":
+                held = sum(buffer.nbytes for buffer in self._buffers.values())
+                self._memory.reserve("lists", held + header["nbytes"]).release()
+                self._next += 1
+                self._buffers[self._next] = self._device.allocate(header["nbytes"])
+                return {"buffer": self._next}, []
+            case "write":
+                codes = arrays[0]
+                own = self._buffers[header["buffer"]][: codes.nbytes]
+                own[:] = codes.reshape(-1)
+                self._codes[header["buffer"]] = own.reshape(codes.shape)
+                return {}, []
+            case "codec":
+                spec = CodecSpec(header["name"], header["dim"], header["code_size"], arrays[0].tobytes())
+                self._codecs[header["codec"]] = FaissCodecs(threads=1).open(spec)
+                return {}, []
+            case "search":
+                return {}, self._search(header, arrays)
+        return {"error": f"there is no request {header['op']!r}"}, []
+
+    def _search(self, header: dict[str, Any], arrays: list[Array]) -> list[Array]:
+        """How many rows were found for each query, and their scores and labels, query after query."""
+        queries, rows = arrays[0], iter(arrays[1:])
+        lists, starts, firsts, end = [], [], [], 0
+        for buffer, first, count, own, filtered in header["lists"]:
+            lists.append(ListScan(self._codes[buffer], end, count, next(rows) if filtered else None, own))
+            starts.append(end)
+            firsts.append(first)
+            end += count
+        seen = Candidates.empty(len(queries), header["width"])
+        codec = self._codecs[header["codec"]]
+        seen = self._device.search(SearchRequest(codec, queries, lists, np.arange(end), seen))
+        counts, scores, labels = [], [], []
+        for query, floor in enumerate(header["floors"]):
+            kept = (seen.labels[query] >= 0) & (seen.scores[query] > floor)
+            own = seen.labels[query][kept]
+            place = np.searchsorted(starts, own, side="right") - 1
+            counts.append(len(own))
+            scores.append(seen.scores[query][kept])
+            labels.append(own - np.array(starts)[place] + np.array(firsts)[place])
+        return [np.array(counts), np.concatenate(scores), np.concatenate(labels)]
+
+
+def main() -> None:
+    """Answers until the input ends."""
+    share_heap()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+    requests = sys.stdin.buffer
+    server = Server()
+    while True:
+        try:
+            header, arrays = receive(requests)
+        except EOFError:
+            return
+        try:
+            answer, found = server.answer(header, arrays)
+        except (EdgeError, KeyError, ValueError) as error:  # whoever asked is told, and the next request is answered
+            answer, found = {"error": str(error)}, []
+        send(answers, answer, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The conformance suite: every built-in device passes it, an example of a third party passes it, broken ones do not."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+import shelf_device
+from shelf_device import ShelfDevice
+
+from edge.budget import MemoryBudget
+from edge.devices.base import Candidates, Place, SearchRequest
+from edge.devices.cpu import CpuDevice
+from edge.devices.limited import LimitedDevice
+from edge.devices.remote import RemoteDevice
+from edge.devices.testing import check_device
+
+
+@pytest.mark.parametrize("kind", [CpuDevice, LimitedDevice, RemoteDevice, ShelfDevice])
+def test_a_device_keeps_the_contract(kind: Callable[[MemoryBudget], Place]) -> None:
+    check_device(kind)
+
+
+def test_the_example_is_short() -> None:
+    assert len(inspect.getsource(shelf_device).splitlines()) <= 100
+
+
+class Leaking(ShelfDevice):
+    def close(self) -> None:
+        self.link.close()
+
+
+class Filterless(ShelfDevice):
+    """Looks at rows that do not count."""
+
+    def search(self, request: SearchRequest) -> Candidates:
+        for item in request.lists:
+            vectors = request.codec.decode(self._codes[item.codes])
+            for query in item.queries:
+                request.seen.offer(query, vectors @ request.queries[query], item.first + np.arange(item.count))
+        return request.seen
+
+
+class Forgetful(ShelfDevice):
+    """Forgets what earlier requests have found."""
+
+    def search(self, request: SearchRequest) -> Candidates:
+        fresh = Candidates.empty(*request.seen.scores.shape)
+        return super().search(SearchRequest(request.codec, request.queries, request.lists, request.labels, fresh))
+
+
+class Eager(ShelfDevice):
+    """Scans every list for every query."""
+
+    def search(self, request: SearchRequest) -> Candidates:
+        for item in request.lists:
+            rows = np.arange(item.count) if item.rows is None else item.rows
+            vectors = request.codec.decode(self._codes[item.codes][rows])
+            for query in range(len(request.queries)):
+                request.seen.offer(query, vectors @ request.queries[query], item.first + rows)
+        return request.seen
+
+
+class Inexact(ShelfDevice):
+    def search(self, request: SearchRequest) -> Candidates:
+        found = super().search(request)
+        found.scores += 0.01
+        return found
+
+
+@pytest.mark.parametrize("kind", [Leaking, Filterless, Forgetful, Eager, Inexact])
+def test_the_suite_finds_what_a_device_does_wrong(kind: type[ShelfDevice]) -> None:
+    with pytest.raises(AssertionError):
+        check_device(kind)
