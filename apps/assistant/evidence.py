@@ -112,8 +112,8 @@ class UnitJudge:
             return [self._window(unit, number, text, least[number]) for number, unit, text in found]
 
     def _window(self, unit: Unit, passage: int, text: str, least: float) -> Window:
-        nearness = float(self._words.nearest(text).mean())
-        return Window(unit, passage, *self._known[text], nearness, self._words.repeated(text), least)
+        words = self._words
+        return Window(unit, passage, *self._known[text], words.mean(text), words.repeated(text), least)
 
     def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
         """The probability that hits answer a question, and the one that is enough; None if nothing was fitted for the

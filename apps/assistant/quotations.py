@@ -16,6 +16,9 @@ _NEARLY = 2.0
 """A unit is shown beside the best one if its score, in log-odds, is no further below: chosen on the half `choose` of
 `edge bench answers`, of whose paraphrased questions 65 % find their answer so, and 59 % with 1."""
 
+_ELSEWHERE = 1.0
+"""Log-odds taken from units of other passages than the best unit's: they are often about something else."""
+
 _WORD = re.compile(r"[^\W_]+")
 _FEW_WORDS = 4
 _LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
@@ -60,9 +63,11 @@ class PickedSentences(ExtractiveGenerator):
     def _score(self, question: str, found: Sequence[str]) -> list[float]:
         """Scores units, in log-odds; those not worth showing are infinitely bad."""
         best: dict[str, float] = {}
+        first = max(self._windows, key=standing, default=None)
         for window in self._windows:
             key = window.unit.text.casefold()
-            best[key] = max(best.get(key, _HIDDEN), standing(window))
+            elsewhere = first is not None and window.passage != first.passage
+            best[key] = max(best.get(key, _HIDDEN), standing(window) - _ELSEWHERE * elsewhere)
         scores = [best[text.casefold()] for text in found]
         least = max(scores) - _NEARLY
         return [score if score >= least else _HIDDEN for score in scores]

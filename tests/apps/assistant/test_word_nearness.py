@@ -9,7 +9,7 @@ import pytest
 
 from edge.apps.assistant.word_nearness import WordNearness, content_words
 
-PLACES = {"suitcase": 0.0, "bag": 0.4, "airport": 1.5, "counter": 1.2, "costs": 3.0}
+PLACES = {"suitcase": 0.0, "bag": 0.4, "airport": 1.5, "counter": 1.2, "costs": 3.0, "409": 0.1, "400": 0.1}
 """Angles of words."""
 
 
@@ -55,3 +55,11 @@ def test_a_question_of_empty_words_asks_no_embedder() -> None:
 
 def test_words_are_cut_at_marks_and_keep_their_hyphens() -> None:
     assert content_words("Is the Wi-Fi_password “Ada's”?") == ["wi-fi", "password", "ada's"]
+
+
+def test_a_number_is_near_to_itself_alone() -> None:
+    embed = Embedder()
+    nearness = WordNearness("What is 409 at the airport?")
+    nearness.learn(["400 at the counter", "409 at the counter"], embed)
+    assert nearness.mean("400 at the counter") == pytest.approx(np.cos(0.3) / 2, abs=1e-6)
+    assert nearness.mean("409 at the counter") == pytest.approx((1 + np.cos(0.3)) / 2, abs=1e-6)
