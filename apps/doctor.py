@@ -19,7 +19,7 @@ from edge.apps.documents.extraction import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size
-from edge.devices.base import GROUP, Place, Profile, capabilities, open_device
+from edge.devices.base import GROUP, Place, Profile, capabilities, open_device, parse_device
 from edge.errors import EdgeError
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
@@ -76,6 +76,9 @@ def doctor(as_json: bool) -> int:
     problems = [f"{name} is not installed" for name, extra in _LIBRARIES.items() if not extra and not libraries[name]]
     if config.runtime not in (*runtimes, "auto"):
         problems.append(f"the runtime {config.runtime!r} cannot be used here; usable: {', '.join(runtimes)}")
+    device = parse_device(config.device)[0]
+    if device and "error" in (state := report["devices"].get(device, {"error": "it is not installed"})):
+        problems.append(f"the device {device!r} cannot be used here: {state['error']}")
     # Ranking needs no embedder, and the default one is fetched when it is wanted.
     needed = ("reranker", "embedder") if config.embedder else ("reranker",)
     faulty = [(kind, models[kind]["name"]) for kind in needed if models[kind]["state"] != "ok"]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from edge.block_cache import BlockCache, Entry, Fetch
 from edge.budget import MemoryBudget
 from edge.buffers import charge_of
 from edge.errors import BudgetExceeded, DeviceLost
 from edge.eviction import Policy
 from edge.link_rate import LinkRate
-from edge.shelf import Entry, Fetch, Shelf
 from edge.trace import Trace
 from edge.worth import NEVER
 
@@ -105,51 +105,51 @@ class Residency:
         """
         self.name = name
         self.trace = trace or Trace()
-        self._shelf = Shelf(
-            name, budget, policy=policy, capacity=capacity, allocate=allocate, loss=self.loss, trace=self.trace
-        )
         self._rate = rate or LinkRate()
         self._used = 0  # blocks, in this round
         self._share = 1.0
+        self._cache = BlockCache(
+            name, budget, policy=policy, capacity=capacity, allocate=allocate, loss=self.loss, trace=self.trace
+        )
         self._budget = budget
-        self._lock = self._shelf.lock
+        self._lock = self._cache.lock
         self._round = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self._shelf.nbytes
+        return self._cache.nbytes
 
     @property
     def room(self) -> int:
         """Bytes that could be held now: what is, and what the ledger has free."""
-        return self._shelf.room
+        return self._cache.room
 
     def __len__(self) -> int:
-        return len(self._shelf.entries)
+        return len(self._cache.entries)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._shelf.entries
+        return key in self._cache.entries
 
     def keys(self) -> list[Hashable]:
         """Blocks that are in memory or on their way."""
         with self._lock:
-            return list(self._shelf.entries)
+            return list(self._cache.entries)
 
     def loss(self) -> float:
         """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`): reading a block
         again, times the share of the blocks that a round uses."""
-        count = len(self._shelf.entries)
-        return self._share * self._rate.loss(self._shelf.nbytes / count if count else 0)
+        count = len(self._cache.entries)
+        return self._share * self._rate.loss(self._cache.nbytes / count if count else 0)
 
     def begin_round(self) -> int:
         """Starts a round of use (one search); what is used in it makes no room for its own later misses."""
         with self._lock:
-            if self._round and self._shelf.entries:
-                self._share += _SMOOTHING * (min(1.0, self._used / len(self._shelf.entries)) - self._share)
+            if self._round and self._cache.entries:
+                self._share += _SMOOTHING * (min(1.0, self._used / len(self._cache.entries)) - self._share)
             self._used = 0
             self._round += 1
-            self._shelf.policy.begin_round()
+            self._cache.policy.begin_round()
             return self._round
 
     def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
@@ -179,11 +179,11 @@ class Residency:
                 return handle
             self.trace.count(f"{self.name}.misses")
             older = (lambda entry: not entry.guards and entry.round < now) if evict else None
-            if key in self._shelf.entries or not self._shelf.make_room(charge_of(nbytes), older):
+            if key in self._cache.entries or not self._cache.make_room(charge_of(nbytes), older):
                 self.trace.count(f"{self.name}.streamed")
                 return None
             try:
-                entry = self._shelf.enter(key, nbytes, fetch, self._round)
+                entry = self._cache.enter(key, nbytes, fetch, self._round)
             except BudgetExceeded:  # of what the host keeps of a block that lies elsewhere
                 self.trace.count(f"{self.name}.streamed")
                 return None
@@ -195,7 +195,7 @@ class Residency:
     def held(self, key: Hashable) -> Handle | None:
         """A block whose bytes are there, for copying it elsewhere: that is no use of it, and counts as none."""
         with self._lock:
-            entry = self._shelf.entries.get(key)
+            entry = self._cache.entries.get(key)
             if entry is None or not entry.ticket.done or not entry.coming:
                 return None
             entry.locks += 1
@@ -209,7 +209,7 @@ class Residency:
     def ages(self) -> dict[Hashable, int]:
         """Rounds since each block's last use, 0 in the last round; `NEVER` if it was fetched on a prediction only."""
         with self._lock:
-            return {key: self._age(entry) for key, entry in self._shelf.entries.items()}
+            return {key: self._age(entry) for key, entry in self._cache.entries.items()}
 
     def prefetch(
         self,
@@ -242,59 +242,59 @@ class Residency:
             for key, nbytes, fetch in cold:
                 later -= charge_of(nbytes)
                 try:
-                    self._shelf.enter(key, nbytes, fetch, self._round, later).ahead = True
+                    self._cache.enter(key, nbytes, fetch, self._round, later).ahead = True
                 except (BudgetExceeded, DeviceLost):
                     return None
                 self.trace.count(f"{self.name}.ahead")
             for key, *_ in wanted if guard else ():
-                self._shelf.entries[key].guards.add(owner)
+                self._cache.entries[key].guards.add(owner)
         return asked
 
     def withdraw(self, keys: Iterable[Hashable]) -> None:
         """Forgets those of `keys` that were predicted, that nobody has asked for, and whose transfer has not begun."""
         with self._budget.locked(), self._lock:
             for key in keys:
-                entry = self._shelf.entries.get(key)
+                entry = self._cache.entries.get(key)
                 if entry is not None and entry.ahead and (entry.ticket.cancel() or entry.ticket.cancelled):
-                    self._shelf.drop(entry)
+                    self._cache.drop(entry)
 
     def unguard(self, owner: object, keys: Iterable[Hashable]) -> None:
         """Ends `owner`'s protection of predicted blocks."""
         with self._lock:
             for key in keys:
-                if (entry := self._shelf.entries.get(key)) is not None:
+                if (entry := self._cache.entries.get(key)) is not None:
                     entry.guards.discard(owner)
 
     def pin(self, keys: Iterable[Hashable]) -> None:
         """Makes exactly the blocks of `keys` that are in memory pinned; all others are cached."""
         chosen = set(keys)
         with self._lock:
-            for key, entry in self._shelf.entries.items():
+            for key, entry in self._cache.entries.items():
                 if entry.pinned != (key in chosen):
                     entry.pinned = not entry.pinned
-                    (self._shelf.policy.remove if entry.pinned else self._shelf.policy.insert)(key)
+                    (self._cache.policy.remove if entry.pinned else self._cache.policy.insert)(key)
 
     def trim(self, share: float) -> None:
         """Evicts the coldest until cached blocks hold at most `share` of the room (TeleRAG's cache fraction: what is
         left is for the next prefetch). Guarded and pinned blocks stay."""
         with self._budget.locked(), self._lock:
-            self._shelf.trim(share)
+            self._cache.trim(share)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
         """Forgets blocks that will not be asked for again."""
         with self._budget.locked(), self._lock:
             for key in keys:
-                entry = self._shelf.entries.get(key)
+                entry = self._cache.entries.get(key)
                 if entry is not None and not entry.locks and entry.stop():
-                    self._shelf.drop(entry)
+                    self._cache.drop(entry)
 
     def close(self) -> None:
         """Waits for transfers under way and gives all memory back; no handle may be in use."""
         with self._budget.locked(), self._lock:
-            self._shelf.close()
+            self._cache.close()
 
     def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
-        entry = self._shelf.entries.get(key)
+        entry = self._cache.entries.get(key)
         if entry is None or not self._usable(entry, fetch):
             return None
         if entry.ahead:
@@ -304,7 +304,7 @@ class Residency:
         self._used += entry.round < now
         entry.round = max(entry.round, now)
         if not entry.pinned:
-            self._shelf.policy.touch(key)
+            self._cache.policy.touch(key)
         return Handle(self, entry, hit=True)
 
     def _usable(self, entry: Entry, fetch: Fetch) -> bool:
@@ -318,20 +318,20 @@ class Residency:
         return True
 
     def _coming(self, key: Hashable) -> bool:
-        entry = self._shelf.entries.get(key)
+        entry = self._cache.entries.get(key)
         return entry is not None and entry.coming
 
     def _clear(self, keys: Sequence[Hashable], charged: int, displaces: Callable[[int], bool]) -> bool:
         """Makes room for blocks that are predicted, not at each other's cost; drops what is left of those that once
         failed to arrive."""
         for key in keys:
-            entry = self._shelf.entries.get(key)
+            entry = self._cache.entries.get(key)
             if entry is not None and not entry.coming:
                 if entry.locks:
                     return False
-                self._shelf.drop(entry)
+                self._cache.drop(entry)
         spared = set(keys)
-        return self._shelf.make_room(
+        return self._cache.make_room(
             charged, lambda entry: not entry.guards and entry.key not in spared and displaces(self._age(entry))
         )
 
@@ -342,7 +342,7 @@ class Residency:
         """A transfer has failed: the block counts as cold, its memory goes back with the last handle."""
         with self._budget.locked(), self._lock:
             if entry.present:
-                self._shelf.drop(entry)
+                self._cache.drop(entry)
 
     def _unlock(self, entry: Entry) -> None:
         with self._lock:
@@ -350,4 +350,4 @@ class Residency:
             gone = not entry.locks and not entry.present
         if gone:  # nobody else can reach it any more
             with self._budget.locked(), self._lock:
-                self._shelf.free(entry)
+                self._cache.free(entry)

@@ -111,6 +111,38 @@ def test_rooms_import_only_whom_they_may(path: Path) -> None:
         )
 
 
+NOT_YET_REACHED = {
+    "edge.curve": "times of search by batch size, for placement",
+    "edge.document_order": "an order of documents whose states are cached, where the caller allows one",
+    "edge.drift": "when a placement has aged",
+    "edge.hit_rates": "the smallest hit rate of a batch, for placement",
+    "edge.placement": "the split of memory between lists and states",
+    "edge.reordering": "the order of waiting requests, for a server",
+    "edge.speculation": "prefill on the early results of a staged search",
+}
+"""Modules of the core that only tests and benchmarks use so far. The list may only get shorter."""
+
+
+def test_every_module_of_the_core_is_reached_by_an_application() -> None:
+    """By imports, wherever in a file, from every application but the benchmarks, and from the installed plug-ins."""
+    modules = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in CODE}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    plugins = [entry for group in project["entry-points"].values() for entry in group.values()]
+    waiting = [name for name in modules if name.startswith("edge.apps.") and not name.startswith("edge.apps.bench")]
+    waiting += [entry.partition(":")[0] for entry in plugins]
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        while name and name not in modules:  # an imported name may be a class of a module
+            name = name.rpartition(".")[0]
+        if name and name not in reached:
+            reached.add(name)
+            waiting += [module for _, module in imported(modules[name])]
+    core = {name for name, path in modules.items() if path.relative_to(ROOT).parts[0] == "edge"}
+    unreached = {name for name in core - reached if modules[name].stem != "__init__"}
+    assert unreached == set(NOT_YET_REACHED), "reached modules leave the list, unreached ones leave the core"
+
+
 @pytest.mark.parametrize("path", CODE, ids=name_of)
 def test_heavy_libraries_are_imported_where_they_are_needed(path: Path) -> None:
     if name_of(path).startswith("models/training/"):

@@ -26,10 +26,31 @@ def test_all_is_well(edge_verb: Verb, tmp_path: Path) -> None:
     assert not (tmp_path / "scratch").exists(), "looking creates nothing"
 
 
+def test_devices_are_listed_with_what_they_can_do(edge_verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = doctor.open_device
+
+    def refuse(name: str, *arguments: Any) -> Any:
+        if name == "null":
+            raise RuntimeError("a package of somebody else is broken")
+        return opened(name, *arguments)
+
+    monkeypatch.setattr(doctor, "open_device", refuse)
+    ended = edge_verb("doctor", "--json")
+    devices = json.loads(ended.out)["devices"]
+    assert {"cpu", "limited", "null", "remote"} <= set(devices)
+    assert devices["cpu"]["can"] == ["place", "search", "profile"]
+    assert devices["remote"]["can"] == ["place", "search"]
+    assert devices["cpu"]["scan_bytes_per_s"] > 0
+    assert 0 < devices["limited"]["write_bytes_per_s"] <= 1.001e9
+    assert devices["null"] == {"error": "a package of somebody else is broken"}
+    assert "null     cannot be used: a package of somebody else is broken" in edge_verb("doctor").out
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
         ("EDGE_RUNTIME", "zzz", "runtime 'zzz' cannot be used here; usable: "),
+        ("EDGE_DEVICE", "abacus", "device 'abacus' cannot be used here: it is not installed"),
         ("EDGE_RERANKER", "zzz", "reranker 'zzz' cannot be used"),
         ("EDGE_RERANKER", "tiny-embedder", "reranker 'tiny-embedder' cannot be used"),
         ("EDGE_EMBEDDER", "yyy", "embedder 'yyy' cannot be used"),

@@ -1,4 +1,4 @@
-"""`Shelf`: the buffers of a residency's blocks under one lease, and who of them gives way.
+"""`BlockCache`: the buffers of a residency's blocks under one lease, and who of them gives way.
 
 What is freed is kept as spare buffers, as far as those may go: see `edge.buffers.Spares`.
 """
@@ -64,7 +64,7 @@ class Entry:
         return self.ticket.done or self.ticket.cancel()
 
 
-class Shelf:
+class BlockCache:
     """Blocks by key. All but the properties is called with `lock` held, and inside the ledger's lock wherever the lease
     may change.
 

@@ -1,0 +1,59 @@
+"""`--device`: where vectors are searched beside the host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.config import Config
+
+Verb = Callable[..., Any]
+WORDS = ("river", "flood", "bread", "salt", "ice", "snow", "spring", "water")
+
+
+@pytest.fixture
+def indexed(edge_verb: Verb, tmp_path: Path) -> Path:
+    """A collection of enough passages for maintenance to have written a segment of them."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(40):
+        words = [WORDS[(number * 3 + i * i) % len(WORDS)] for i in range(12)]
+        (texts / f"{number}.txt").write_text(f"Note {number}: {' '.join(words)}.\n")
+    assert edge_verb("index", str(texts), "-c", str(tmp_path / "notes"), EDGE_MEMORY="8GB").code == 0
+    with Collection(tmp_path / "notes", memory="8GB") as collection:
+        assert collection.vectors is not None
+        collection.vectors.maintain(collection.database.write, full=True)
+    return tmp_path / "notes"
+
+
+@pytest.mark.parametrize("device", ["limited:cap=4MB", "remote:cap=4MB"])
+def test_a_search_on_a_device_finds_the_same(edge_verb: Verb, indexed: Path, device: str) -> None:
+    def hits(*options: str) -> list[tuple[str, float]]:
+        ended = edge_verb("search", "river", "flood", "-c", str(indexed), "--json", "--no-rerank", *options,
+                          EDGE_MEMORY="8GB")  # fmt: skip
+        assert ended.code == 0, ended.err
+        return [(hit["id"], hit["score"]) for hit in json.loads(ended.out)["results"]]
+
+    assert hits("--device", device) == hits()
+    with Collection(indexed, memory="8GB", config=Config.load(flags={"device": device})) as collection:
+        collection.search("river flood", rerank=False)
+        index = collection.vectors
+        assert index is not None
+        (place,) = index._searcher.places
+        assert len(place.residency) > 0, "the setting reaches the index, and the device holds what was searched"
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [("abacus", "there is no device 'abacus'"), ("limited:color=red", "color"), ("remote:cap=0", "0")],
+)
+def test_a_device_that_cannot_be_opened_is_an_error(edge_verb: Verb, indexed: Path, device: str, says: str) -> None:
+    ended = edge_verb("search", "river", "-c", str(indexed), "--device", device, EDGE_MEMORY="8GB")
+    assert ended.code == 2
+    assert says in ended.err
+    assert ended.err.count("\n") == 1
