@@ -20,7 +20,7 @@ from edge.buffers import Bytes
 from edge.lanes import Lane, Ticket
 from edge.miss_curve import MissCurve, bytes_to_fetch
 from edge.residency import Fetch, Residency
-from edge.worth import Worth
+from edge.worth import NEVER, Worth
 
 __all__ = ["Lookahead", "MissCurve", "Outcome", "Predicted", "bytes_to_fetch"]
 
@@ -120,6 +120,10 @@ class Lookahead:
         self._misses = misses
         self._worth = worth
         self._ages = residency.ages() if worth is not None else {}
+        self._oldest = max(self._ages.values(), default=0)
+        crowded = worth is not None and residency.nbytes + 2 * nbytes > residency.room  # the search brings as much
+        # Room that is free now is what the search's misses take; without it they push out what is oldest.
+        self._least = worth.of_age(self._oldest) if worth is not None and crowded else 0.0
         self._places: dict[Hashable, int] = {}
         self._guarded: list[tuple[str, int]] = []
         self._position: dict[tuple[str, int], float] = {}
@@ -208,6 +212,10 @@ class Lookahead:
         if self._misses is not None:
             self._misses.observe([self._position.get(key, math.inf) for key in needed])
         windows = (*self._earlier, self)
+        if self._worth is not None and self._worth.of_age(NEVER) < self._worth.of_age(self._oldest):
+            # What was predicted in vain would push out what is likelier to be used again.
+            fetched = [key for window in windows for key in window._moved_blocks]
+            self._residency.discard(key for key in fetched if key not in needed)
         for window in windows:
             if window._worth is not None:
                 window._worth.observe(window._places, self._ages if window is self else {}, needed)
@@ -268,6 +276,8 @@ class Lookahead:
                     continue
                 own = self._worth_of(gone[i], [predicted.key for predicted in group])
                 gone[i] += 1
+                if own is None:
+                    continue
                 absent = set(self._residency.absent(predicted.key for predicted in group))
                 missing = [predicted for predicted in group if predicted.key in absent]
                 if sum(predicted.nbytes for predicted in missing) > left[i]:
@@ -296,16 +306,18 @@ class Lookahead:
                     self._position.setdefault(predicted.key, self._asked)
         self._wait_until(0)
 
-    def _worth_of(self, place: int, keys: Iterable[Hashable]) -> tuple[Callable[[int], bool], bool]:
+    def _worth_of(self, place: int, keys: Iterable[Hashable]) -> tuple[Callable[[int], bool], bool] | None:
         """Which ages a group at this place of a prediction may displace, and whether it is to be kept for the search
-        even from what that reads itself."""
+        even from what that reads itself; None if it is not worth its room."""
         worth = self._worth
         if worth is None:
             return lambda age: True, True
         for key in keys:
             self._places[key] = min(place, self._places.get(key, place))
         own = worth.of_place(place)
-        return lambda age: worth.of_age(age) < own, worth.of_age(0) < own
+        if own < self._least:
+            return None
+        return lambda age: worth.before(age, self._oldest) < own, worth.of_age(0) < own
 
     def _reader(self, predicted: Predicted) -> Fetch:
         def fetch(buffer: Bytes) -> Ticket:

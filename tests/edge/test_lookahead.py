@@ -14,6 +14,8 @@ from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 class Room:
     """A residency that refuses some groups and remembers what it was asked."""
 
+    nbytes, room = 0, 10**6
+
     def __init__(self, refused: Iterable[int] = ()) -> None:
         self.refused = set(refused)
         self.asked: list[int] = []
@@ -36,6 +38,8 @@ class Room:
     def withdraw(self, keys: Iterable[object]) -> None: ...
 
     def unguard(self, owner: object, keys: Iterable[object]) -> None: ...
+
+    def discard(self, keys: Iterable[object]) -> None: ...
 
 
 class OneBlock:
@@ -101,6 +105,9 @@ class EvenWorth:
 
     def of_age(self, age: int) -> float:
         return 0.5 if age == 3 else 0.1
+
+    def before(self, age: int, oldest: int) -> float:
+        return self.of_age(age)
 
     def observe(self, places: Mapping[object, int], ages: object, needed: Iterable[object]) -> None:
         self.places = dict(places)
