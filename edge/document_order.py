@@ -6,51 +6,44 @@ with no tolerance, only documents of exactly the same relevance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from edge.errors import InputError
-from edge.knowledge.backend import Segment
-from edge.knowledge.tree import KnowledgeTree
 
 
 def cached_first(
-    tree: KnowledgeTree,
-    system: Segment,
-    documents: Sequence[Segment],
-    scores: Sequence[float],
-    *,
-    tolerance: float = 0.0,
+    scores: Sequence[float], cached: Callable[[Sequence[int]], int | None], *, tolerance: float = 0.0
 ) -> list[int]:
-    """Numbers of `documents` in the order to put them in the prompt.
+    """Numbers of documents in the order to put them in the prompt.
 
     Documents stay in groups of about equal relevance, and groups in their order; among the orders that this allows, one
     with the longest beginning whose states are cached is taken, and what follows keeps its place.
 
     Args:
-        system: what stands before the first document.
-        documents: most relevant first.
-        scores: their relevance, not ascending.
+        scores: relevance of each document, not ascending.
+        cached: tokens of a prompt that begins with these documents in this order, if the states of all of them are
+            cached; else None.
         tolerance: a document is as good as the first of its group if its score is at most so much lower.
 
     Raises:
-        InputError: there is not one score per document, or they ascend.
+        InputError: the scores ascend.
     """
-    if len(scores) != len(documents) or any(a < b for a, b in pairwise(scores)):
-        raise InputError(f"{len(documents)} documents, best first, need as many scores that do not ascend")
+    if any(a < b for a, b in pairwise(scores)):
+        raise InputError(f"{len(scores)} documents, best first, need scores that do not ascend")
     groups = _groups(scores, tolerance)
     best: list[int] = []
     longest = 0
 
     def extend(order: list[int], tokens: int) -> None:
-        """Follows every allowed order down the tree as long as it is cached."""
+        """Follows every allowed order as long as it is cached."""
         nonlocal best, longest
         if tokens > longest:
             best, longest = order, tokens
         for index in _next(groups, order):
-            match = tree.match([system, *(documents[i] for i in [*order, index])])
-            if not match.missing:
-                extend([*order, index], tokens + len(documents[index].tokens))
+            found = cached([*order, index])
+            if found is not None:
+                extend([*order, index], found)
 
     extend([], 0)
     rest = (index for group in groups for index in group if index not in best)

@@ -103,6 +103,8 @@ class AskOptions:
         rounds: most rounds of the pipelines that have rounds.
         where: the files that may be looked at.
         floor: what `min_relevance` was called before.
+        order_tolerance: passages whose relevance differs by at most so much may change places in the prompt, so that
+            one begins it whose KV states are there. 0 keeps the order: another one may change what a model answers.
     """
 
     passages: int = 4
@@ -117,6 +119,7 @@ class AskOptions:
     rounds: int = 3
     where: Filters | None = field(default=None)
     floor: InitVar[float | None] = None
+    order_tolerance: float = 0.0
 
     def __post_init__(self, floor: float | None) -> None:
         if floor is not None:
@@ -125,6 +128,7 @@ class AskOptions:
             (self.passages >= 1, "the number of passages must be at least 1", self.passages),
             (self.pool >= self.passages, f"the pool must hold at least the {self.passages} passages", self.pool),
             (0 <= (self.min_relevance or 0) <= 1, "the least relevance lies between 0 and 1", self.min_relevance),
+            (0 <= self.order_tolerance <= 1, "the tolerance of the order lies between 0 and 1", self.order_tolerance),
             (self.temperature >= 0, "the temperature must be at least 0", self.temperature),
             (self.max_tokens >= 1, "an answer needs at least 1 token", self.max_tokens),
             (self.rounds >= 1, "there must be at least 1 round", self.rounds),

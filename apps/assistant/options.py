@@ -42,6 +42,9 @@ def assistant_options(command: Command) -> Command:
             help="Relevance that the passages need, else the answer is not in the documents; if not given, what was "
             "fitted for the models.",
         ),
+        click.option("--order-tolerance", type=float, default=0.0, show_default=True,
+                     help="Passages whose relevance differs by at most so much may change places, so that KV states "
+                     "are reused; 0 keeps the order."),
         click.option("-n", "--passages", type=int, default=_DEFAULTS.passages, show_default=True,
                      help="Passages to answer from, at most."),
         click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same answer."),
@@ -77,6 +80,7 @@ def opened(trace: Trace, **chosen: Any) -> Iterator[Assistant]:
         temperature=chosen["temperature"],
         max_tokens=chosen["max_tokens"],
         seed=chosen["seed"],
+        order_tolerance=chosen["order_tolerance"],
         where=Filters.parse(chosen["filters"]),
     )
     place = locate(chosen["collection"])

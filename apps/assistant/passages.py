@@ -8,7 +8,15 @@ from itertools import zip_longest
 from edge.apps.collection.hits import Hit
 from edge.apps.store.fusion import reciprocal_rank_fusion
 from edge.errors import InputError
-from edge.runtimes.generation.base import Document, Generator, Message, Sampling, answer_room, numbered
+from edge.runtimes.generation.base import (
+    Document,
+    Generator,
+    Message,
+    ReusesStates,
+    Sampling,
+    answer_room,
+    numbered,
+)
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
 
@@ -77,3 +85,24 @@ def documents_read(
             f"context (--context, EDGE_CONTEXT), or a model that has one"
         )
     return read
+
+
+def cached_first(
+    generator: Generator,
+    messages: Sequence[Message],
+    passages: Sequence[Hit],
+    documents: Sequence[Document],
+    sampling: Sampling,
+    tolerance: float,
+) -> list[int]:
+    """Numbers of passages in the order to give them to a generator: about equally relevant ones change places so that
+    KV states are reused. Passages that are not in the order of their relevance stay as they are.
+
+    Args:
+        documents: the passages as the generator reads them.
+        tolerance: see `AskOptions.order_tolerance`.
+    """
+    scores = [hit.score if hit.stages.relevance is None else hit.stages.relevance for hit in passages]
+    if not tolerance or not isinstance(generator, ReusesStates) or scores != sorted(scores, reverse=True):
+        return list(range(len(passages)))
+    return generator.cached_order(messages, documents, sampling, scores=scores, tolerance=tolerance)

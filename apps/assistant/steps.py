@@ -16,7 +16,7 @@ from edge.apps.assistant.evidence import title_of
 from edge.apps.assistant.grounding import Grounding, Unsupported
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.assistant.marks import MarkReader
-from edge.apps.assistant.passages import documents_read, fused
+from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.query_vectors import QueryVectors
@@ -125,6 +125,10 @@ class Steps:
         self._go_on()
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
         documents = [_document(hit) for hit in passages]
+        order = cached_first(
+            self.generator, prompt.messages, passages, documents, sampling, self.options.order_tolerance
+        )
+        passages, documents = [passages[i] for i in order], [documents[i] for i in order]
         self.given = passages[: documents_read(self.generator, prompt.messages, documents, sampling)]
         if looking := bool(ahead) and self.options.lookahead:
             work = self._prompt_work(prompt.messages, documents, sampling)

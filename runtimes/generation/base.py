@@ -186,6 +186,19 @@ class ReusesStates(Protocol):
         """What reading a prompt would take now. Raises as `Generator.stream` does."""
         ...
 
+    def cached_order(
+        self,
+        messages: Sequence[Message],
+        documents: Sequence[Document],
+        sampling: Sampling,
+        *,
+        scores: Sequence[float],
+        tolerance: float,
+    ) -> list[int]:
+        """Numbers of documents in the order of which the longest beginning is cached (`edge.document_order`). Raises
+        as `Generator.stream` does."""
+        ...
+
 
 def numbered(document: Document, number: int) -> str:
     """A document as a model reads it: `[number] title`, then the text, then an empty line."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.budget import Lease, MemoryBudget
+from edge.document_order import cached_first
 from edge.errors import InputError
 from edge.knowledge.backend import Segment
 from edge.knowledge.tree import KnowledgeTree
@@ -127,8 +128,7 @@ class LlamaGenerator:
     def path(
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
     ) -> tuple[Segment, ...]:
-        """The segments whose states an answer would reuse: the conversation up to the documents, and these. For
-        bringing them in context ahead of the question (`Speculation`)."""
+        """The segments whose states an answer would reuse: the conversation up to the documents, and these."""
         self._open()
         return self._builder.build(messages, documents, sampling.max_tokens).path
 
@@ -140,6 +140,25 @@ class LlamaGenerator:
             return PromptWork(prompt.tokens)
         match = self.tree.match(prompt.path)
         return PromptWork(match.missing + len(prompt.question), match.host + match.disk)
+
+    def cached_order(
+        self,
+        messages: Sequence[Message],
+        documents: Sequence[Document],
+        sampling: Sampling,
+        *,
+        scores: Sequence[float],
+        tolerance: float,
+    ) -> list[int]:
+        """Numbers of documents in the order of which the longest beginning is cached (`edge.document_order`)."""
+        tree = self.tree
+
+        def cached(order: Sequence[int]) -> int | None:
+            path = self.path(messages, [documents[index] for index in order], sampling)
+            match = None if tree is None else tree.match(path)
+            return None if match is None or match.missing else match.cached
+
+        return cached_first(scores, cached, tolerance=tolerance)
 
     def stream(
         self,

@@ -50,7 +50,8 @@ def test_what_the_reader_does_between_two_tokens_is_not_the_generators_time(
 
 def test_a_prompt_is_expected_to_take_what_will_be_computed_of_it(library: Any, generator: Any, hit: Any) -> None:
     """Of 1,000 tokens 900 are restored at 1 ms each, and 100 computed at 10 ms: 1.9 s, where it once was 100 s."""
-    reusing = type("Reusing", (generator,), {"prompt_work": lambda *_: PromptWork(100, 900)})
+    kinds = {"prompt_work": lambda *_: PromptWork(100, 900), "cached_order": lambda *_, **__: [0]}
+    reusing = type("Reusing", (generator,), kinds)
     said = reusing(lambda messages, documents: "one")
     predictor = TimePredictor()
     made = Steps(library, said, AskOptions(), pipeline="p", predictor=predictor)
@@ -188,6 +189,32 @@ def test_an_answer_without_marks_names_only_what_was_read(steps: Make, generator
     assert [c.id for c in made.citations.of(text, made.given)] == [0]
 
 
+def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(
+    library: Any, generator: Any, hit: Any
+) -> None:
+    """The generator would rather read the second passage first."""
+    passages = [hit(i, f"Text number {i}.", score=0.9 - i / 10) for i in range(2)]
+    tolerances: list[float] = []
+
+    def cached_order(*_: Any, scores: Any, tolerance: float) -> list[int]:
+        tolerances.append(tolerance)
+        return [1, 0]
+
+    kinds = {"prompt_work": lambda *_: PromptWork(1), "cached_order": cached_order}
+    said = type("Reusing", (generator,), kinds)(lambda *_: "One [1]. Two [2].")
+    for tolerance, first in ((0.0, 0), (0.2, 1)):
+        made = Steps(
+            library, said, AskOptions(order_tolerance=tolerance, check=False), pipeline="p", predictor=TimePredictor()
+        )
+        text = "".join(made.answer(prompts.answer(QUESTION), passages))
+        assert [document.id for document in said.requests[-1][1]] == [str(first), str(1 - first)]
+        assert [citation.id for citation in made.citations.of(text)] == [first, 1 - first]
+    assert tolerances == [0.2], "without a tolerance nobody is asked"
+    made = Steps(library, said, AskOptions(order_tolerance=0.2), pipeline="p", predictor=TimePredictor())
+    list(made.stream(prompts.answer(QUESTION), passages[::-1]))
+    assert tolerances == [0.2], "passages of several rounds are not in the order of their relevance"
+
+
 def test_nothing_is_answered_from_no_passage(steps: Make, generator: Any, hit: Any) -> None:
     said = generator(lambda *_: "Anything.", context=room_for() + 2)
     made = steps(said, max_tokens=20)
@@ -234,7 +261,15 @@ def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generato
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"passages": 0}, {"pool": 2}, {"floor": 1.5}, {"temperature": -1.0}, {"max_tokens": 0}, {"rounds": 0}],
+    [
+        {"passages": 0},
+        {"pool": 2},
+        {"floor": 1.5},
+        {"temperature": -1.0},
+        {"max_tokens": 0},
+        {"rounds": 0},
+        {"order_tolerance": -0.1},
+    ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="not"):

@@ -323,3 +323,25 @@ def test_greedy_answers_are_the_same_with_the_tree_off_cold_warm_and_after_a_res
     assert restarted == expected
     assert min(cached) > 0  # every system prompt was there
     assert with_tree(30_000)[0] == expected  # most states on disk only
+
+
+def test_documents_change_places_for_a_cached_beginning_as_far_as_is_allowed(
+    open_llama: Open, gguf: Callable[..., Path]
+) -> None:
+    budget = MemoryBudget(1 << 33)
+    generator = open_llama(gguf(), budget=budget)
+
+    def order(documents: list[Document], tolerance: float) -> list[int]:
+        return generator.cached_order(QUESTION, documents, GREEDY, scores=[0.9, 0.8, 0.7], tolerance=tolerance)
+
+    asked = [LIBRARY[0], LIBRARY[1], LIBRARY[2]]
+    other = [LIBRARY[1], LIBRARY[0], LIBRARY[3]]
+    assert order(other, 1.0) == [0, 1, 2], "without a tree nothing is cached"
+    generator.tree = KnowledgeTree(states_of(generator), budget, host_limit=1 << 30)
+    list(generator.stream(QUESTION, GREEDY, documents=asked))
+    assert order(other, 0.05) == [0, 1, 2]
+    assert order(other, 0.15) == [1, 0, 2]
+    list(generator.stream(QUESTION, GREEDY, documents=[other[i] for i in order(other, 0.15)]))
+    assert generator.stats is not None
+    assert generator.stats.work.computed < generator.prompt_work(QUESTION, [LIBRARY[3]], GREEDY).computed * 2
+    generator.tree.close()
