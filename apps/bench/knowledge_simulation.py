@@ -15,7 +15,6 @@ from edge.budget import MemoryBudget
 from edge.costs import CostTable
 from edge.knowledge.backend import Segment
 from edge.knowledge.tree import KnowledgeTree
-from edge.reordering import RequestQueue
 from edge.replacement import Replacement
 from edge.trace import Trace
 
@@ -55,7 +54,7 @@ class Replay:
     """What a replay took, in simulated seconds.
 
     Attributes:
-        ttft: of each request: waiting, and computing what was not cached, the question included.
+        ttft: of each request: computing what was not cached, the question included.
         hit_rate: share of documents that need not be computed.
         cached: share of the prompts' tokens that need not be computed.
     """
@@ -76,16 +75,12 @@ def replay(
     tokens: int,
     policy: Callable[[], Replacement],
     warmup: int = 0,
-    rate: float = 0.0,
-    window: int = 0,
 ) -> Replay:
     """Serves the stream.
 
     Args:
         tokens: how many tokens' states host memory holds.
         warmup: requests at the start that do not count.
-        rate: requests per second, arriving at random; 0 brings the next one when the last is answered.
-        window: of the reordering of those that wait; 0 serves them as they come.
     """
     segments = _segments(stream)
     longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
@@ -110,21 +105,8 @@ def replay(
     def path(number: int) -> list[Segment]:
         return [segments[-1], *(segments[i] for i in stream.requests[number])]
 
-    def lengths(number: int) -> tuple[int, int]:
-        match = tree.match(path(number))
-        return match.cached, match.missing + len(question)
-
-    queue = RequestQueue(lengths, window=window)
-    arrivals = _arrivals(stream, rate)
-    waiting = list(range(len(stream.requests)))
-    while waiting or len(queue):
-        while waiting and (not len(queue) if not rate else arrivals[waiting[0]] <= backend.now):
-            queue.push(waiting.pop(0))
-        number = queue.pop()
-        if number is None:
-            backend.now = arrivals[waiting[0]]
-            continue
-        asked = arrivals[number] if rate else backend.now
+    for number in range(len(stream.requests)):
+        asked = backend.now
         with tree.prepare(path(number), suffix=len(question)) as prepared:
             backend.prefill(question)
             ttft[number] = backend.now - asked
@@ -155,10 +137,3 @@ def _segments(stream: RequestStream) -> dict[int, Segment]:
     """Documents by number, and the system prompt as number -1; the first token tells each from all others."""
     lengths = {-1: _SYSTEM} | dict(enumerate(stream.lengths))
     return {i: Segment(f"d{i}", (i + 1, *[0] * (length - 1))) for i, length in lengths.items()}
-
-
-def _arrivals(stream: RequestStream, rate: float) -> list[float]:
-    if not rate:
-        return [0.0] * len(stream.requests)
-    gaps = np.random.default_rng(stream.shape.seed + 1).exponential(1 / rate, len(stream.requests))
-    return [float(moment) for moment in np.cumsum(gaps)]

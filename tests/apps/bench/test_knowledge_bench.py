@@ -88,13 +88,6 @@ def test_frequency_and_cost_beat_recency_on_a_skewed_stream() -> None:
     assert pgdsf.mean < lru.mean
 
 
-def test_reordering_shortens_the_wait_when_requests_queue() -> None:
-    stream = RequestStream.draw(replace(SHAPE, requests=400))
-    busy = 1.2 / replay(stream, COSTS, tokens=800, policy=PGDSF).mean
-    waits = [replay(stream, COSTS, tokens=800, policy=PGDSF, rate=busy, window=window).mean for window in (0, 32)]
-    assert waits[1] < waits[0]
-
-
 def test_served_answers_are_the_same_with_and_without_reuse(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     stream = {"requests": 4, "topics": 1, "documents": 2, "per_request": 2, "tokens": 20, "question": 4}
