@@ -17,6 +17,7 @@ import psutil
 
 from edge.apps.documents.extraction import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
+from edge.apps.smallest import smallest_limits
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size
 from edge.devices.base import GROUP, Place, Profile, capabilities, open_device, parse_device
@@ -72,6 +73,7 @@ def doctor(as_json: bool) -> int:
         "devices": _devices(),
         "models": models,
         "sandbox": _sandbox(),
+        "smallest_limits": smallest_limits(),
     }
     problems = [f"{name} is not installed" for name, extra in _LIBRARIES.items() if not extra and not libraries[name]]
     if config.runtime not in (*runtimes, "auto"):
@@ -110,6 +112,9 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(f"{model['name']:28} {model['state']}")
     for part, state in report["sandbox"].items():
         click.echo(f"sandbox of documents: {part:13} {'in force' if state is True else state}")
+    for verb, limit in report["smallest_limits"].items():
+        said = limit if isinstance(limit, str) else format_size(limit, up=True)
+        click.echo(f"smallest --memory of {verb:7} {said}")
     for problem in report["problems"]:
         click.echo(f"PROBLEM      {problem}")
 

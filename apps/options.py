@@ -62,7 +62,9 @@ def engine_options(command: Command) -> Command:
     for option in (
         click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
         click.option("--runtime", help="What executes layers: auto, native, onnx, numpy, mlx, or a plug-in."),
-        click.option("--memory", help="Memory limit of the whole process, such as 300MB."),
+        click.option(
+            "--memory", help="Memory limit of the whole process, such as 300MB; `edge doctor` shows the smallest."
+        ),
     ):
         command = option(command)
     return command

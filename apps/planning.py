@@ -129,13 +129,24 @@ def check_texts(
         BudgetExceeded: the limit is too small; the error names the smallest that works.
         ModelError: the model is missing or broken.
     """
+    plan = texts_plan(operation, kind, config, texts, max_tokens, query)
+    held = anonymous_resident()
+    if held + plan.nbytes > config.memory:
+        raise plan.refusal(config.memory, held)
+
+
+def texts_plan(
+    operation: str, kind: Kind, config: Config, texts: Sequence[str], max_tokens: int | None, query: str = ""
+) -> Plan:
+    """The plan of a request over texts that are in memory already.
+
+    Raises:
+        ModelError: the model is missing or broken.
+    """
     chosen = config.reranker or DEFAULT_RERANKER if kind == "reranker" else config.embedder or DEFAULT_EMBEDDER
     with resolve(chosen, kind=kind, directory=config.models_dir or None) as model:
         spec = model.spec
         tokens = min(max_tokens or MOST_TOKENS, spec.max_tokens)
         needs = engine_needs(model, runtime_for(config.runtime, spec.layer), threads=config.threads, max_tokens=tokens)
         request = request_nbytes(texts, tokens, spec.layer.hidden, spec.layers, query)
-    plan = Plan(operation, (Stage(chosen, own=needs.own + request, libraries=needs.libraries),))
-    held = anonymous_resident()
-    if held + plan.nbytes > config.memory:
-        raise plan.refusal(config.memory, held)
+    return Plan(operation, (Stage(chosen, own=needs.own + request, libraries=needs.libraries),))

@@ -80,6 +80,11 @@ def demo(question: str | None, memory: str | None, runtime: str | None, threads:
         )
 
 
+def shown_texts() -> list[str]:
+    """The passages as the reranker reads them."""
+    return [Passage(**row).document for row in _rows("passages.jsonl")]
+
+
 def _print_answer(question: str, ranking: Ranking, passages: list[Passage]) -> None:
     click.secho(question, bold=True)
     for place, result in enumerate(ranking.results, 1):

@@ -26,7 +26,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 
 @click.command()
 @click.option("--read-data", is_flag=True, help="Read every stored byte, not only the database's tables.")
-@click.option("--memory", help="Memory limit of the whole process, such as 300MB.")
+@click.option("--memory", help="Memory limit of the whole process, such as 300MB; `edge doctor` shows the smallest.")
 @collection_option
 @_json_option
 def check(read_data: bool, memory: str | None, collection: Path | None, as_json: bool) -> int:

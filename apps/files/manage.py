@@ -47,7 +47,7 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
 
 
 @click.command()
-@click.option("--memory", help="Memory limit of the whole process, such as 300MB.")
+@click.option("--memory", help="Memory limit of the whole process, such as 300MB; `edge doctor` shows the smallest.")
 @collection_option
 @_json_option
 def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
