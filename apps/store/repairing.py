@@ -16,6 +16,7 @@ import numpy as np
 from edge.apps.store.checking import CheckReport
 from edge.apps.store.connecting import plain
 from edge.apps.store.database import Database, Migration
+from edge.apps.store.health import Trouble, note
 from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Made, Source
 from edge.apps.store.salvage import Row, Wreck, opened
@@ -182,19 +183,18 @@ class Mending(Generic[Made]):
             kept: that folder, if there is one.
             what: the things that have vectors.
         """
-        with self._database.read() as db:
-            try:
-                found = self._index.verify(db, read_data=True)
-                problems, segments, ids = found.problems, found.segments, found.ids
-            except (StorageError, CorruptBlock) as error:
-                problems, segments, ids = (str(error),), (), None
-        ids = np.empty(0, np.int64) if ids is None else ids
-        extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
+        problems, segments, ids = self._verified()
+        if segments:
+            kept = self._put_aside(segments, kept)
+            with self._database.write() as db:
+                self._index.forget_segments(db, segments)
+                said = f"some {what} have no vector, because a repair was interrupted"
+                note(db, Trouble("missing vectors", said, f"{self._database.verbs} repair"))
+            problems, _, ids = self._verified()
         if problems:
-            if segments:
-                kept = self._put_aside(segments, kept)
             actions.append(f"the vectors of {self._rebuild():,} {what} were made again")
             return kept
+        extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
         if len(extra):
             with self._database.write() as db:
                 self._index.delete(db, extra)
@@ -209,6 +209,15 @@ class Mending(Generic[Made]):
         if len(missing):
             actions.append(f"the vectors of {len(missing):,} {what} were made again")
         return kept
+
+    def _verified(self) -> tuple[Sequence[str], Sequence[str], Ids]:
+        """What is wrong with the index, the segments that are damaged, and the ids whose vectors are sound."""
+        with self._database.read() as db:
+            try:
+                found = self._index.verify(db, read_data=True)
+            except (StorageError, CorruptBlock) as error:
+                return (str(error),), (), np.empty(0, np.int64)
+        return found.problems, found.segments, np.empty(0, np.int64) if found.ids is None else found.ids
 
     def _put_aside(self, names: Iterable[str], kept: Path | None) -> Path:
         target = kept or aside(self._folder.parent)

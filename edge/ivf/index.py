@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -134,6 +134,14 @@ class VectorIndex:
             InputError: `db` is not inside a transaction.
         """
         Manifest(db).clear(time.time())
+
+    def forget_segments(self, db: Connection, names: Iterable[str]) -> None:
+        """Forgets the vectors of some segments without reading them: of damaged ones, whose vectors are added again.
+
+        Raises:
+            InputError: `db` is not inside a transaction.
+        """
+        Manifest(db).drop_segments(names, time.time())
 
     def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.

@@ -222,6 +222,15 @@ class Manifest:
             self.db.execute("DELETE FROM ivf_deleted WHERE segment = ?", (name,))
             self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
 
+    def drop_segments(self, names: Iterable[str], at: float) -> None:
+        """Takes files out of the state together with their rows, whether they can be read or not."""
+        self.retire_segments(names, at)
+        (rows,) = self.db.execute(
+            "SELECT (SELECT coalesce(sum(rows), 0) FROM ivf_segments)"
+            " - (SELECT coalesce(sum(rows), 0) FROM ivf_deleted) + (SELECT count(*) FROM ivf_pending)"
+        ).fetchone()
+        self.touch(rows=rows)
+
     def retired(self) -> list[tuple[str, float]]:
         """Files out of use, with the time (seconds since 1970) they were retired."""
         return list(self.db.execute("SELECT name, at FROM ivf_retired"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from edge.apps.collection.checking import check
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.models import Models
 from edge.apps.collection.repairing import repair
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.pages import PAGE
@@ -254,3 +256,42 @@ def test_the_log_of_an_emptied_database_is_brought_back(
     report = mended(path.parent, tiny_config)
     assert report.after.findings == []
     assert look(path.parent, tiny_config) == right, "the text without a file, too"
+
+
+def test_only_the_vectors_of_a_damaged_segment_are_made_again(
+    make: Make, docs: Path, tmp_path: Path, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the other segments, and those that are in none yet, keep theirs."""
+    embedded: list[int] = []
+    embed = Models.embed
+    monkeypatch.setattr(
+        Models, "embed", lambda self, texts, **given: embedded.append(len(texts)) or embed(self, texts, **given)
+    )
+    path = tmp_path / "collection"
+    with make() as collection:
+        collection.index(docs)
+        collection.compact()
+        (first,) = (path / "segments").glob("*.blk")
+        index = collection.vectors
+        assert index is not None
+        with collection.database.write() as db:  # half of the rows move to a segment of their own
+            ids = index.verify(db, read_data=True).ids
+            assert ids is not None
+            moved = ids[: len(ids) // 2]
+            vectors = index.vectors(db, moved)
+            options = dataclasses.replace(index._writer._options, pending_limit=0)
+            monkeypatch.setattr(index._writer, "_options", options)
+            index.delete(db, moved)
+            index.add(db, moved, vectors)
+        right = results(collection)
+    others = [file for file in (path / "segments").glob("*.blk") if file != first]
+    assert len(others) == 1
+    data = bytearray(others[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    others[0].write_bytes(data)
+    embedded.clear()
+    report = mended(path, tiny_config)
+    assert report.after.findings == []
+    assert sum(embedded) == len(moved)
+    assert f"the vectors of {len(moved):,} passages were made again" in report.actions
+    assert look(path, tiny_config) == right
