@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edge.apps.collection import reranking
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
@@ -114,18 +115,14 @@ def test_of_copies_the_first_by_path_stands_for_all_whenever_it_came(make: Any, 
         assert hit.path == str(folder.path / "1" / "LICENSE")
 
 
-@pytest.mark.parametrize("merging", [True, False])
+@pytest.mark.parametrize("neighbours", [1, 2, 30])
 def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_become_one(
-    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, merging: bool
+    collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, neighbours: int
 ) -> None:
     """With a calibrated margin so small that few candidates beside the wanted ones are judged to the end."""
-    for number in range(30):
-        text = f"Sentence {number} of a book tells of a river."
-        if merging:
-            texts = [f"{text} Part {part}." for part in range(30)]
-            folder.write("book.txt", "\n\n".join(" ".join([part] * 20) for part in texts))
-        else:
-            folder.write(f"{number}.txt", text)
+    for number in range(30 if neighbours < 30 else 1):
+        texts = [f"Sentence {number} of a book tells of a river. Part {part}." for part in range(neighbours)]
+        folder.write(f"{number}.txt", "\n\n".join(" ".join([part] * 20) for part in texts))
     collection.index(folder.path)
     reranker = collection.reranker
     layers = reranker.model.spec.layers
@@ -143,13 +140,18 @@ def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_b
         return ranking
 
     monkeypatch.setattr(Reranker, "explain", spy)
+    if neighbours == 30:
+        monkeypatch.setattr(reranking, "needed", lambda hits, wanted: wanted)
     hits = collection.search("river", 12)
-    assert asked == [12]
-    # The second pass is paid on top of the first.
-    assert (evaluations[0] < 1) != merging
-    if not merging:
+    if neighbours < 30:
+        assert len(asked) == 1
+        assert asked[0] == 12 if neighbours == 1 else asked[0] > 12
+        assert evaluations[0] < 1
         assert len(hits) == 12
         return
+    # Too few were asked for: judging the dropped to the end is paid on top of the first pass, and finds the same.
+    assert asked == [12]
+    assert evaluations[0] > 1
     best = merge(collection.rerank("river", collection.candidates("river", k=60)), 12)
     assert [hit.id for hit in hits] == [hit.id for hit in best]
     assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in best])
