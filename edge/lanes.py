@@ -23,6 +23,10 @@ from edge.link_rate import LinkRate
 from edge.trace import Trace
 
 
+_ending = threading.Lock()
+"""Held for the moment in which a ticket ends: a lock for each of them takes longer to make than to wait for this."""
+
+
 class Ticket:
     """A transfer that was asked for. `wait` returns when it is done; an error in the worker is raised there."""
 
@@ -37,8 +41,7 @@ class Ticket:
         self._finished = threading.Event()
         self._error: BaseException | None = None
         self._accounted = False
-        self._callbacks: list[Callable[[], None]] = []
-        self._ending = threading.Lock()
+        self._callbacks: list[Callable[[], None]] | None = None
 
     @property
     def done(self) -> bool:
@@ -86,9 +89,9 @@ class Ticket:
     def when_done(self, call: Callable[[], None]) -> None:
         """Calls `call` once when the transfer has ended, failed or been withdrawn, in the thread that ends it; at once
         if that is over. It must not wait for anything."""
-        with self._ending:
+        with _ending:
             if not self._finished.is_set():
-                self._callbacks.append(call)
+                self._callbacks = [*(self._callbacks or ()), call]
                 return
         call()
 
@@ -96,11 +99,11 @@ class Ticket:
         """Must be called without the link's lock: what follows may go to another link."""
         self._work = None  # it holds the buffer, which must not live as long as somebody keeps the ticket
         self._after = None
-        with self._ending:
+        with _ending:
             self.cancelled = cancelled
             self._finished.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for call in callbacks:
+            callbacks, self._callbacks = self._callbacks, None
+        for call in callbacks or ():
             call()
 
 

@@ -66,12 +66,13 @@ class LinkRate:
         if nbytes <= 0 or seconds <= 0:
             return
         with self._lock:
-            size = self._sizes.get(nbytes.bit_length())
+            kind = nbytes.bit_length()
+            size = self._sizes.get(kind)
             if size is None:
-                self._sizes[nbytes.bit_length()] = _Size(nbytes, seconds)
+                self._sizes[kind] = _Size(nbytes, seconds)
             else:
                 size.count += 1
-                step = max(_SMOOTHING, 1 / size.count)
+                step = _SMOOTHING if size.count > 1 / _SMOOTHING else 1 / size.count
                 size.nbytes += step * (nbytes - size.nbytes)
                 size.seconds += step * (seconds - size.seconds)
             self._fit = None

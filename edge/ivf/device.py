@@ -59,9 +59,9 @@ class Candidates:
         self.scores[query, empty:], self.labels[query, empty:] = scores[order], labels[order]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that makes one take twice as long, and a search makes hundreds
 class ListScan:
-    """A list (or a part of one) that is to be scanned.
+    """A list (or a part of one) that is to be scanned. Read only.
 
     Attributes:
         codes: the device's buffer with the codes; for devices in host memory uint8 [count, code_size].
@@ -83,9 +83,9 @@ class ListScan:
         return self.rows is None or len(self.rows) > 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SearchRequest:
-    """Lists of one index, and the queries that probe them.
+    """Lists of one index, and the queries that probe them. Read only.
 
     Attributes:
         codec: how the rows are coded; `codec.spec` describes it to another process.

@@ -159,7 +159,11 @@ class Scan:
                     for part, readable in zip(parts, batch, strict=True)
                 ]
                 request = SearchRequest(
-                    self._snapshot.codec, self._queries, [s for s in scans if s.live], self.plan.labels, seen
+                    self._snapshot.codec,
+                    self._queries,
+                    [s for s in scans if s.rows is None or len(s.rows)],
+                    self.plan.labels,
+                    seen,
                 )
                 seen = tier.device.search(request)
             finally:
