@@ -22,7 +22,6 @@ from edge.errors import EdgeError
 from edge.link_rate import LinkRate
 from edge.trace import Trace
 
-
 _ending = threading.Lock()
 """Held for the moment in which a ticket ends: a lock for each of them takes longer to make than to wait for this."""
 

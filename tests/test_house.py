@@ -113,11 +113,9 @@ def test_rooms_import_only_whom_they_may(path: Path) -> None:
 
 NOT_YET_REACHED = {
     "edge.curve": "times of search by batch size, for placement",
-    "edge.document_order": "an order of documents whose states are cached, where the caller allows one",
     "edge.drift": "when a placement has aged",
     "edge.hit_rates": "the smallest hit rate of a batch, for placement",
     "edge.placement": "the split of memory between lists and states",
-    "edge.reordering": "the order of waiting requests, for a server",
     "edge.speculation": "prefill on the early results of a staged search",
 }
 """Modules of the core that only tests and benchmarks use so far. The list may only get shorter."""
