@@ -74,7 +74,11 @@ class _Cache:
 @checked_arguments
 class MemoryBudget:
     """Ledger of one memory limit. Thread-safe. A shrinker runs in the thread whose reservation needs it, with the
-    ledger locked, so it must not wait for another thread that may be reserving (see `locked`)."""
+    ledger locked, so it must not wait for another thread that may be reserving (see `locked`).
+
+    Attributes:
+        lock: what `locked` holds, for those who take it for each of many blocks.
+    """
 
     def __init__(self, limit: int, *, baseline: int | None = None, part: bool = False) -> None:
         """Opens the ledger.
@@ -90,7 +94,7 @@ class MemoryBudget:
         """
         self.limit = limit
         self._part = part
-        self._lock = threading.RLock()
+        self.lock = self._lock = threading.RLock()
         self._leases: dict[int, Lease] = {}
         self._caches: list[_Cache] = []
         self._used = 0

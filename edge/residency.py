@@ -161,7 +161,7 @@ class Residency:
                 not begun; it is asked for again, as something that is needed.
             now: the round they are used in.
         """
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             handles = [self._claim(key, fetch, now) for key, fetch in blocks]
             self.trace.count(f"{self.name}.hits", sum(handle is not None for handle in handles))
         return handles
@@ -173,7 +173,7 @@ class Residency:
             nbytes: of the block.
             evict: blocks last used before round `now` may give way; without, only free memory is taken.
         """
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             if (handle := self._claim(key, fetch, now)) is not None:
                 self.trace.count(f"{self.name}.hits")
                 return handle
@@ -230,7 +230,7 @@ class Residency:
         Returns:
             Bytes that had to be asked for; None, and nothing is fetched, if they are too many or do not fit.
         """
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             wanted = list(blocks)
             cold = [block for block in wanted if not self._coming(block[0])]
             asked = sum(nbytes for _, nbytes, _ in cold)
@@ -252,7 +252,7 @@ class Residency:
 
     def withdraw(self, keys: Iterable[Hashable]) -> None:
         """Forgets those of `keys` that were predicted, that nobody has asked for, and whose transfer has not begun."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._cache.entries.get(key)
                 if entry is not None and entry.ahead and (entry.ticket.cancel() or entry.ticket.cancelled):
@@ -277,12 +277,12 @@ class Residency:
     def trim(self, share: float) -> None:
         """Evicts the coldest until cached blocks hold at most `share` of the room (TeleRAG's cache fraction: what is
         left is for the next prefetch). Guarded and pinned blocks stay."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             self._cache.trim(share)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
         """Forgets blocks that will not be asked for again."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._cache.entries.get(key)
                 if entry is not None and not entry.locks and entry.stop():
@@ -290,7 +290,7 @@ class Residency:
 
     def close(self) -> None:
         """Waits for transfers under way and gives all memory back; no handle may be in use."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             self._cache.close()
 
     def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
@@ -340,7 +340,7 @@ class Residency:
 
     def _forget(self, entry: Entry) -> None:
         """A transfer has failed: the block counts as cold, its memory goes back with the last handle."""
-        with self._budget.locked(), self._lock:
+        with self._budget.lock, self._lock:
             if entry.present:
                 self._cache.drop(entry)
 
@@ -349,5 +349,5 @@ class Residency:
             entry.locks -= 1
             gone = not entry.locks and not entry.present
         if gone:  # nobody else can reach it any more
-            with self._budget.locked(), self._lock:
+            with self._budget.lock, self._lock:
                 self._cache.free(entry)
