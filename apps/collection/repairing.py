@@ -81,6 +81,7 @@ class _Bringing:
         self._lexical = LexicalIndex(FULL_TEXT)
 
     def __call__(self, wreck: Wreck, new: Database) -> None:
+        self.said.clear()  # it is called again where others have written meanwhile
         files = self._files(wreck, new)
         passages, wrong = self._passages(wreck, new, set(files))
         _, settings = wreck.kept or ([], [])

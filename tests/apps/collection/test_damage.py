@@ -16,6 +16,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.models import Models
 from edge.apps.collection.repairing import repair
 from edge.apps.store.failures import DamagedStore
+from edge.apps.store.overwriting import overwrite
 from edge.apps.store.pages import PAGE
 from edge.apps.store.schema_copy import put_first_page
 from edge.budget import MemoryBudget
@@ -295,3 +296,22 @@ def test_only_the_vectors_of_a_damaged_segment_are_made_again(
     assert sum(embedded) == len(moved)
     assert f"the vectors of {len(moved):,} passages were made again" in report.actions
     assert look(path, tiny_config) == right
+
+
+def test_a_repair_that_others_disturbed_says_once_what_it_did(
+    whole: Path, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = whole / "edge.db"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // PAGE // 2 * PAGE)
+    done: list[bool] = []
+
+    def disturbed(*given: Any, **options: Any) -> bool:
+        done.append(len(done) > 0 and overwrite(*given, **options))
+        return done[-1]
+
+    monkeypatch.setattr("edge.apps.store.repairing.overwrite", disturbed)
+    report = mended(whole, tiny_config)
+    assert done == [False, True]
+    assert report.after.findings == []
+    assert sum("a new database holds" in action for action in report.actions) == 1
