@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import TracebackType
@@ -29,6 +29,12 @@ _DEPTH = 8
 
 _PRIORITY = 1.0
 """Whatever is needed now goes first."""
+
+_LEAST = 0.1
+"""Probability below which a block is not worth the room that a search's misses could have."""
+
+_EVEN = 0.5
+"""A block that was used is given up only for one that is more likely needed by the next search than not."""
 
 _REFUSALS = 4
 """So many predicted groups in a row for which no room could be made, and no more are tried."""
@@ -123,7 +129,7 @@ class Lookahead:
         self._oldest = max(self._ages.values(), default=0)
         crowded = worth is not None and residency.nbytes + 2 * nbytes > residency.room  # the search brings as much
         # Room that is free now is what the search's misses take; without it they push out what is oldest.
-        self._least = worth.of_age(self._oldest) if worth is not None and crowded else 0.0
+        self._least = max(_LEAST, worth.of_age(self._oldest)) if worth is not None and crowded else 0.0
         self._places: dict[Hashable, int] = {}
         self._guarded: list[tuple[str, int]] = []
         self._position: dict[tuple[str, int], float] = {}
@@ -212,7 +218,7 @@ class Lookahead:
         if self._misses is not None:
             self._misses.observe([self._position.get(key, math.inf) for key in needed])
         windows = (*self._earlier, self)
-        if self._worth is not None and self._worth.of_age(NEVER) < self._worth.of_age(self._oldest):
+        if self._worth is not None and self._worth.of_age(NEVER) <= self._worth.of_age(self._oldest):
             # What was predicted in vain would push out what is likelier to be used again.
             fetched = [key for window in windows for key in window._moved_blocks]
             self._residency.discard(key for key in fetched if key not in needed)
@@ -274,12 +280,13 @@ class Lookahead:
                 if group is None:
                     del orders[i], left[i], gone[i]
                     continue
-                own = self._worth_of(gone[i], [predicted.key for predicted in group])
+                place = gone[i]
                 gone[i] += 1
-                if own is None:
-                    continue
                 absent = set(self._residency.absent(predicted.key for predicted in group))
                 missing = [predicted for predicted in group if predicted.key in absent]
+                own = self._worth_of(place, [predicted.key for predicted in missing])
+                if own is None:
+                    continue
                 if sum(predicted.nbytes for predicted in missing) > left[i]:
                     self._skipped.append(missing)
                     continue  # a list that does not fit is skipped whole
@@ -306,18 +313,29 @@ class Lookahead:
                     self._position.setdefault(predicted.key, self._asked)
         self._wait_until(0)
 
-    def _worth_of(self, place: int, keys: Iterable[Hashable]) -> tuple[Callable[[int], bool], bool] | None:
+    def _worth_of(self, place: int, keys: Sequence[Hashable]) -> tuple[Callable[[int], bool], bool] | None:
         """Which ages a group at this place of a prediction may displace, and whether it is to be kept for the search
-        even from what that reads itself; None if it is not worth its room."""
+        even from what that reads itself; None if it is not worth its room.
+
+        Only absent blocks count: those that earlier searches left in memory are needed far more often than others at
+        the same place, and say nothing about what fetching is good for.
+
+        Args:
+            keys: the blocks of the group that are absent.
+        """
         worth = self._worth
         if worth is None:
             return lambda age: True, True
         for key in keys:
             self._places[key] = min(place, self._places.get(key, place))
         own = worth.of_place(place)
-        if own < self._least:
+        if keys and own < self._least:
             return None
-        return lambda age: worth.before(age, self._oldest) < own, worth.of_age(0) < own
+        # Searches that no prediction preceded are not observed, and use again what seems forgotten.
+        return (
+            lambda age: max(worth.before(age, self._oldest), 0.0 if age == NEVER else _EVEN) < own,
+            worth.of_age(0) < own,
+        )
 
     def _reader(self, predicted: Predicted) -> Fetch:
         def fetch(buffer: Bytes) -> Ticket:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Mapping
 _FORGET = 0.99
 """What earlier searches count after each further one."""
 
-_RIGHT = (8.0, 8.0)
+_RIGHT = (2.0, 2.0)
 """Blocks needed and seen, as assumed at first for each place of a prediction: that it is right."""
 
 _SELDOM = (0.4, 8.0)
@@ -36,7 +36,7 @@ class Worth:
         self._ages: dict[int, list[float]] = {}
 
     def of_place(self, place: int) -> float:
-        """Probability that a block is needed whose group is number `place` in the prediction, from 0 on."""
+        """Probability that an absent block is needed whose group is number `place` in the prediction, from 0 on."""
         with self._lock:
             needed, seen = self._places.get(_class(place), _RIGHT)
         return needed / seen
@@ -64,7 +64,7 @@ class Worth:
         """A search is over.
 
         Args:
-            places: blocks the prediction went through.
+            places: absent blocks that the prediction went through.
             ages: blocks that were in memory when it began.
             needed: blocks the search asked for.
         """

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import pytest
+
 from edge.blocks import BlockId, Extent
 from edge.lanes import Lane
 from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
@@ -18,19 +20,22 @@ class Room:
 
     def __init__(self, refused: Iterable[int] = ()) -> None:
         self.refused = set(refused)
+        self.resident: set[object] = set()
         self.asked: list[int] = []
         self.displaced: list[bool] = []
+        self.guarded: list[bool] = []
 
     def ages(self) -> dict[object, int]:
         return {}
 
     def absent(self, keys: Iterable[object]) -> list[object]:
-        return list(keys)
+        return [key for key in keys if key not in self.resident]
 
     def prefetch(
         self, owner: object, blocks: Any, limit: int, displaces: Callable[[int], bool], guard: object
     ) -> int | None:
         number = blocks[0][0][1]
+        self.guarded.append(bool(guard))
         self.asked.append(number)
         self.displaced.append(displaces(3))
         return None if number in self.refused else 1
@@ -120,11 +125,67 @@ def test_what_is_as_likely_to_be_needed_is_not_displaced() -> None:
     assert room.displaced == [False]
 
 
+class FixedWorth(EvenWorth):
+    """Places are needed with one probability, what is in memory at once with another."""
+
+    def __init__(self, place: float, age: float) -> None:
+        super().__init__()
+        self.place, self.age = place, age
+
+    def of_place(self, place: int) -> float:
+        return self.place
+
+    def of_age(self, age: int) -> float:
+        return self.age
+
+
+@pytest.mark.parametrize(("place", "age", "displaces"), [(0.4, 0.1, False), (0.6, 0.1, True), (0.6, 0.7, False)])
+def test_what_was_used_gives_way_to_what_is_needed_more_likely_than_not(
+    place: float, age: float, displaces: bool
+) -> None:
+    room = Room()
+    looked_ahead(room, [group_of(0)], worth=FixedWorth(place, age))
+    assert room.displaced == [displaces]
+
+
+@pytest.mark.parametrize(
+    ("place", "age", "held", "asked"),
+    [(0.05, 0.0, 0, [0]), (0.05, 0.0, 10**6 - 1500, []), (0.2, 0.0, 10**6 - 1500, [0]), (0.2, 0.3, 10**6 - 1500, [])],
+)
+def test_where_room_is_short_a_prediction_must_be_worth_it(
+    place: float, age: float, held: int, asked: list[int]
+) -> None:
+    """The window may fetch 1,000 bytes, and its search needs as many."""
+    room = Room()
+    room.nbytes = held
+    looked_ahead(room, [group_of(0)], worth=FixedWorth(place, age))
+    assert room.asked == asked
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_place_that_is_seldom_needed_is_not_kept_from_what_the_search_reads(resident: bool) -> None:
+    """Neither fetched blocks nor those that are there: else a wrong prediction would guard the whole cache."""
+    room = Room()
+    room.resident = {("file", 0)} if resident else set()
+    looked_ahead(room, [group_of(0)], worth=FixedWorth(0.1, 0.2))
+    looked_ahead(room, [group_of(0)], worth=FixedWorth(0.3, 0.2))
+    assert room.guarded == [False, True]
+
+
 def test_a_block_of_two_predictions_has_its_best_place() -> None:
     worth = EvenWorth()
     predictions = [group_of(7), group_of(1)], [group_of(2), group_of(7), group_of(3)]
     looked_ahead(Room(), *predictions, worth=worth, needs=[[]])
     assert worth.places == {("file", 7): 0, ("file", 2): 0, ("file", 1): 1, ("file", 3): 2}
+
+
+def test_only_absent_blocks_tell_what_fetching_is_good_for() -> None:
+    """The nearest list is in memory and needed; the next one was neither."""
+    worth = EvenWorth()
+    room = Room()
+    room.resident = {("file", 0)}
+    looked_ahead(room, [group_of(0), group_of(1)], worth=worth, needs=[[0]])
+    assert worth.places == {("file", 1): 1}
 
 
 def test_a_batch_is_compared_with_what_all_its_searches_needed() -> None:

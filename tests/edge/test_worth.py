@@ -86,20 +86,3 @@ def test_what_is_in_memory_may_be_needed_by_any_search_until_it_is_evicted() -> 
     assert worth.before(0, 9) == pytest.approx(1 - 0.9**10, abs=0.1)
     assert worth.before(12, 9) == pytest.approx(worth.of_age(12))
     assert worth.before(NEVER, 9) == worth.of_age(NEVER)
-
-
-@pytest.mark.usefixtures("small")
-def test_a_cycle_that_just_fits_is_not_disturbed_by_wrong_predictions(tmp_path: Path) -> None:
-    """Three queries by turns: each list comes back after three searches, and the next one never needs it."""
-    rig = Rig(tmp_path, gridded(1500, 16), nlist=15, capacity=70_000)
-    snapshot = rig.lists.snapshot
-    order = np.argsort(-(snapshot.centroids @ snapshot.centroids[2]))
-    queries = [snapshot.centroids[[number]] for number in (order[0], order[7], order[14])]
-    read = []
-    for turn in range(120):
-        with rig.searcher.lookahead(snapshot, -queries[turn % 3], nbytes=25_000) as window:
-            window.wait()
-            read.append(rig.search(queries[turn % 3], 3, 2, window=window).lists_read)
-    assert sum(read[3:12]) > 0, "at first lists are pushed out"
-    assert sum(read[-30:]) <= 3
-    rig.close()
