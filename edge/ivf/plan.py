@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.base import Ids, ListPart, Snapshot
+from edge.ivf.base import CHECKSUM_NBYTES, Ids, ListPart, Snapshot
 from edge.ivf.device import ListScan
 
 COPY_NBYTES = 1 << 20
 """Codes that a device copies together at a time, where the rows that count do not lie beside each other."""
 
-_ROW_NBYTES = 20
-"""A label, an id and a checksum."""
+_ROW_NBYTES = 16
+"""A label and an id."""
 
 
 class Plan:
@@ -54,7 +54,8 @@ class Plan:
         # Made once: numpy lets other threads run while it counts, which takes longer than to scan a small part.
         self.labels = np.arange(self._starts[-1])
         self._ids = np.empty(self._starts[-1], np.int64)
-        self._checksums = np.empty(self._starts[-1], np.uint32)
+        # Exact codes are the vectors themselves, which were checked when their block was read.
+        self._checksums = np.empty(0 if snapshot.codec.spec.exact else self._starts[-1], np.uint32)
 
     @staticmethod
     def memory_needed(snapshot: Snapshot, probes: npt.NDArray[np.int64]) -> int:
@@ -64,7 +65,8 @@ class Plan:
         rows = sum(part.rows for part in parts)
         copied = min(COPY_NBYTES, largest * snapshot.codec.spec.code_size)
         # For one part at a time: which rows count, their numbers and labels; two pieces of copied codes.
-        return int(rows * _ROW_NBYTES + largest * 32 + 2 * copied + probes.nbytes * 4 + len(parts) * 512)
+        per_row = _ROW_NBYTES + (0 if snapshot.codec.spec.exact else CHECKSUM_NBYTES)
+        return int(rows * per_row + largest * 32 + 2 * copied + probes.nbytes * 4 + len(parts) * 512)
 
     def scan(self, number: int, ids: Ids, codes: Any, checksums: npt.NDArray[np.uint32]) -> ListScan:
         """Part `number` for a device; remembers whose rows they are.
@@ -74,7 +76,8 @@ class Plan:
         """
         first, end = self._starts[number], self._starts[number + 1]
         self._ids[first:end] = ids
-        self._checksums[first:end] = checksums
+        if len(self._checksums):
+            self._checksums[first:end] = checksums
         return ListScan(codes, first, end - first, self._live(self.parts[number], ids), self.queries[number])
 
     def locate(self, labels: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
