@@ -160,6 +160,10 @@ class KilledCollection(CollectionFiles):
             shutil.copytree(live, col)
         shutil.rmtree(live)
 
+    def harmless(self, path: Path) -> bool:
+        """The log may hold the damaged page anew. What is found after the repair, which moves the log, is judged."""
+        return True
+
 
 class MemoryFiles(DatabaseFiles):
     """A repair leaves nothing that was never stored."""
@@ -207,6 +211,10 @@ class KilledMemory(MemoryFiles):
             memory.add("A fact that a killed process added: the river froze in 1913.", user_id="default")
             shutil.copytree(live, mem)
         shutil.rmtree(live)
+
+    def harmless(self, path: Path) -> bool:
+        """The log may hold the damaged page anew. What is found after the repair, which moves the log, is judged."""
+        return True
 
 
 def opened_memory(home: Home, folder: str) -> Any:
