@@ -6,6 +6,7 @@ own (`Home.edge`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -89,7 +90,8 @@ def _run(task: dict[str, Any]) -> tuple[int, bool]:
             return os.waitstatus_to_exitcode(status), hung
         if time.monotonic() > until and not hung:
             hung = True
-            os.killpg(child, 9)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, or has no group of its own yet
+                os.killpg(child, 9)
         time.sleep(0.003)
 
 
