@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,10 @@ def table(tallies: Iterable[Tally]) -> str:
 
 def document(seed: int, tallies: Iterable[Tally]) -> dict[str, Any]:
     """Everything, for a program to read."""
-    import edge
-
     return {
         "seed": seed,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "version": edge.__version__,
+        "version": version("edge-rag"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "classes": [asdict(tally) for tally in tallies],

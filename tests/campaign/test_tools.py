@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from campaign import report
 from campaign.damage import KINDS, damage
 from campaign.powerloss import LOSSES, Log, Loss
 from campaign.program import Finished, Home, Snapshot
+from campaign.report import Tally, document
 from campaign.sampler import Sampler
 from campaign.shim import Shim, counted
 
@@ -173,3 +176,15 @@ def test_a_look_is_the_same_as_a_start(tmp_path: Path) -> None:
         started, looked = home.edge(*arguments, sampled=True), home.look(*arguments)
         assert (started.code, started.out, started.err) == (looked.code, looked.out, looked.err)
         assert started.peak > 1 << 20
+
+
+def test_a_report_holds_counts_and_failures(tmp_path: Path) -> None:
+    tally = Tally("kills", "nothing is lost")
+    tally.add(1, "first", True, "", 0.5)
+    tally.add(2, "second", False, "a line", 0.25)
+    report.write(tmp_path / "report.json", document(7, [tally]))
+    found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert found["seed"] == 7
+    assert found["version"]
+    assert found["classes"][0]["failures"] == [{"case": 2, "label": "second", "line": "a line"}]
+    assert found["classes"][0]["tried"] == 2
