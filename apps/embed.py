@@ -14,6 +14,7 @@ from edge.apps.options import OutputFile, configure, engine_options, print_stats
 from edge.apps.planning import check_texts
 from edge.apps.texts import read_documents
 from edge.errors import StorageError
+from edge.output_file import open_output
 from edge.resident import ResidentWatch
 from edge.runtimes.embedder import Embedder
 from edge.trace import Trace
@@ -68,7 +69,7 @@ def embed(
 
 def _save(vectors: npt.NDArray[np.float32], out: Path) -> None:
     try:
-        with open(out, "wb") as file:
+        with open_output(out) as file:
             np.save(file, vectors)
     except OSError as error:
         raise StorageError(f"{out} cannot be written: {error.strerror}") from error

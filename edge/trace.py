@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from edge.errors import StorageError
+from edge.output_file import open_output
 
 
 class Trace:
@@ -98,7 +99,8 @@ class Trace:
             ]
             document = {"traceEvents": names + self._events, "otherData": {"counters": dict(self.counters)}}
         try:
-            Path(path).write_text(json.dumps(_plain(document)), encoding="utf-8")
+            with open_output(path) as file:
+                file.write(json.dumps(_plain(document)).encode())
         except OSError as error:
             raise StorageError(f"the trace cannot be written to {path}: {error.strerror}") from error
 

@@ -6,6 +6,7 @@ Not by `pythonpath = ["tests"]`: that folder also holds `tests/edge`, which woul
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -25,6 +26,10 @@ for _name in ("naive", "campaign"):
     assert _spec.loader is not None
     sys.modules[_name] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules[_name])
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every program that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine makes single examples slow; that is no failure.
 # CI tries the same examples every time: it judges a change, and new examples are for those who work on the code.

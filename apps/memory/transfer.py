@@ -4,10 +4,10 @@ model, so a memory can move to another embedder this way."""
 from __future__ import annotations
 
 import json
-import os
 import uuid as uuids
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +20,7 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.turns import Vectors, in_context
 from edge.errors import InputError, StorageError
 from edge.input_file import open_input
+from edge.output_file import open_output
 
 _TOGETHER = 256
 """Lines embedded and stored in one transaction."""
@@ -41,15 +42,11 @@ def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
     Raises:
         StorageError: the file cannot be written; nothing of it is left.
     """
-    partial = target.parent / f"{target.name}.partial"
     try:
-        with open(partial, "w", encoding="utf-8") as file:
-            count = write_jsonl(store, scope, file)
-        os.replace(partial, target)
+        with open_output(target) as file, TextIOWrapper(file, encoding="utf-8") as text:
+            return write_jsonl(store, scope, text)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise StorageError(f"{target} cannot be written: {error.strerror}") from error
-    return count
 
 
 def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from campaign.program import Home
 
 _VALUES = (
     "", " ", "-", "--", "0", "-1", "1", "3.5", "nan", "inf", "1e309", "99999999999999999999", "auto", "true", "a b",
-    "no/such/file", ".", "..", "/dev", "docs", "docs.txt", "pipe", "/dev/null", "/dev/zero", "/dev/full",
+    "no/such/file", ".", "..", "/dev", "docs", "docs.txt", "pipe", "null", "zero", "full",
     "/proc/self/mem",
     "notes.jsonl", "damaged.jsonl", "models", "tiny", "onnx", "300MB", "1kB", "type:md", "after:2026-01-31", "after:x",
     "{}", "[", '{"a": {"gte": 1}}', "[" * 500, "\u202edlrow", "\u2066\u200f", "a\nb", "\x1b]0;title\x07", "\x9b31m",
     "\udcff\udcfe", "\r\x08", "%s%n", "${HOME}", "'; DROP TABLE files;--", '"', "*", "NEAR(", "x" * 5000,
     "é日本\U0001f600", "\ufeff", "\U000e0041",
 )  # fmt: skip
+_DEVICES = ("null", "zero", "full")
 _ENDLESS = {"watch", "bench"}
 """Verbs that go on until they are interrupted, or that measure for minutes."""
 
@@ -46,6 +48,8 @@ class CommandLines(Attack):
         (work / "notes.jsonl").write_text('{"memory": "I like rivers", "user_id": "ann"}\n', encoding="utf-8")
         (work / "damaged.jsonl").write_bytes(b'{"memory": "\xff\n[[[[\n\x00')
         os.mkfifo(work / "pipe")
+        for name in _DEVICES:
+            _device(work / name)
         self.verbs = list(_verbs())
         self.home.edge("index", "docs")
 
@@ -66,7 +70,22 @@ class CommandLines(Attack):
         else:
             done = self.home.look(*words)
         fault = done.fault()
+        for name in _DEVICES:
+            device = self.home.work / name
+            if fault is None and not (device.exists() and stat.S_ISCHR(device.stat().st_mode)):
+                fault = f"{done} replaced the device {name}"
+                device.unlink(missing_ok=True)
+                _device(device)
         return HELD if fault is None else failed(fault)
+
+
+def _device(path: Path) -> None:
+    """A device of the campaign's own: root could replace the machine's. Who is not root can do no harm to those."""
+    own = Path("/dev", path.name)
+    if os.geteuid() == 0:
+        os.mknod(path, 0o666 | stat.S_IFCHR, own.stat().st_rdev)
+    else:
+        path.symlink_to(own)
 
 
 def _verbs() -> Iterator[tuple[list[str], click.Command]]:

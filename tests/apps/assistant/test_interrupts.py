@@ -17,6 +17,7 @@ from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.conversation import Conversation, Turn
 from edge.apps.assistant.options import shown
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
+from edge.apps.store.health import Health
 from edge.errors import ModelError
 
 Told = Callable[[], None]
@@ -42,6 +43,7 @@ class FakeAssistant:
     """Says `word0 word1 ...`, and lets something happen after some of them."""
 
     def __init__(self, steps: Any, happens: dict[int, Told], passages: Sequence[Any] = ()) -> None:
+        self.collection = self
         self._steps = steps
         self._happens = happens
         self._passages = passages
@@ -52,6 +54,9 @@ class FakeAssistant:
 
     def chat(self) -> Conversation:
         return Conversation(self._stream)
+
+    def health(self) -> Health:
+        return Health()
 
     def _stream(self, question: str, turns: Sequence[Turn], keep: Callable[[Turn], None]) -> AnswerStream:
         made = self._steps()
