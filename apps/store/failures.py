@@ -18,6 +18,9 @@ _NOT_OURS = (apsw.ConstraintError, apsw.MisuseError, apsw.ThreadingViolationErro
 """What only a fault of this program raises."""
 
 
+_REFUSALS = (apsw.BusyError, apsw.CantOpenError, apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.ReadOnlyError)
+
+
 class DamagedStore(StorageError):
     """What is stored in a collection or memory is not what was written."""
 
@@ -30,6 +33,24 @@ def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
         verbs: the command whose verbs `check` and `repair` are meant.
     """
     return DamagedStore(f"{path} {what}; `{verbs} check` says what is lost, `{verbs} repair` mends what it can")
+
+
+@contextmanager
+def damage_suppressed() -> Iterator[None]:
+    """Goes on behind the block where what is stored there is not what was written. What the disk, the system or another
+    process refuses says nothing about that, and is raised."""
+    try:
+        yield
+    except (apsw.Error, UnicodeDecodeError) as error:
+        if is_refusal(error):
+            raise
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error of SQLite's comes from the disk, the system or another process, and not from what is stored."""
+    if isinstance(error, apsw.IOError):
+        return getattr(error, "extendedresult", None) not in _DAMAGED_READS
+    return isinstance(error, _REFUSALS)
 
 
 @contextmanager

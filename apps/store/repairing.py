@@ -16,6 +16,7 @@ import numpy as np
 from edge.apps.store.checking import CheckReport
 from edge.apps.store.connecting import plain
 from edge.apps.store.database import Database, Migration
+from edge.apps.store.failures import is_refusal, translated
 from edge.apps.store.health import Trouble, note
 from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Made, Source
@@ -31,6 +32,7 @@ _BESIDE = ("-wal", "-mark", "-schema")
 """What is kept of the files beside a damaged database."""
 
 _TRIES = 3
+_PATIENCE_S = 5.0
 
 _TOGETHER = 500
 """Rows that are written in one transaction."""
@@ -85,17 +87,21 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
         StorageError: the disk refuses, has no room for two more copies, or another process keeps writing.
         BudgetExceeded: the limit is too small.
     """
-    for _ in range(_TRIES):
-        number = _commits(path)
-        copy = put_aside(path, _BESIDE)
-        with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
-            draft = Path(folder) / path.name
-            with opened(copy) as wreck, Database(draft, migrations, budget=budget, verbs=verbs) as new:
-                fill(wreck, new)
-                new.settle()
-            if overwrite(path, draft, verbs=verbs, unchanged=_Unchanged(path, number)):
-                return copy.parent
-        shutil.rmtree(copy.parent)  # others have written meanwhile
+    try:
+        with translated(path, verbs, _PATIENCE_S):
+            for _ in range(_TRIES):
+                number = _commits(path)
+                copy = put_aside(path, _BESIDE)
+                with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
+                    draft = Path(folder) / path.name
+                    with opened(copy) as wreck, Database(draft, migrations, budget=budget, verbs=verbs) as new:
+                        fill(wreck, new)
+                        new.settle()
+                    if overwrite(path, draft, verbs=verbs, unchanged=_Unchanged(path, number)):
+                        return copy.parent
+                shutil.rmtree(copy.parent)  # others have written meanwhile
+    except OSError as error:
+        raise StorageError(f"{path} cannot be repaired: {error.strerror}") from error
     raise StorageError(f"other processes keep writing to {path}; try again when they are done")
 
 
@@ -120,7 +126,9 @@ def _commits(path: Path) -> int | None:
             return int(row[0])
         finally:
             db.close(True)
-    except (apsw.Error, IndexError):
+    except (apsw.Error, IndexError) as error:
+        if is_refusal(error):
+            raise
         return None
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from edge.apps.store.connecting import connect, plain
+from edge.apps.store.failures import damage_suppressed, is_refusal
 from edge.apps.store.pages import PAGE
 from edge.apps.store.schema_copy import Schema, kept, make_openable, put_schema, read_schema
 
@@ -58,7 +59,9 @@ class Wreck:
                     last = row[0]
                     yield row
                 continue
-            except (apsw.Error, UnicodeDecodeError):
+            except (apsw.Error, UnicodeDecodeError) as error:
+                if is_refusal(error):
+                    raise
                 low = last + 1
             tries += 1
             if low >= high or tries > _MOST_HOLES:
@@ -85,7 +88,9 @@ class Wreck:
                 for row in self._db.execute(f"SELECT {', '.join(columns)} FROM {table}{end}"):
                     found[row] = None
                 break
-            except (apsw.Error, UnicodeDecodeError):
+            except (apsw.Error, UnicodeDecodeError) as error:
+                if is_refusal(error):
+                    raise
                 self.lost[table] = 1
         if order:
             self.lost[table] = before
@@ -99,7 +104,7 @@ class Wreck:
             f"SELECT max({key}) FROM {table}",
             f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
         ):
-            with suppress(apsw.Error):
+            with damage_suppressed():
                 largest = max([largest, *(row[0] or 0 for row in self._db.execute(sql))])
         # Where neither can be read: as many rows as the file can hold.
         return largest or self._pages * PAGE // 40
@@ -108,7 +113,11 @@ class Wreck:
 @contextmanager
 def opened(copy: Path) -> Iterator[Wreck]:
     """A copy of a damaged database, which stays as it is. Where the pages are lost that say where tables begin, the
-    schema that was kept beside it takes their place."""
+    schema that was kept beside it takes their place.
+
+    Raises:
+        apsw.Error, OSError: the disk refuses; that is no loss, and what is done then must not count it as one.
+    """
     with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
         own = Path(folder) / copy.name
         for name in ("", "-wal"):
@@ -118,7 +127,7 @@ def opened(copy: Path) -> Iterator[Wreck]:
         db = None
         known = kept(copy)
         try:
-            with suppress(apsw.Error, OSError):
+            with damage_suppressed():
                 _make_readable(own, None if known is None else known.schema)
                 db = _connection(own)
             rows = [] if known is None else known.rows
@@ -133,9 +142,9 @@ def _make_readable(path: Path, schema: Schema | None) -> None:
     make_openable(path)
     db = plain(path)
     try:
-        with suppress(apsw.Error):
+        with damage_suppressed():
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        with suppress(apsw.Error):
+        with damage_suppressed():
             if schema is None or read_schema(db) == schema:
                 return
     finally:
