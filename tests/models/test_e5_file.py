@@ -96,7 +96,7 @@ def test_the_tokenizer_normalizes_as_the_table_says(tmp_path: Path) -> None:
 def test_the_pack_embeds_with_its_prefixes(tmp_path: Path) -> None:
     write(tmp_path / "model.bin")
     pack_e5(tmp_path / "model.bin", tmp_path / "pack", "fp32", name="tiny", head=HEAD, sources={}, origin={}).close()
-    with Embedder(tmp_path / "pack", memory="300MB") as embedder:
+    with Embedder(tmp_path / "pack", memory="4GB") as embedder:
         document, same = embedder.embed(["the rents", "the rents"])
         (query,) = embedder.embed(["the rents"], query=True)
         (bare,) = embedder.embed(["passage: the rents"], query=True)
