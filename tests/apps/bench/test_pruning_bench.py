@@ -36,7 +36,7 @@ def judged(tmp_path: Path) -> Path:
 def test_rankings_are_compared_with_full_depth(tiny_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_MODELS_DIR", str(tiny_models))
     docs = [f"The {word} is {number}" for number, word in enumerate(WORDS * 3)]
-    with WatchedReranker("tiny", memory="300MB", threshold=0.0) as reranker:
+    with WatchedReranker("tiny", memory="4GB", threshold=0.0) as reranker:
         reranker.rank("where is the mill?", docs, 3)
         reranker.rank("where is the mill?", docs, len(docs))
         reranker.rank("where is the mill?", docs)
