@@ -37,7 +37,7 @@ class Ahead(Protocol):
         """Fetches nothing more, and gives up what protects that which has arrived. Twice is harmless.
 
         Returns:
-            What came of this prediction and of those it superseded, the first one first; nothing if no search came.
+            The outcomes of this prediction and of those it superseded, the first one first; none if no search came.
         """
 
 

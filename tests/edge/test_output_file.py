@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,17 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     with open_output(link) as file:
         file.write(b"new")
     assert stat.S_ISCHR(link.stat().st_mode)
+
+
+@posix
+@pytest.mark.parametrize("redirected", [False, True])
+def test_an_open_file_is_written_to_and_not_replaced(tmp_path: Path, redirected: bool) -> None:
+    program = "from edge.output_file import open_output\nwith open_output('/dev/stdout') as file: file.write(b'new')"
+    if not redirected:
+        assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"new"
+        return
+    target = tmp_path / "out"
+    with open(target, "wb") as out:
+        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
+        assert os.fstat(out.fileno()).st_ino == target.stat().st_ino
+    assert target.read_bytes() == b"new"
