@@ -19,7 +19,6 @@ from edge.apps.collection.together import Together
 from edge.apps.memory.memory import Memory
 from edge.apps.store.health import Trouble, note
 from edge.config import Config
-from edge.models.synth import synth
 
 SAID = "a test found damage"
 
@@ -78,19 +77,11 @@ IN_JSON = {
 """Verbs whose JSON form says it, too."""
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
-    synth("tiny-bert", folder / "tiny").close()
-    return folder
-
-
 @pytest.fixture
-def place(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+def place(tmp_path: Path, tiny_models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
     """A working folder with a damaged collection and a damaged memory, and the id of what is remembered."""
     variables = {
-        "EDGE_MODELS_DIR": models, "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny", "EDGE_MEMORY": "1GB",
+        "EDGE_MODELS_DIR": tiny_models, "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny", "EDGE_MEMORY": "1GB",
         "EDGE_LLM": "extractive", "XDG_CONFIG_HOME": tmp_path / "config", "XDG_DATA_HOME": tmp_path / "data",
         "XDG_CACHE_HOME": tmp_path / "cache", "HOME": tmp_path,
     }  # fmt: skip

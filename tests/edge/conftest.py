@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from naive.held import Held
 from naive.window import WindowRig
 
 from edge.lanes import Lane
@@ -22,3 +23,11 @@ def lane() -> Iterator[Lane]:
     """A link at full speed."""
     with Lane() as made:
         yield made
+
+
+@pytest.fixture
+def held(lane: Lane) -> Iterator[Held]:
+    """The same lane, kept busy until the test opens it."""
+    made = Held(lane)
+    yield made
+    made.open()

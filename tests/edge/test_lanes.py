@@ -6,41 +6,16 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from naive.held import Held
 from naive.source import MemorySource, numbered_blocks
 
 from edge.blocks import BlockId
 from edge.errors import CorruptBlock, EdgeError, StorageError
 from edge.lanes import Lane, Ticket
-
-
-class Held:
-    """Keeps a lane's worker busy until `open`, so that a queue builds up behind it."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._gate = threading.Event()
-        entered = threading.Event()
-
-        def work() -> int:
-            entered.set()
-            assert self._gate.wait(30)
-            return 0
-
-        self.ticket = lane.submit("held", work, 0, priority=-100.0)
-        assert entered.wait(30)
-
-    def open(self) -> None:
-        self._gate.set()
-
-
-@pytest.fixture
-def held(lane: Lane) -> Iterator[Held]:
-    made = Held(lane)
-    yield made
-    made.open()
 
 
 def recorder(order: list[str], name: str) -> object:

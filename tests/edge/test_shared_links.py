@@ -4,39 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from naive.held import Held
 
 from edge.errors import StorageError
 from edge.lanes import Lane, Ticket
-
-
-class Held:
-    """Keeps a link's worker busy until `open`, so that a queue builds up behind it."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._gate = threading.Event()
-        entered = threading.Event()
-
-        def work() -> int:
-            entered.set()
-            assert self._gate.wait(30)
-            return 0
-
-        self.ticket = lane.submit("held", work, 0, priority=-100.0)
-        assert entered.wait(30)
-
-    def open(self) -> None:
-        self._gate.set()
-
-
-@pytest.fixture
-def held(lane: Lane) -> Iterator[Held]:
-    made = Held(lane)
-    yield made
-    made.open()
 
 
 def submit(lane: Lane, order: list[str], name: str, **keys: Any) -> Ticket:

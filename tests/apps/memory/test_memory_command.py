@@ -12,24 +12,15 @@ import pytest
 
 from edge.apps.memory.command import memory as group
 from edge.errors import InputError
-from edge.models.synth import synth
 
 Edge = Callable[..., click.testing.Result]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
-    synth("tiny-bert", folder / "tiny").close()
-    return folder
-
-
 @pytest.fixture
-def edge(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edge:
+def edge(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edge:
     """Runs a verb with tiny random models; what is refused is raised."""
     settings = {
-        "EDGE_MODELS_DIR": str(models), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
+        "EDGE_MODELS_DIR": str(tiny_models), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
         "EDGE_MEMORY": "1GB", "EDGE_THREADS": "1", "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path),
     }  # fmt: skip
     for name, value in settings.items():
