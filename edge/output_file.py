@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -30,7 +31,8 @@ def open_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with open(path, "wb") as file:
             yield file
         return
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    # Not the file's own name and more: that may be as long as the file system allows.
+    draft = target.with_name(f".edge-{os.getpid()}-{threading.get_ident()}")
     try:
         with open(draft, "wb") as file:
             yield file

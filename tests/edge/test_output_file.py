@@ -43,6 +43,13 @@ def test_what_fails_leaves_the_older_file(tmp_path: Path) -> None:
     assert names(tmp_path) == {"out"}
 
 
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    target = tmp_path / ("n" * (255 if os.name != "nt" else 100))
+    with open_output(target) as file:
+        file.write(b"new")
+    assert target.read_bytes() == b"new"
+
+
 @posix
 def test_a_link_and_the_rights_stay(tmp_path: Path) -> None:
     target, link = tmp_path / "out", tmp_path / "link"
