@@ -1,0 +1,1 @@
+"""The search of a graph of neighbours with several groups of candidates under way."""

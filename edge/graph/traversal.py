@@ -1,0 +1,138 @@
+"""Searching a graph of neighbours with several groups of candidates under way (Falcon; Jiang's thesis, chapter 7).
+
+Best-first search evaluates one candidate after the other, and sorts its queue in between. Delayed synchronisation
+launches up to `groups` groups of up to `candidates` candidates, and processes only the results of the earliest group
+before it launches the next one. This saves time if evaluating a group takes long and several can be under way. With a
+queue of the same length, it visits at least as many vertices and finds about as many of the nearest or more.
+
+The planner's model and the search of a stored graph both call `traverse`. They differ in how a group is launched.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edge.errors import RangeError
+from edge.graph.visited import ExactSet, Visited
+
+Evaluated = tuple[Sequence[float], Sequence[Sequence[int]]]
+"""The distances of some vertices, and their lists of neighbours. Valid until the next group is launched."""
+
+Launch = Callable[[Sequence[int]], Callable[[], Evaluated]]
+"""Begins to evaluate some vertices; the function that it returns waits for the result."""
+
+STALE = 4
+"""Candidates too far away are removed once there are more than this many for each result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traversal:
+    """The results and the work of one search.
+
+    Attributes:
+        labels: the nearest vertices, nearest first; the smaller number first among equals.
+        hops: number of candidates whose neighbours were evaluated.
+        launches: for each group in order, the number of vertices evaluated.
+        distances: of each label.
+    """
+
+    labels: tuple[int, ...]
+    hops: int
+    launches: tuple[int, ...]
+    distances: tuple[float, ...] = ()
+
+
+def at_once(neighbours: Sequence[Sequence[int]], distances: Callable[[Sequence[int]], Sequence[float]]) -> Launch:
+    """Evaluates a group when it is launched, from lists and a function of distances in memory."""
+
+    def launch(vertices: Sequence[int]) -> Callable[[], Evaluated]:
+        found = [float(distance) for distance in distances(vertices)], [neighbours[vertex] for vertex in vertices]
+        return lambda: found
+
+    return launch
+
+
+def check_sizes(k: int, length: int, groups: int, candidates: int) -> None:
+    """
+    Raises:
+        RangeError: `k` is above `length`, or a number is below 1.
+    """
+    if not 1 <= k <= length or min(groups, candidates) < 1:
+        raise RangeError(f"{k} results of a queue of {length}, {groups} groups of {candidates} candidates")
+
+
+def traverse(
+    launch: Launch,
+    entry: int,
+    *,
+    k: int,
+    length: int,
+    groups: int = 1,
+    candidates: int = 1,
+    visited: Visited | None = None,
+) -> Traversal:
+    """The `k` vertices nearest to a query, by delayed-synchronisation traversal (algorithm 2).
+
+    The printed algorithm does not end if no candidate qualifies while groups may still be launched, and does not
+    shorten its results to `length`. Both faults are corrected here. One group of one candidate is best-first search.
+    Vertices at the same distance are ordered by their numbers. So a candidate qualifies if it is among the results.
+
+    Args:
+        entry: the vertex where the search begins.
+        length: length of the queue of results.
+        visited: the set that remembers visited vertices; an exact one if not given.
+
+    Raises:
+        RangeError: `k` is above `length`, or a number is below 1.
+    """
+    check_sizes(k, length, groups, candidates)
+    seen = ExactSet() if visited is None else visited
+    waiting: list[tuple[float, int, Sequence[int]]] = []
+    results: list[tuple[float, int]] = []
+
+    def take(vertices: Sequence[int], evaluated: Evaluated) -> None:
+        nonlocal waiting
+        distances, lists = evaluated
+        for place, (distance, vertex) in enumerate(zip(distances, vertices, strict=True)):
+            if len(results) == length:
+                if (distance, vertex) >= results[-1]:
+                    continue
+                results.pop()
+            insort(results, (distance, vertex))
+            heapq.heappush(waiting, (distance, vertex, lists[place]))
+        if len(waiting) > STALE * length:
+            waiting = [candidate for candidate in waiting if candidate[:2] <= results[-1]]
+            heapq.heapify(waiting)
+
+    start = seen.fresh([[entry]])
+    take(start, launch(start)())
+    flying: deque[tuple[list[int], Callable[[], Evaluated]]] = deque()
+    launches: list[int] = []
+    hops = 0
+    while True:
+        while len(flying) < groups:
+            group: list[Sequence[int]] = []
+            while waiting and len(group) < candidates and waiting[0][:2] <= results[-1]:
+                group.append(heapq.heappop(waiting)[2])
+            if not group:
+                break
+            hops += len(group)
+            fresh = seen.fresh(group)
+            flying.append((fresh, launch(fresh) if fresh else _nothing))
+            launches.append(len(fresh))
+        if not flying:
+            break
+        vertices, finish = flying.popleft()
+        take(vertices, finish())
+    nearest = results[:k]
+    return Traversal(
+        tuple(vertex for _, vertex in nearest), hops, tuple(launches), tuple(distance for distance, _ in nearest)
+    )
+
+
+def _nothing() -> Evaluated:
+    return (), ()
