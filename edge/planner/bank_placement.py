@@ -1,0 +1,142 @@
+"""Placement of embedding tables over independent memory banks, for fast look-ups in all of them (MicroRec).
+
+Source: Jiang's thesis, section 8.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """A table of vectors with components of 32 bits.
+
+    Attributes:
+        parts: names of the tables it was made from. A product of two tables has a row for each pair of their rows, so
+            that one access replaces two.
+    """
+
+    rows: int
+    dim: int
+    parts: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return 4 * self.rows * self.dim
+
+    def product(self, other: EmbeddingTable) -> EmbeddingTable:
+        """Both tables in one. Row `i * other.rows + j` holds rows i and j side by side."""
+        return EmbeddingTable(self.rows * other.rows, self.dim + other.dim, self.parts + other.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Banks:
+    """The memory for tables.
+
+    Attributes:
+        count: number of banks that are read in parallel, with `nbytes` each.
+        near: bytes of memory on the chip. An access to it takes `near_share` of the time of an access to a bank.
+        fixed, each: seconds of an access, and additional seconds per dimension. Calibrated: they fit a row of table
+            8.5.
+    """
+
+    count: int = 34
+    nbytes: int = 256 << 20
+    near: int = 8 << 20
+    near_share: float = 1 / 3
+    fixed: float = 318e-9
+    each: float = 5.21e-9
+
+    def seconds(self, dim: int) -> float:
+        """Seconds of one access to a bank."""
+        return self.fixed + self.each * dim
+
+
+@dataclass(frozen=True, slots=True)
+class BankPlacement:
+    """The tables on the chip and in each bank, and the seconds of a look-up in all of them."""
+
+    near: tuple[EmbeddingTable, ...]
+    banks: tuple[tuple[EmbeddingTable, ...], ...]
+    seconds: float
+
+    @property
+    def rounds(self) -> int:
+        """Number of accesses to the bank with most tables."""
+        return max(map(len, self.banks), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(table.nbytes for bank in (self.near, *self.banks) for table in bank)
+
+
+def spread(tables: Sequence[EmbeddingTable], banks: Banks) -> BankPlacement | None:
+    """Places the smallest tables on the chip, and the others over the banks; None if they do not fit.
+
+    The chip gets tables as long as reading them takes no longer than reading the banks. The other tables go over the
+    banks, the largest first, each to the bank with the fewest tables (rule 4 of algorithm 3).
+    """
+    ordered = sorted(tables, key=lambda table: table.nbytes)
+    best: BankPlacement | None = None
+    near_nbytes, near_seconds = 0, 0.0
+    for count in range(len(ordered) + 1):
+        if count:
+            near_nbytes += ordered[count - 1].nbytes
+            near_seconds += banks.near_share * banks.seconds(ordered[count - 1].dim)
+        if near_nbytes > banks.near:
+            break
+        lying = _over_banks(ordered[count:], banks)
+        if lying is None:
+            continue
+        far = max(sum(banks.seconds(table.dim) for table in bank) for bank in lying)
+        if count and near_seconds > far and best is not None:
+            break
+        placement = BankPlacement(tuple(ordered[:count]), lying, max(near_seconds, far))
+        if best is None or placement.seconds < best.seconds:
+            best = placement
+    return best
+
+
+def _over_banks(tables: Sequence[EmbeddingTable], banks: Banks) -> tuple[tuple[EmbeddingTable, ...], ...] | None:
+    lying: list[list[EmbeddingTable]] = [[] for _ in range(banks.count)]
+    held, busy = [0] * banks.count, [0.0] * banks.count
+    for table in sorted(tables, key=lambda t: -t.nbytes):
+        fitting = [bank for bank in range(banks.count) if held[bank] + table.nbytes <= banks.nbytes]
+        if not fitting:
+            return None
+        bank = min(fitting, key=lambda b: (len(lying[b]), busy[b]))
+        lying[bank].append(table)
+        held[bank] += table.nbytes
+        busy[bank] += banks.seconds(table.dim)
+    return tuple(map(tuple, lying))
+
+
+def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = True) -> BankPlacement:
+    """The placement with the fastest look-up; among equal ones, the one with the least storage (algorithm 3).
+
+    For each count, that many of the smallest tables are joined in pairs, the smallest with the largest of them. The
+    tables are chosen by size alone. The source's summary mentions access frequency, but its algorithm does not use it.
+
+    Args:
+        combine: whether tables may be joined.
+
+    Raises:
+        InputError: there are no tables, or no placement fits.
+    """
+    ordered = sorted(tables, key=lambda table: table.nbytes)
+    found: list[BankPlacement] = []
+    for count in range(0, len(ordered) + 1 if combine else 1, 2):
+        chosen, rest = ordered[:count], ordered[count:]
+        pairs = [chosen[i].product(chosen[count - 1 - i]) for i in range(count // 2)]
+        placement = spread([*pairs, *rest], banks)
+        if placement is not None:
+            found.append(placement)
+    if not found or not tables:
+        raise InputError(f"{len(tables)} tables do not fit {banks.count} banks of {banks.nbytes:,} bytes each")
+    return min(found, key=lambda placement: (placement.seconds, placement.nbytes))

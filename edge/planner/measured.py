@@ -1,0 +1,214 @@
+"""`MachineProfile`: the measured cost of an answer's stages on this machine, by memory limit and reranking depth."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge.errors import InputError
+from edge.planner.frontier import frontier
+from edge.remembered import recall, remember
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds as a function of a count, piecewise linear through measured points.
+
+    Before the first point it is constant, and past the last it goes on like the last piece. A straight line through all
+    points would be off by up to 46 % where the count is small.
+
+    Attributes:
+        counts: ascending.
+        seconds: not descending; a measurement out of order is taken for the larger one (see `measured`).
+    """
+
+    counts: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        ordered = all(a < b for a, b in pairwise(self.counts))
+        rising = all(a <= b for a, b in pairwise(self.seconds))
+        if not self.counts or len(self.counts) != len(self.seconds) or not ordered or not rising or self.seconds[0] < 0:
+            raise InputError(f"a curve needs ascending counts and seconds that never fall, not {self.counts}")
+
+    @classmethod
+    def measured(cls, points: Sequence[tuple[int, float]]) -> Curve:
+        """A curve through measurements in any order. Noise that makes it fall is flattened upwards, so that the curve
+        promises no time that was not measured.
+
+        Raises:
+            InputError: there are no points, or a count occurs twice.
+        """
+        ordered = sorted(points)
+        return cls(tuple(count for count, _ in ordered), tuple(accumulate((s for _, s in ordered), max)))
+
+    def __call__(self, count: float) -> float:
+        """Seconds at `count`."""
+        if len(self.counts) == 1 or count <= self.counts[0]:
+            return self.seconds[0]
+        right = min(bisect.bisect_left(self.counts, count), len(self.counts) - 1)
+        if count == self.counts[right]:
+            return self.seconds[right]
+        left = right - 1
+        share = (count - self.counts[left]) / (self.counts[right] - self.counts[left])
+        return self.seconds[left] + share * (self.seconds[right] - self.seconds[left])
+
+
+_FORMAT = 2
+_WHAT = "the profile of this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Typical values over some questions, for one reranking depth and one number of passages.
+
+    Attributes:
+        depth: number of passages that are reranked; 0 without reranking.
+        passages: largest number of passages from which the answer is written.
+        embed, search, rerank, write, other: seconds of each stage; `other` is the rest.
+        nbytes: high-water mark of the process's anonymous memory.
+    """
+
+    depth: int
+    passages: int
+    embed: float
+    search: float
+    rerank: float
+    write: float
+    other: float
+    nbytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until an answer is complete."""
+        return self.embed + self.search + self.rerank + self.write + self.other
+
+    def __post_init__(self) -> None:
+        values = (self.embed, self.search, self.rerank, self.write, self.other, self.nbytes)
+        if self.depth < 0 or self.passages < 1 or not all(0 <= value < math.inf for value in values):
+            raise InputError("a reading has a depth, passages, seconds and bytes of at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The predicted cost of an answer: seconds by stage and in total, and peak bytes."""
+
+    limit: int
+    depth: int
+    passages: int
+    stages: Mapping[str, float]
+    nbytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until the answer is complete."""
+        return sum(self.stages.values())
+
+
+@dataclass(slots=True)
+class LimitProfile:
+    """Readings under one memory limit, in bytes."""
+
+    limit: int
+    readings: list[Reading] = field(default_factory=list)
+
+    def predict(self, depth: int, passages: int) -> Prediction:
+        """Predicts the cost of an answer, piecewise linear in the depth and in the passages between the readings.
+
+        Raises:
+            InputError: there is no reading with reranking, or, if `depth` is 0, none without.
+        """
+        like = [reading for reading in self.readings if (reading.depth > 0) == (depth > 0)]
+        if not like:
+            kind = "with" if depth else "without"
+            raise InputError(f"nothing was measured {kind} reranking under {self.limit:,} bytes: run edge profile")
+        # Each reading differs from a common one in its depth or its number of passages. The two differences are added.
+        usual = _most_common([reading.passages for reading in like])
+        middle = _most_common([reading.depth for reading in like])
+        by_depth = [reading for reading in like if reading.passages == usual]
+        by_passages = [reading for reading in like if reading.depth == middle]
+
+        def between(name: str) -> float:
+            deeper = _curve([(reading.depth, getattr(reading, name)) for reading in by_depth])(depth)
+            more = _curve([(reading.passages, getattr(reading, name)) for reading in by_passages])
+            return max(0.0, deeper + more(passages) - more(usual))
+
+        stages = {
+            "embed": float(np.median([reading.embed for reading in like])),
+            "search": between("search"),
+            "rerank": between("rerank"),
+            "write": between("write"),
+            "other": float(np.median([reading.other for reading in like])),
+        }
+        return Prediction(self.limit, depth, passages, stages, between("nbytes"))
+
+
+def _most_common(counts: Sequence[int]) -> int:
+    """The most frequent count; the smallest one if there are several."""
+    return max(sorted(set(counts)), key=list(counts).count)
+
+
+def _curve(points: Sequence[tuple[int, float]]) -> Curve:
+    """A curve through the mean value at each count."""
+    counts = sorted({count for count, _ in points})
+    return Curve.measured([(n, float(np.mean([value for count, value in points if count == n]))) for n in counts])
+
+
+@dataclass(slots=True)
+class MachineProfile:
+    """The measurements of one collection on one machine.
+
+    Attributes:
+        conditions: the machine, the models and the threads. A profile of other conditions is ignored.
+        limits: profiles by memory limit in bytes.
+    """
+
+    conditions: Mapping[str, str]
+    limits: dict[int, LimitProfile] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path, conditions: Mapping[str, str]) -> MachineProfile:
+        """The profile at a path if it was measured under these conditions, else an empty one."""
+        state = recall(path, _WHAT)
+        profile = cls(dict(conditions))
+        if state.get("format") != _FORMAT or state.get("conditions") != dict(conditions):
+            return profile
+        try:
+            for text, rows in dict(state["limits"]).items():
+                profile.limits[int(text)] = LimitProfile(int(text), [_reading(row) for row in rows])
+        except (ValueError, TypeError, KeyError, InputError):
+            profile.limits = {}
+        return profile
+
+    def save(self, path: Path) -> None:
+        """Stores the profile. If that fails, it is measured again next time."""
+        limits = {str(limit): [asdict(r) for r in known.readings] for limit, known in self.limits.items()}
+        remember(path, {"format": _FORMAT, "conditions": dict(self.conditions), "limits": limits})
+
+    def choices(self, depths: Sequence[int], passages: Sequence[int]) -> list[Prediction]:
+        """A prediction for every measured limit with these depths and passages."""
+        return [
+            known.predict(depth, count)
+            for _, known in sorted(self.limits.items())
+            for depth in depths
+            for count in passages
+            if any((reading.depth > 0) == (depth > 0) for reading in known.readings)
+        ]
+
+
+def unbeaten_choices(found: Sequence[Prediction]) -> list[Prediction]:
+    """The predictions that no other one dominates in seconds, bytes, depth and passages together, fastest first."""
+    costs = np.array([(p.seconds, p.nbytes, -p.depth, -p.passages) for p in found], dtype=np.float64)
+    return [found[row] for row in frontier(costs)] if len(found) else []
+
+
+def _reading(row: Any) -> Reading:
+    seconds = (float(row[f.name]) for f in fields(Reading)[2:])
+    return Reading(int(row["depth"]), int(row["passages"]), *seconds)

@@ -1,0 +1,94 @@
+"""Embedding tables over banks: the heuristic against trying everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from edge.errors import InputError
+from edge.planner.bank_placement import Banks, EmbeddingTable, placed
+
+
+def pairings(tables: list[EmbeddingTable]) -> Iterator[list[EmbeddingTable]]:
+    """Every way to join tables in pairs, with some left alone."""
+    if not tables:
+        yield []
+        return
+    first, rest = tables[0], tables[1:]
+    for others in pairings(rest):
+        yield [first, *others]
+    for i, other in enumerate(rest):
+        for others in pairings(rest[:i] + rest[i + 1 :]):
+            yield [first.product(other), *others]
+
+
+def best_of_all(tables: list[EmbeddingTable], banks: Banks) -> float:
+    """Seconds of the best of all pairings and places."""
+    best = np.inf
+    for joined in pairings(tables):
+        for places in product(range(banks.count + 1), repeat=len(joined)):  # the last place is the chip
+            held, busy = [0] * (banks.count + 1), [0.0] * (banks.count + 1)
+            for table, place in zip(joined, places, strict=True):
+                held[place] += table.nbytes
+                busy[place] += banks.seconds(table.dim) * (banks.near_share if place == banks.count else 1)
+            if held[-1] <= banks.near and max(held[:-1]) <= banks.nbytes:
+                best = min(best, max(busy))
+    return float(best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_small_cases_are_near_the_best_of_all(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tables = [EmbeddingTable(int(random.integers(10, 2000)), int(random.choice([4, 8, 16]))) for _ in range(5)]
+    banks = Banks(count=2, nbytes=1 << 21, near=1 << 14)
+    ours, best = placed(tables, banks), best_of_all(tables, banks)
+    assert best <= ours.seconds <= 1.35 * best
+    assert ours.seconds <= placed(tables, banks, combine=False).seconds
+
+
+def test_joining_saves_a_round() -> None:
+    """As in table 8.3: a few more tables than banks need two rounds, and pairs of the smallest ones need one."""
+    tables = [EmbeddingTable(100 * (i + 1), 8, (str(i),)) for i in range(39)]
+    banks = Banks(near=1)
+    plain, joined = placed(tables, banks, combine=False), placed(tables, banks)
+    assert (plain.rounds, joined.rounds) == (2, 1)
+    assert sum(map(len, joined.banks)) <= 34
+    assert joined.seconds < 0.8 * plain.seconds
+    parts = [part for bank in (joined.near, *joined.banks) for table in bank for part in table.parts]
+    assert sorted(parts, key=int) == [str(i) for i in range(39)]
+
+
+def test_no_more_tables_are_joined_than_that_needs() -> None:
+    """One table too many for one round: a single pair is joined, of the two smallest, since that takes least memory."""
+    tables = [EmbeddingTable(100 * (i + 1), 8, (str(i),)) for i in range(35)]
+    joined = placed(tables, Banks(near=1))
+    assert joined.rounds == 1
+    pairs = [table.parts for bank in joined.banks for table in bank if len(table.parts) > 1]
+    assert [sorted(pair, key=int) for pair in pairs] == [["0", "1"]]
+
+
+def test_the_chip_holds_the_smallest_as_long_as_that_is_no_slower() -> None:
+    tables = [EmbeddingTable(10 * (i + 1), 4) for i in range(6)]
+    placement = placed(tables, Banks(count=2), combine=False)
+    assert placement.near == tuple(tables[: len(placement.near)])
+    assert len(placement.near) == 2  # two accesses to the chip are shorter than two to a bank, and save a third round
+    assert placement.rounds == 2
+
+
+def test_a_product_has_every_pair_of_rows() -> None:
+    table = EmbeddingTable(3, 4, ("a",)).product(EmbeddingTable(5, 2, ("b",)))
+    assert (table.rows, table.dim, table.parts) == (15, 6, ("a", "b"))
+    assert table.nbytes == 15 * 6 * 4
+
+
+def test_capacity_is_kept_and_what_does_not_fit_is_refused() -> None:
+    tables = [EmbeddingTable(1000, 16) for _ in range(6)]
+    banks = Banks(count=3, nbytes=2 * tables[0].nbytes, near=1)
+    assert all(sum(t.nbytes for t in bank) <= banks.nbytes for bank in placed(tables, banks).banks)
+    with pytest.raises(InputError, match="7 tables do not fit 3 banks"):
+        placed([*tables, tables[0]], banks)
+    with pytest.raises(InputError):
+        placed([], banks)

@@ -1,0 +1,284 @@
+"""Costs computed by hand: the comparison of two searches cannot see a wrong formula that both of them use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edge.planner.bank_placement import Banks
+from edge.planner.device_share import Alternation
+from edge.planner.hardware import ACCELERATORS, HOST, MODELS, Host, Model
+from edge.planner.modelled import (
+    accelerator_points,
+    forward_seconds,
+    modelled_tables,
+    retrieval_points,
+    retrieval_seconds,
+    step_seconds,
+)
+from edge.planner.published_rago import device_seconds
+from edge.planner.published_systems import dense_operations, pipelined, rounds, unpipelined
+from edge.planner.schedule import (
+    Choice,
+    Group,
+    Outcome,
+    Problem,
+    Schedule,
+    choices,
+    evaluate,
+    group_weights,
+    loop_batches,
+    stage_costs,
+)
+from edge.planner.schema import PUBLISHED, RagSchema, Stage
+from edge.planner.tables import Point, StageTable, unbeaten
+from edge.planner.truncated_queues import queue_length, tail
+
+SMALL = Model("small", 1e9, 4, 100, 1000)
+SCHEMA = RagSchema("by hand", SMALL, decode_tokens=100, retrieval_frequency=4, rounds=2, rewriter=SMALL, rewrites=3)
+STAGES = {stage.name: stage for stage in SCHEMA.stages()}
+POINTS = {
+    "rewrite-prefill": Point(4, 2, 6.0, 4.0, 20.0, 3.0),
+    "rewrite-decode": Point(4, 4, 10.0, 8.0, 16.0, 5.0),
+    "retrieve": Point(2, 8, 3.0, 2.0, 40.0),
+    "prefill": Point(4, 2, 5.0, 3.0, 20.0, 7.0),
+    "decode": Point(8, 16, 50.0, 40.0, 20.0, 9.0),
+}
+LOOPS = {"retrieve": Point(2, 4, 2.0, 1.0, 40.0, 1.0), "prefill": Point(4, 4, 8.0, 6.0, 20.0, 11.0)}
+
+
+def problem(schema: RagSchema = SCHEMA, **limits: float) -> Problem:
+    tables = {name: StageTable(name, (point,), "predicted") for name, point in POINTS.items()}
+    return Problem(schema, tables, [], 20, 100.0, stalls=lambda *_, **__: 1.5, **limits)  # type: ignore[arg-type]
+
+
+def group(*names: str, devices: int, retrieves: bool = False) -> Group:
+    return Group(tuple(Choice(name, POINTS[name], LOOPS.get(name)) for name in names), devices, retrieves)
+
+
+SCHEDULE = Schedule(
+    (group("retrieve", devices=2, retrieves=True), group("rewrite-prefill", "rewrite-decode", "prefill", devices=4),
+     group("decode", devices=8)),
+    4,
+)  # fmt: skip
+
+
+def test_what_each_stage_adds() -> None:
+    """Seconds to the first token, device seconds of a request, seconds per token, bytes beside the weights."""
+
+    def costs(name: str, schema: RagSchema = SCHEMA) -> tuple[float, float, float, float]:
+        return stage_costs(problem(schema), STAGES[name], Choice(name, POINTS[name], LOOPS.get(name)), 4)
+
+    assert costs("rewrite-prefill") == (3 * 6, 3 * 4 / 2, 0, 3)
+    # Two retrievals before the answer; two while it is written, at their own batch, for which the decoder waits.
+    assert costs("retrieve") == (2 * 3, 2 * 2 / 8 + 2 * 1 / 4, pytest.approx(2 * 2 / 100), 1)
+    assert costs("prefill") == (5, 3 / 2 + 2 * 6 / 4, pytest.approx(2 * 8 / 100), 11)
+    assert costs("decode") == (0, 40 / 16, pytest.approx(1.5 * 50 / 100), 9)
+    overlapped = replace(SCHEMA, overlapped=True)
+    assert costs("retrieve", overlapped)[2] == costs("prefill", overlapped)[2] == 0
+    assert costs("decode", overlapped)[2] == pytest.approx(50 / 100)
+
+
+def test_what_a_schedule_costs() -> None:
+    outcome = evaluate(problem(), SCHEDULE)
+    assert outcome is not None
+    assert outcome.ttft == 3 * 6 + 3 * 10 + 2 * 3 + 5
+    assert outcome.tpot == pytest.approx(2 * 2 / 100 + 2 * 8 / 100 + 1.5 * 50 / 100)
+    shared = 3 * 4 / 2 + 3 * 8 / 4 + 3 / 2 + 2 * 6 / 4
+    assert outcome.interval == max(2 * 2 / 8 + 2 * 1 / 4, shared, 40 / 16) == shared
+    # One model serves three stages of the second group; only the largest working memory of the three is needed at once.
+    assert outcome.nbytes == (40 + 1) + (20 + 11) + (20 + 9)
+    assert outcome.devices == 12  # more than the four that each of the two servers brings
+    assert outcome.throughput == pytest.approx(1 / shared)
+    assert outcome.throughput_per_device == pytest.approx(1 / shared / 12)
+    assert outcome.objectives == pytest.approx((outcome.ttft, outcome.tpot, 12 * shared, outcome.nbytes))
+
+
+def test_servers_bring_accelerators_that_count() -> None:
+    retrieving = replace(SCHEDULE, groups=(replace(SCHEDULE.groups[0], devices=4), *SCHEDULE.groups[1:]))
+    outcome = evaluate(problem(), retrieving)
+    assert outcome is not None
+    assert outcome.devices == 16
+    assert evaluate(replace(problem(), accelerators=15), retrieving) is None
+    assert evaluate(replace(problem(), accelerators=16), retrieving) is not None
+
+
+def test_limits_bind_exactly() -> None:
+    needed = evaluate(problem(), SCHEDULE)
+    assert needed is not None
+    assert evaluate(problem(memory=needed.nbytes), SCHEDULE) == needed
+    assert evaluate(problem(memory=needed.nbytes - 1), SCHEDULE) is None
+    assert evaluate(replace(problem(), accelerators=12), SCHEDULE) == needed
+    assert evaluate(replace(problem(), accelerators=11), SCHEDULE) is None
+    held = (20 + 11) / 4  # of each accelerator of the second group; servers have memory of their own
+    assert evaluate(replace(problem(), device_memory=held), SCHEDULE) == needed
+    assert evaluate(replace(problem(), device_memory=held - 0.01), SCHEDULE) is None
+
+
+def test_models_of_one_name_stand_in_a_group_once() -> None:
+    own = {name: STAGES[name] for name in STAGES}
+    both = [Choice(name, POINTS[name]) for name in ("rewrite-prefill", "prefill")]
+    assert group_weights(own, both) == 20
+    own["prefill"] = replace(own["prefill"], model=replace(SMALL, name="another"))
+    assert group_weights(own, both) == 40
+    assert group_weights(own, [*both, Choice("retrieve", POINTS["retrieve"])]) == 80
+
+
+def test_a_decoder_writes_at_least_as_many_sequences_as_retrieve_together() -> None:
+    table = StageTable("decode", tuple(Point(1, batch, 1.0, 1.0) for batch in (1, 4, 16)), "predicted")
+    looping = replace(problem(), tables={**problem().tables, "decode": table})
+    assert [choice.point.batch for choice in choices(looping, STAGES["decode"], 1, 4)] == [4, 16]
+    assert [choice.point.batch for choice in choices(looping, STAGES["decode"], 1, 0)] == [1, 4, 16]
+    overlapped = replace(looping, schema=replace(SCHEMA, overlapped=True))
+    assert [choice.point.batch for choice in choices(overlapped, STAGES["decode"], 1, 4)] == [1, 4, 16]
+    assert [choice.loop for choice in choices(looping, STAGES["retrieve"], 2, 8)] == [POINTS["retrieve"]]
+    assert [choice.loop for choice in choices(looping, STAGES["rewrite-prefill"], 4, 8)] == [None]
+    assert loop_batches(looping) == [8]
+    assert loop_batches(replace(looping, schema=replace(SCHEMA, retrieval_frequency=2))) == [0]
+
+
+def test_stages_read_and_write_what_the_schema_says() -> None:
+    schema = replace(
+        PUBLISHED["case-4"], rounds=2, retrieval_frequency=5, drafts=3, queries_per_retrieval=2, rewrites=2,
+        encoder=MODELS["encoder-120m"], encoder_tokens=7000,
+    )  # fmt: skip
+    found = {s.name: (s.kind, s.tokens, s.context, s.calls, s.looping, s.before) for s in schema.stages()}
+    assert found == {
+        "encode": ("encode", 7000, 0, 1, 0, True),
+        "rewrite-prefill": ("prefill", 32, 0, 2, 0, True),
+        "rewrite-decode": ("decode", 32, 64, 2, 0, True),
+        "retrieve": ("retrieve", 0, 0, 2, 3, True),
+        "rerank": ("rerank", 1600, 0, 2, 3, True),
+        "draft-prefill": ("prefill", 512, 0, 3, 0, True),
+        "draft-decode": ("decode", 96, 608, 3, 0, True),
+        "prefill": ("prefill", 512, 0, 1, 3, True),
+        "decode": ("decode", 256, 768, 1, 0, False),
+    }
+    retrieve = next(stage for stage in schema.stages() if stage.kind == "retrieve")
+    assert (retrieve.queries, retrieve.database) == (2, 64e9 * 96)
+    assert retrieve.nbytes == pytest.approx(64e9 * 96 / 1000)
+
+
+XPU = replace(ACCELERATORS["xpu-c"], flops=1e12, memory=1e12, bandwidth=1e9, network=1e6, efficiency=0.5)
+
+
+def test_reading_and_writing_by_hand() -> None:
+    """Two bytes a weight; two all-reduces a layer, each of twice the hidden states in two bytes."""
+    assert SMALL.nbytes == 2e9
+    alone = forward_seconds(SMALL, 1000, 1, XPU)
+    assert alone == pytest.approx(max(2 * 1e9 * 1000 / 0.5e12, 2e9 / 0.5e9))
+    sent = 2 * 2 * 2 * 4 * 100 * 1000 * 3 / 4
+    assert forward_seconds(SMALL, 1000, 4, XPU) == pytest.approx(max(1.0, 2e9 / 2e9, sent / 1e6))
+    assert step_seconds(SMALL, 8, 5000, 1, XPU) == pytest.approx((2e9 + 8 * 1000 * 5000) / 0.5e9)
+    assert step_seconds(SMALL, 10_000, 0, 1, XPU) == pytest.approx(2 * 1e9 * 10_000 / 0.5e12)
+
+
+def test_copies_of_an_encoder_share_the_texts() -> None:
+    stage = Stage("encode", "encode", replace(SMALL, kv_nbytes=0), 10_000)
+    (point,) = accelerator_points(stage, [4], [2], XPU)
+    assert point.latency == point.interval == pytest.approx(2 * 1e9 * 2 * 10_000 / 4 / 0.5e12)
+    assert (point.weights, point.working, point.how) == (4 * 2e9, 0, "4 copies")
+
+
+def test_a_generator_is_divided_by_matrices_and_by_layers() -> None:
+    decode = Stage("decode", "decode", SMALL, 10, 600, before=False)
+    fast = replace(XPU, network=1e3)  # so slow that layers one after the other are ready sooner
+    by_how = {point.how: point for point in accelerator_points(decode, [4], [8], fast)}
+    wide, deep = by_how["4 wide, 1 deep"], by_how["1 wide, 4 deep"]
+    assert wide.latency == wide.interval == pytest.approx(10 * step_seconds(SMALL, 8, 600, 4, fast))
+    assert deep.latency == pytest.approx(10 * step_seconds(SMALL, 8, 600, 1, fast))
+    assert deep.interval == pytest.approx(deep.latency / 4)
+    assert (wide.weights, wide.working) == (2e9, 8 * 600 * 1000)
+    assert (deep.weights, deep.working) == (2e9, 4 * 8 * 600 * 1000)
+    prefill = Stage("prefill", "prefill", SMALL, 300)
+    (read,) = accelerator_points(prefill, [1], [2], fast)
+    assert read.latency == pytest.approx(forward_seconds(SMALL, 600, 1, fast))
+    assert read.working == 2 * 300 * 1000
+    # Four layers are not divided over eight devices one after the other.
+    assert "1 wide, 8 deep" not in {point.how for point in accelerator_points(prefill, [8], [1], fast)}
+    small = replace(fast, memory=(2e9 + 2 * 300 * 1000))
+    assert accelerator_points(prefill, [1], [2], small)
+    assert not accelerator_points(prefill, [1], [2], replace(small, memory=small.memory - 1))
+
+
+def test_retrieval_by_hand() -> None:
+    host = Host(cores=4, memory=100.0, bandwidth=50.0, scan_rate=10.0, utilisation=0.5)
+    assert retrieval_seconds(1, 80, 2, host) == 80 / 2 / 10
+    assert retrieval_seconds(4, 80, 2, host) == 4 * 80 / 2 / 25
+    assert retrieval_seconds(5, 80, 2, host) == 2 * 4 * 80 / 2 / 25
+    stage = Stage("retrieve", "retrieve", queries=2, database=200.0, nbytes=80.0)
+    points = retrieval_points(stage, [1, 2, 4], [3], host)
+    assert [(p.devices, p.batch, p.weights) for p in points] == [(2, 3, 200.0), (4, 3, 200.0)]
+    assert points[0].latency == points[0].interval == retrieval_seconds(6, 80, 2, host)
+
+
+def test_where_the_time_goes_by_hand() -> None:
+    """The cheapest point of each stage: devices times interval over batch, and four accelerators a server."""
+    tables = {
+        name: StageTable(name, (point, replace(point, interval=99.0)), "predicted") for name, point in POINTS.items()
+    }
+    found = device_seconds(SCHEMA, tables)
+    assert found == {
+        "rewrite-prefill": 3 * 4 * 4 / 2, "rewrite-decode": 3 * 4 * 8 / 4, "retrieve": 4 * 4 * 2 * 2 / 8,
+        "prefill": 3 * 4 * 3 / 2, "decode": 8 * 40 / 16,
+    }  # fmt: skip
+    assert device_seconds(SCHEMA, tables, 3)["retrieve"] == 4 * 3 * 2 * 2 / 8
+
+
+def test_points_that_another_one_beats_are_left_out() -> None:
+    best = Point(1, 2, 5.0, 5.0, 3.0, 1.0)
+    worse = [replace(best, latency=6.0), replace(best, interval=6.0), replace(best, weights=4.0),
+             replace(best, working=2.0)]  # fmt: skip
+    other = [replace(best, latency=4.0, interval=9.0), replace(best, devices=2, latency=9.0), replace(best, batch=1,
+             latency=9.0), replace(best, latency=9.0, working=0.5)]  # fmt: skip
+    kept = unbeaten([*worse, *other, best, replace(best, how="again")])
+    assert sorted(map(repr, kept)) == sorted(map(repr, [best, *other]))
+
+
+def test_origins_are_those_of_the_tables_in_use() -> None:
+    tables = modelled_tables(PUBLISHED["case-1"], ACCELERATORS["xpu-c"], chips=[1], servers=[16], batches=[1])
+    assert {name: table.origin for name, table in tables.items()} == {
+        "retrieve": "predicted", "prefill": "calibrated", "decode": "calibrated",
+    }  # fmt: skip
+    assert Problem(PUBLISHED["case-1"], tables, [], 1, 1.0).origins == ["predicted", "calibrated"]
+    assert HOST.accelerators == 4
+
+
+def test_generation_and_retrieval_by_hand() -> None:
+    """Eight tokens of half a second for a batch of four, then a retrieval of two seconds."""
+    work = Alternation(8, 4, 0.5, 2.0)
+    assert work.throughput(3, 10) == pytest.approx(8 * 4 * 3 / (8 * 0.5 + 2))
+    assert work.throughput(100, 1) == pytest.approx(8 * 4 / 2)
+    assert work.generating_share == pytest.approx(6 / 8)
+    chunks = [3.0, 1.0, 5.0, 2.0]
+    assert unpipelined(chunks, 4.0) == 11 + 3 * 4
+    assert pipelined(chunks, 4.0) == 3 + 4 + 1 + 5 + 4
+    assert pipelined(chunks[:2], 4.0) == unpipelined(chunks[:2], 4.0) == 3 + 4 + 1
+
+
+def test_accesses_take_what_table_8_5_says() -> None:
+    """Calibrated: two numbers for five cells of one round, and two rounds take twice as long within 3 %."""
+    banks = Banks()
+    cells = {4: (334.5, 648.5), 8: (353.7, 707.4), 16: (411.6, 817.4), 32: (486.3, 972.7), 64: (648.4, 1296.9)}
+    for dim, (once, twice) in cells.items():
+        assert 1e9 * banks.seconds(dim) == pytest.approx(once, abs=11)
+        assert 2e9 * banks.seconds(dim) == pytest.approx(twice, rel=0.05)
+    assert [rounds(count, 34) for count in (1, 34, 35, 68, 69)] == [1, 1, 2, 2, 3]
+    assert dense_operations(3, (5, 7)) == 2 * (3 * 5 + 5 * 7 + 7 * 1)
+
+
+def test_the_tail_by_hand() -> None:
+    """Three results in two queues: 3 in one with 1/8, at least 2 with 1/2."""
+    assert tail(3, 2, 2) == pytest.approx(1 / 8)
+    assert tail(3, 2, 1) == pytest.approx(1 / 2)
+    assert (tail(3, 1, 2), tail(3, 1, 3)) == (1, 0)
+    assert queue_length(3, 2, confidence=0.74) == 2
+    assert queue_length(3, 2, confidence=0.76) == 3
+    assert queue_length(1, 1000, confidence=0.5) == 1
+
+
+def test_an_outcome_is_compared_to_twelve_digits() -> None:
+    one, other = Outcome(0.1 + 0.2, 1.0, 1.0, 3, 5.0), Outcome(0.3, 1.0, 1.0, 3, 5.0)
+    assert one.ttft != other.ttft
+    assert one.objectives == other.objectives == (0.3, 1.0, 3.0, 5.0)

@@ -1,0 +1,84 @@
+"""Profiles of this machine: kept, refused under other conditions, and interpolated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.errors import InputError
+from edge.planner.measured import LimitProfile, MachineProfile, Prediction, Reading, unbeaten_choices
+
+CONDITIONS = {"machine": "a", "reranker": "b"}
+
+
+def reading(depth: int, passages: int = 4, *, rerank: float = 0.0, write: float = 0.1, nbytes: float = 1e8) -> Reading:
+    return Reading(depth, passages, 0.01, 0.02, rerank, write, 0.005, nbytes)
+
+
+def profile() -> MachineProfile:
+    readings = [
+        reading(0), reading(0, 8, write=0.3), reading(10, rerank=0.1, nbytes=1.5e8),
+        reading(30, rerank=0.4, nbytes=1.9e8), reading(30, 8, rerank=0.4, write=0.3, nbytes=1.9e8),
+    ]  # fmt: skip
+    return MachineProfile(CONDITIONS, {300: LimitProfile(300, readings)})
+
+
+def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    profile().save(path)
+    again = MachineProfile.load(path, CONDITIONS)
+    assert again == profile()
+    assert MachineProfile.load(path, {**CONDITIONS, "machine": "another"}).limits == {}
+    assert MachineProfile.load(tmp_path / "none.json", CONDITIONS).limits == {}
+
+
+def test_a_damaged_profile_is_measured_anew(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    profile().save(path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"300", b"301", 1))
+    assert MachineProfile.load(path, CONDITIONS).limits == {}
+    assert not path.exists()
+
+
+def test_between_two_depths_the_time_lies_between_theirs() -> None:
+    known = profile().limits[300]
+    assert known.predict(10, 4).stages["rerank"] == pytest.approx(0.1)
+    assert known.predict(20, 4).stages["rerank"] == pytest.approx(0.25)
+    assert known.predict(40, 4).stages["rerank"] == pytest.approx(0.55)
+    assert known.predict(20, 4).nbytes == pytest.approx(1.7e8)
+    assert known.predict(30, 6).stages["write"] == pytest.approx(0.2)
+    assert known.predict(0, 4).stages["rerank"] == 0
+    assert known.predict(0, 4).nbytes == 1e8
+    assert known.predict(10, 4).seconds == pytest.approx(0.01 + 0.02 + 0.1 + 0.1 + 0.005)
+
+
+def test_what_was_not_measured_is_not_predicted() -> None:
+    known = LimitProfile(300, [reading(10)])
+    with pytest.raises(InputError, match="without reranking"):
+        known.predict(0, 4)
+    assert [p.depth for p in MachineProfile(CONDITIONS, {300: known}).choices([0, 10], [4])] == [10]
+    without = LimitProfile(300, [reading(0)])
+    assert [p.depth for p in MachineProfile(CONDITIONS, {300: without}).choices([0, 10], [4])] == [0]
+    with pytest.raises(InputError, match="at least 0"):
+        reading(10, rerank=-1.0)
+
+
+def test_choices_that_another_one_beats_are_left_out() -> None:
+    def choice(limit: int, depth: int, seconds: float, nbytes: float) -> Prediction:
+        return Prediction(limit, depth, 4, {"rerank": seconds}, nbytes)
+
+    slow, small, deep = choice(1, 10, 2.0, 50), choice(2, 10, 1.5, 40), choice(3, 30, 3.0, 60)
+    assert unbeaten_choices([slow, small, deep]) == [small, deep]
+    assert unbeaten_choices([]) == []
+
+
+def test_more_passages_add_to_what_the_depth_takes() -> None:
+    """Judging an answer takes a time for each passage, and reranking one for each candidate."""
+    readings = [reading(depth, rerank=0.06 * 4 + 0.01 * depth) for depth in (10, 30, 60)]
+    readings += [reading(30, count, rerank=0.06 * count + 0.3) for count in (2, 8)]
+    known = LimitProfile(300, readings)
+    assert known.predict(30, 2).stages["rerank"] == pytest.approx(0.42)
+    assert known.predict(45, 8).stages["rerank"] == pytest.approx(0.06 * 8 + 0.45)
+    assert known.predict(10, 4).stages["rerank"] == pytest.approx(0.34)

@@ -1,0 +1,124 @@
+"""The pruned search finds the same schedules as a trial of every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from naive.planning import every_schedule, exhaustive, one_device
+
+from edge.errors import InputError
+from edge.planner.frontier import frontier
+from edge.planner.hardware import ACCELERATORS, MODELS
+from edge.planner.modelled import modelled_tables
+from edge.planner.schedule import Problem, cluster_placements, evaluate
+from edge.planner.schema import PUBLISHED, RagSchema
+from edge.planner.search import plans
+from edge.planner.tables import Point, StageTable
+
+XPU = ACCELERATORS["xpu-c"]
+
+
+def published(name: str, chips: list[int], batches: list[int], servers: list[int], *, most: int = 128) -> Problem:
+    schema = PUBLISHED[name]
+    tables = modelled_tables(schema, XPU, chips=chips, servers=servers, batches=batches)
+    return Problem(schema, tables, cluster_placements(schema), most, XPU.memory)
+
+
+CASES = {
+    "hyperscale": published("case-1", [1, 16, 64], [1, 32, 256], [16, 32]),
+    "long context": published("case-2", [16, 64], [1, 16, 128], [1, 4]),
+    "iterative": published("case-3", [8, 64], [1, 4, 64], [16]),
+    "rewriter and reranker": published("case-4", [4, 32], [1, 32], [16]),
+    "too few devices for some": published("case-4", [8, 64], [8], [16], most=80),
+}
+
+
+def costs(found: list[tuple[float, ...]]) -> np.ndarray:
+    return np.array(sorted(tuple(round(value, 12) for value in row) for row in found))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_search_equals_trying_every_schedule(case: str) -> None:
+    problem = CASES[case]
+    ours, theirs = plans(problem), exhaustive(problem)
+    assert len(ours) == len(theirs) > 1
+    np.testing.assert_allclose(
+        costs([plan.outcome.objectives for plan in ours]), costs([o.objectives for _, o in theirs]), rtol=1e-9
+    )
+
+
+def random_problem(seed: int) -> Problem:
+    """Three models on tables that obey no model of a device: latencies, intervals and bytes are drawn."""
+    random = np.random.default_rng(seed)
+    small = MODELS["llama-8b"]
+    schema = RagSchema(
+        "random", small, rewriter=small if seed % 2 else None, reranker=None if seed % 2 else MODELS["encoder-120m"],
+        rewrites=int(random.integers(1, 4)), retrieval_frequency=float(random.choice([1, 3])),
+    )  # fmt: skip
+    tables = {}
+    for stage in schema.stages():
+        weights = {1: float(random.integers(1, 9)), 2: float(random.integers(1, 9))}
+        points = tuple(
+            Point(d, b, latency := float(random.integers(1, 40)), float(random.integers(1, latency + 1)), weights[d],
+                  float(random.integers(0, 9)))
+            for d in (1, 2) for b in (1, 2)
+        )  # fmt: skip
+        tables[stage.name] = StageTable(stage.name, points, "predicted")
+    places = [*cluster_placements(schema)[:2], *one_device(schema)]
+    return Problem(schema, tables, places, 8, 14.0, memory=float(random.integers(25, 60)), per_server=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_search_equals_trying_every_schedule_of_a_random_table(seed: int) -> None:
+    """Shared weights, limits that bind, retrieval on servers or on the only device, and looping retrievals."""
+    problem = random_problem(seed)
+    theirs = exhaustive(problem)
+    if not theirs:
+        with pytest.raises(InputError, match="no schedule"):
+            plans(problem)
+        return
+    ours = [plan.outcome.objectives for plan in plans(problem)]
+    np.testing.assert_allclose(costs(ours), costs([o.objectives for _, o in theirs]), rtol=1e-9)
+
+
+def test_some_random_tables_have_schedules_and_some_schedules_do_not_fit() -> None:
+    """The comparison above is of something."""
+    problems = [random_problem(seed) for seed in range(6)]
+    assert sum(len(exhaustive(problem)) > 2 for problem in problems) >= 3
+    assert any(evaluate(problems[0], schedule) is None for schedule in every_schedule(problems[0]))
+
+
+def test_what_a_plan_says_is_what_its_schedule_costs() -> None:
+    problem = CASES["iterative"]
+    for plan in plans(problem):
+        assert evaluate(problem, plan.schedule) == plan.outcome
+
+
+def test_a_memory_limit_is_kept_and_an_impossible_one_refused() -> None:
+    problem = CASES["long context"]
+    free = plans(problem)
+    limit = sorted(plan.outcome.nbytes for plan in free)[len(free) // 2]
+    limited = plans(replace(problem, memory=limit))
+    assert max(plan.outcome.nbytes for plan in limited) <= limit < max(plan.outcome.nbytes for plan in free)
+    with pytest.raises(InputError, match=r"no schedule of case-2 fits 128 devices of 96 GB and 1 MB in all"):
+        plans(replace(problem, memory=1e6))
+
+
+def test_no_plan_is_best_in_everything() -> None:
+    best = [min(plans(CASES["long context"]), key=lambda p, i=i: p.outcome.objectives[i]).schedule for i in range(4)]
+    assert len({id(schedule) for schedule in best}) > 1
+
+
+def test_the_frontier_is_that_of_comparing_every_pair() -> None:
+    random = np.random.default_rng(3)
+    for columns in (1, 2, 4):
+        rows = random.integers(0, 12, (700, columns)).astype(float)
+        slow = {
+            tuple(row) for row in rows.tolist()
+            if not any(all(a <= b for a, b in zip(other, row, strict=True)) and other != row for other in rows.tolist())
+        }  # fmt: skip
+        found = [tuple(rows[i]) for i in frontier(rows)]
+        assert set(found) == slow
+        assert len(found) == len(slow)
