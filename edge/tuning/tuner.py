@@ -1,0 +1,171 @@
+"""Chooses the parameters of an index: draws rows and queries, trains candidates, measures, and searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import BudgetExceeded, InputError
+from edge.ivf.base import Codec, Vectors
+from edge.ivf.manifest import Manifest
+from edge.ivf.parameters import Goal, Tuned
+from edge.ivf.recall import questions
+from edge.ivf.rewriting import Source, live_rows, workspace
+from edge.ivf.sampling import sample
+from edge.ivf.snapshots import Held
+from edge.ivf.training import choose_nlist
+from edge.ivf.work import Work
+from edge.tuning.calibration import LEAST_ROWS as CALIBRATION_LEAST
+from edge.tuning.calibration import QUERIES as CALIBRATION_QUERIES
+from edge.tuning.calibration import ROWS as CALIBRATION_ROWS
+from edge.tuning.calibration import calibrated, calibration_nbytes, small_sizes
+from edge.tuning.choosing import Choice, choose, codecs_of, numbers_of_lists
+from edge.tuning.sampled import CodecKey, Sampled, sampled_nbytes
+
+QUERIES = 2048
+"""Simulated questions, if memory allows. Their mean recall has a standard error of about 0.003."""
+
+Halves = npt.NDArray[np.float16]
+
+_LEAST_ROWS = 200
+_SAMPLE_PER_LIST = 40
+_CODEC_ROWS = 4_096
+"""Rows that codecs are tried with. The training of the index takes twice as many, which makes codes no worse."""
+
+_FEWEST_QUERIES = 128
+"""With less memory than these need, there is no tuning."""
+
+_LEAST_QUESTIONS = 30
+"""With fewer, the sampling error of the recall is not known."""
+
+_ITERATIONS = 10
+
+_CODECS = 5
+"""Codecs that are tried at most."""
+
+
+def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
+    """Chooses parameters for the rows in an index's segments. Nothing is changed.
+
+    Args:
+        given: questions [q, dim] of the kind that will be asked; without them, questions are made from rows (see
+            `edge.ivf.recall.questions`).
+
+    Returns:
+        The choice.
+
+    Raises:
+        InputError: there are too few vectors, or no parameters keep the goal.
+        BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be used.
+    """
+    with work.write() as db:
+        sources = list(work.sources(Manifest(db)).values())
+    candidates = Candidates(work, sources, given)
+    choice = candidates.choose(goal)
+    return candidates.record(choice, goal)
+
+
+class Candidates:
+    """All candidate parameters of one collection, with their recall on sampled queries and the costs of their stages.
+
+    Attributes:
+        sampled, costs: see `Sampled` and `StageCosts`.
+        work: the maintenance that the candidates were made in.
+        lists: the numbers of lists that are tried.
+        centroids, codecs: the centroids [lists, dim] for each number above 1, and the codecs.
+    """
+
+    def __init__(self, work: Work, sources: Sequence[Source], given: Vectors | None = None) -> None:
+        """Trains the candidates and measures. Arguments and errors are those of `tune`."""
+        rows, dim, seed = live_rows(sources), work.snapshots.dim, work.options.seed
+        if rows < _LEAST_ROWS:
+            raise InputError(f"tuning needs at least {_LEAST_ROWS} vectors, and there are {rows:,}")
+        if given is not None and len(given) < _LEAST_QUESTIONS:
+            raise InputError(f"tuning needs at least {_LEAST_QUESTIONS} questions, not {len(given)}")
+        self.work, self.dim = work, dim
+        self.lists = numbers_of_lists(rows, choose_nlist(rows, work.options))
+        wanted = [lists for lists in self.lists if lists > 1]
+        count = min(QUERIES, rows) if given is None else len(given)
+        # Centroids, questions and the tables of codecs stay in memory as long as the candidates.
+        self._held = Held(work.budget, 4 * dim * (sum(wanted) + count) + _CODECS * (4 * dim * (256 + dim)))
+        queries = _questions(sources, count, seed) if given is None else given
+        drawn = int(min(0.8 * rows, max(_SAMPLE_PER_LIST * max(wanted), CALIBRATION_ROWS)))
+        # k-means holds the centroids three times, and its part of the sample beside the sample. A codec is trained
+        # with float32 rows, of which a rotation needs three further copies.
+        fixed = 4 * dim * (4 * max(wanted) + 4 * _CODEC_ROWS) + (8 << 20)
+        least = fixed + 2 * dim * CALIBRATION_LEAST
+        calibrating = 6 * dim * CALIBRATION_LEAST + calibration_nbytes(dim, max(wanted))
+        spec = sources[0].segment.spec
+        sampling = sum(sampled_nbytes(min(count, _FEWEST_QUERIES), rows, wanted, _CODECS - 1, dim, spec))
+        # No later step needs more than this, so a refusal names a limit that works.
+        work.budget.reserve("index tuning", max(least, calibrating, sampling)).release()
+        with workspace(work.budget, "index tuning", least, least + drawn * 4 * dim) as lease:
+            most = max(CALIBRATION_LEAST, min(CALIBRATION_ROWS, (lease.nbytes - fixed) // (8 * dim)))
+            room = lease.nbytes - fixed - 2 * dim * most
+            held = self._drawn(sources, min(drawn, max(wanted) + room // (4 * dim)), seed)
+            order = np.random.default_rng(seed).permutation(len(held))
+            self.centroids: dict[int, Vectors] = {}
+            for lists in wanted:
+                own = held[order[: max(lists, min(len(held), _SAMPLE_PER_LIST * lists))]]
+                self.centroids[lists] = work.codecs.cluster(own, lists, iterations=_ITERATIONS, seed=seed)
+                work.check("train", lists, max(wanted))
+            own = held[:0]
+            some = held[order[:_CODEC_ROWS]].astype(np.float32)
+            self.codecs: dict[CodecKey, Codec] = {}
+            for key in codecs_of(dim, len(some)):
+                self.codecs[key] = work.codecs.open(work.codecs.train(key[0], some, seed=seed, code_size=key[1]))
+                work.check("train", len(self.codecs))
+            some = some[:0]
+            small = held[order[:most]]
+            del held
+        with work.budget.reserve("index tuning", 6 * dim * len(small) + calibration_nbytes(dim, max(wanted))):
+            few = {lists: self.centroids[lists] for lists in small_sizes(wanted, len(small))}
+            costs = calibrated(work, small.astype(np.float32), queries[:CALIBRATION_QUERIES], few, self.codecs)
+            del small
+        self.costs = costs
+        self.sampled = self._sampled(sources, np.random.default_rng(seed).permutation(queries), rows)
+
+    def choose(self, goal: Goal) -> Choice:
+        """The best parameters for a goal. Raises as `edge.tuning.choosing.choose`."""
+        room = self.work.budget.limit // 2 if goal.nbytes is None else goal.nbytes
+        return choose(self.sampled, self.costs, self.dim, self.lists, goal, room)
+
+    def record(self, choice: Choice, goal: Goal) -> Tuned:
+        """The record of a choice."""
+        expected = choice.expected
+        return Tuned(
+            choice.parameters, goal, self.sampled.rows, choice.nprobe, 1.0, choice.seconds, expected.recall,
+            choice.nbytes,
+        )  # fmt: skip
+
+    def _sampled(self, sources: Sequence[Source], queries: Vectors, rows: int) -> Sampled:
+        """The recall on as many of the queries [q, dim] as memory allows. With fewer, its sampling error is larger."""
+
+        def sampled(queries: Vectors) -> Sampled:
+            return Sampled(
+                sources, queries, self.centroids, self.codecs, budget=self.work.budget,
+                check=lambda done: self.work.check("sample", done, rows),
+            )  # fmt: skip
+
+        while len(queries) > _FEWEST_QUERIES:
+            with suppress(BudgetExceeded):
+                return sampled(queries)
+            queries = queries[: max(_FEWEST_QUERIES, len(queries) // 2)]
+        return sampled(queries)
+
+    def _drawn(self, sources: Sequence[Source], count: int, seed: int) -> Halves:
+        held = np.empty((count, self.dim), np.float16)
+        at = 0
+        for _, vectors in sample(sources, count, seed):
+            held[at : at + len(vectors)] = vectors
+            at += len(vectors)
+            self.work.check("train", at, count)
+        return held
+
+
+def _questions(sources: Sequence[Source], count: int, seed: int) -> Vectors:
+    """Simulated questions [count, dim], made of random rows."""
+    return questions(np.concatenate([rows for _, rows in sample(sources, count, seed + 1)]), seed + 1)
