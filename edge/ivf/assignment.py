@@ -1,4 +1,4 @@
-"""Which list a vector belongs to, and writing vectors list by list."""
+"""Assignment of vectors to lists, and writing of vectors list by list."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from edge.ivf.segment_writer import SegmentWriter
 Lists = npt.NDArray[np.int32]
 
 _ROWS = 1024
-"""Vectors multiplied with the centroids, and coded, at a time: enough for the cores, little for the memory."""
+"""Vectors multiplied with the centroids, or encoded, at a time: enough to occupy the cores, and little memory."""
 
 
 def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
-    """The list of each of `vectors` [n, dim]: the one whose centroid [nlist, dim] has the largest inner product with
-    it; and that product, [n]. Holds `assign_nbytes(nlist)`."""
+    """Assigns each of `vectors` [n, dim] to the list whose centroid has the largest inner product with the vector.
+
+    Holds `assign_nbytes(nlist)` bytes meanwhile.
+
+    Args:
+        centroids: [nlist, dim].
+
+    Returns:
+        The list of each vector [n], and the inner product with its centroid [n].
+    """
     lists = np.zeros(len(vectors), np.int32)
     scores = np.zeros(len(vectors), np.float32)
     if len(centroids) > 1:
@@ -34,15 +42,21 @@ def assign_nbytes(nlist: int) -> int:
 
 
 def misfit(vectors: Vectors, scores: Vectors) -> float:
-    """Sum over `vectors` [n, dim] of 1 - cosine to the own centroid, given the products `scores` [n] with it. Centroids
-    have unit length."""
+    """Sum over `vectors` [n, dim] of 1 - cosine(vector, centroid of its list).
+
+    Args:
+        scores: inner product [n] of each vector with the centroid of its list. Centroids have unit length.
+    """
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     return float(len(vectors) - np.sum(scores / np.maximum(norms, np.finfo(np.float32).tiny)))
 
 
 def append_by_list(writer: SegmentWriter, codec: Codec, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-    """Writes rows sorted by list: `lists` [n], `ids` [n], `vectors` [n, dim] (of any strides), none of them in a list
-    before the writer's last."""
+    """Writes rows sorted by list. No row may belong to a list before the writer's last one.
+
+    Args:
+        lists, ids, vectors: [n], [n], [n, dim]. The vectors may have any strides.
+    """
     order = np.argsort(lists, kind="stable")
     for start in range(0, len(order), _ROWS):
         rows = order[start : start + _ROWS]

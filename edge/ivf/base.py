@@ -1,4 +1,4 @@
-"""What the two halves of the index agree on: one committed state (`Snapshot`), its lists, codecs, and results.
+"""Data types that storage and search share: the committed state (`Snapshot`), its lists, codecs, and results.
 
 Storage and maintenance make snapshots; the searcher reads them. Similarity is the inner product of float32 vectors;
 ids are int64, not negative, and unique.
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, RowTable
+from edge.ivf.parameters import Tuned
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -23,12 +24,11 @@ CHECKSUM_NBYTES = 4
 ID_NBYTES = 8
 
 RESCORE = 8
-"""Candidates for each result asked for that are scored exactly at most, where codes are not exact; the measured recall
-counts on it."""
+"""Exact scores computed per requested result, at most, where codes are not exact and the index was not tuned."""
 
 DEVIATIONS = 6.0
-"""A candidate is scored exactly while its vector may beat that of the last result by its code, both being wrong by so
-many standard deviations against it."""
+"""A candidate is scored exactly unless the score of its code is too far below that of the last result: so far that
+both codes would have to be wrong by this many standard deviations, in opposite directions, for it to win."""
 
 NO_ROWS: npt.NDArray[np.int32] = np.empty(0, np.int32)
 NO_IDS: Ids = np.empty(0, np.int64)
@@ -36,17 +36,18 @@ NO_IDS: Ids = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """What can be chosen when an index is opened. Only `codec` and the recall target change results.
+    """The options of an index that is opened. Only `codec` and the recall target change results.
 
     Attributes:
         codec: flat, sq8, pq, or auto (see `edge.ivf.training.choose_codec`); takes effect at the next training.
-        flat_limit: up to so many vectors there is one list, scanned exactly, without codes.
+        flat_limit: with at most this many vectors there is a single list, scanned exactly, without codes.
         pending_limit: rows kept in SQLite before maintenance moves them to a segment; an `add` that would leave more
-            than twice as many writes a segment itself.
-        list_rows: vectors per list that training aims at.
-        recall_target: recall@10 that a search without `nprobe` or `recall` is held to.
-        grace_seconds: how long files that no committed state names any more are kept for readers in other processes.
-        seed: of samples and of k-means.
+            than twice as many writes a segment itself, or leaves up to three times as many if its memory is too small.
+        list_rows: the number of vectors per list that training aims at.
+        recall_target: recall@10 that a search aims at if the caller gives neither `nprobe` nor `recall`.
+        grace_seconds: files that no committed state names any more are kept this long, for readers whose transaction
+            began before and that have not opened the files yet, in this process or another.
+        seed: the random seed of samples and of k-means.
     """
 
     codec: str = "auto"
@@ -60,7 +61,8 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """How vectors are coded: `name` is flat, sq8 or pq; `state` is the codec's training state, opaque to the index."""
+    """How vectors are coded: `name` is flat, sq8, pq or opq; `state` is the codec's training state, opaque to the
+    index."""
 
     name: str
     dim: int
@@ -69,8 +71,13 @@ class CodecSpec:
 
     @property
     def exact(self) -> bool:
-        """The codes are the float32 vectors themselves."""
+        """Whether the codes are the float32 vectors themselves."""
         return self.name == "flat"
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether a scanner looks the bytes of codes up in a table that it makes for each query."""
+        return self.name in ("pq", "opq")
 
 
 class Scanner(Protocol):
@@ -80,18 +87,18 @@ class Scanner(Protocol):
         """Starts a query, [dim]."""
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best so far.
+        """Merges rows of one list into the best results so far.
 
         Args:
             codes: [n, code_size], C-contiguous.
-            labels: [n], what to report for each row (ids, or row numbers).
-            scores, found: [k] each, a min-heap as faiss keeps it: begin with -inf and -1, pass the same arrays for
-                every list of the query, sort in the end.
+            labels: [n], the number to report for each row (its id or its row number).
+            scores, found: [k] each, a min-heap in faiss's layout. The caller fills them with -inf and -1, passes the
+                same arrays for every list of the query, and sorts them in the end.
         """
 
 
 class Codec(Protocol):
-    """Codes vectors of one index. Codes do not depend on the list. Thread-safe except for its scanners."""
+    """Encodes vectors of one index. Codes do not depend on the list. Thread-safe except for its scanners."""
 
     spec: CodecSpec
 
@@ -99,24 +106,30 @@ class Codec(Protocol):
         """Codes of `vectors` [n, dim]: uint8 [n, code_size]."""
 
     def decode(self, codes: Bytes) -> Vectors:
-        """What `codes` [n, code_size] stand for: float32 [n, dim]."""
+        """The approximate vectors float32 [n, dim] that `codes` [n, code_size] represent."""
 
     def deviation(self, query: Vectors) -> float:
-        """Standard deviation of the difference between a code's inner product with `query` [dim] and its vector's.
-        Infinite where the codec cannot tell."""
+        """Standard deviation of the error of a code's inner product with `query` [dim].
+
+        The error is the difference from the inner product of the exact vector. Infinite if the codec cannot tell.
+        """
 
     def scanner(self) -> Scanner:
-        """A scanner of one's own."""
+        """A new scanner, for one thread."""
 
 
 class Codecs(Protocol):
     """The library that trains centroids and codecs (`edge.devices.faiss_codec.FaissCodecs`)."""
 
     def open(self, spec: CodecSpec) -> Codec:
-        """The codec a spec describes."""
+        """Opens the codec that a spec describes."""
 
-    def train(self, name: str, sample: Vectors, *, seed: int) -> CodecSpec:
-        """Fits codec `name` (flat, sq8 or pq) on `sample` [n, dim]."""
+    def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
+        """Fits codec `name` (flat, sq8, pq or opq) on `sample` [n, dim].
+
+        Args:
+            code_size: bytes of a code of pq or opq; 0 for the default.
+        """
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
@@ -124,7 +137,7 @@ class Codecs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListPart:
-    """Rows of one list inside one segment (a list can have several parts in a segment: no block exceeds 4 MiB by much).
+    """Rows of one list inside one segment. A list can have several parts there, each of at most about 4 MiB.
 
     The block `codes` is: int64 ids [rows], then codes [rows, code_size], then CRC-32 of each row's float32 vector,
     uint32 [rows]. `split` takes it apart.
@@ -135,9 +148,9 @@ class ListPart:
             None when the codes are the vectors (codec flat).
         rows: rows stored, deleted ones included.
         nbytes: bytes of the block `codes`.
-        deleted: ascending numbers of rows (0 <= row < rows) that do not count.
-        key: names this part for ever, in this and every later snapshot: (segment's file name, part's number); a
-            cache may use it. What it names is immutable; only `deleted` grows.
+        deleted: ascending numbers of the deleted rows (0 <= row < rows).
+        key: (segment's file name, part's number), the part's name in this and every later snapshot. A cache may use it:
+            the content of a part is immutable, except that `deleted` grows.
     """
 
     source: BlockFile
@@ -150,12 +163,15 @@ class ListPart:
 
     @property
     def live(self) -> int:
-        """Rows that count."""
+        """Number of rows that are not deleted."""
         return self.rows - len(self.deleted)
 
     def split(self, block: Bytes) -> tuple[Ids, Bytes, npt.NDArray[np.uint32]]:
-        """Views of a block that was read into `block` [>= nbytes]: ids [rows], codes [rows, code_size], checksums of
-        the float32 rows [rows]."""
+        """Views of a block that was read into `block` [>= nbytes].
+
+        Returns:
+            The ids [rows], the codes [rows, code_size], and the checksums of the float32 rows [rows].
+        """
         block = block[: self.nbytes]
         ids_end = self.rows * ID_NBYTES
         codes_end = self.nbytes - self.rows * CHECKSUM_NBYTES
@@ -165,18 +181,21 @@ class ListPart:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One committed state; immutable; kept by readers while a newer one is made. Holding it keeps its segment files
-    open. No id occurs twice among the rows that count (those of all parts less their `deleted`, and the pending ones).
+    """One committed state of an index. It is immutable: a reader keeps it while a newer one is made.
+
+    Holding a snapshot keeps its segment files open. No id occurs twice among its live rows, which are the pending rows
+    and the rows of all parts less their `deleted` rows.
 
     Attributes:
         generation: grows with every change; 0 is the empty index.
         codec: the open codec of every list; `codec.spec.exact` says whether re-scoring is needed.
         centroids: [nlist, dim]; nlist == 1 means flat and exact.
-        lists: for each list, its parts that have rows that count.
-        pending_ids, pending_vectors: [n], [n, dim]: not yet in segments, scanned exactly.
+        lists: for each list, those of its parts that have live rows.
+        pending_ids, pending_vectors: [n], [n, dim]: rows that are not yet in segments and are scanned exactly.
         recall: measured (nprobe, recall@10), ascending; empty before the first measurement and for one list.
-        rows: rows that count.
-        held: keeps what the snapshot needs (leases) until nobody refers to it any more.
+        rows: number of live rows.
+        tuned: the parameters that the index was tuned to; None if it was not.
+        held: the leases that the snapshot needs. They are released with the last reference to it.
     """
 
     generation: int
@@ -188,11 +207,17 @@ class Snapshot:
     pending_vectors: Vectors
     recall: tuple[tuple[int, float], ...]
     rows: int
+    tuned: Tuned | None = None
     held: object = field(default=None, repr=False, compare=False)
 
     @property
     def nlist(self) -> int:
         return len(self.centroids)
+
+    @property
+    def rescore(self) -> int:
+        """Exact scores computed per requested result, at most, where codes are not exact."""
+        return RESCORE if self.tuned is None else self.tuned.parameters.rescore
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +226,7 @@ class Found:
 
     Attributes:
         nprobe: lists probed per query (the largest of the batch).
-        lists_read, bytes_read: what had to be read from disk for this search.
+        lists_read, bytes_read: amounts read from disk for this search.
         hits: probed lists that were resident already.
     """
 
@@ -215,8 +240,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """What one `maintain` did: rows flushed, merged and reclaimed, lists split, whether it trained, files removed;
-    `busy` if it did nothing because another thread or process was at it."""
+    """The result of one `maintain`.
+
+    It counts rows flushed, merged and reclaimed, lists split, and files removed, and says whether the index was
+    trained. `busy` means that nothing was done because another thread or process was maintaining the index.
+    """
 
     flushed: int = 0
     merged: int = 0
@@ -241,3 +269,4 @@ class IndexStatus:
     segments: int
     nbytes: int
     recall: tuple[tuple[int, float], ...]
+    tuned: Tuned | None = None

@@ -1,8 +1,8 @@
-"""What the core asks of a device: a place for lists, and a search of the lists it holds.
+"""The interface of a device to the core: memory for lists, and a search of the lists it holds.
 
-Each capability is a protocol of its own, and is found by asking (`isinstance(device, Search)`). Running layers is a
-capability, too: `edge.runtimes.base.Runtime` is its contract. A device of that kind registers its runtime under its own
-name in the entry-point group `edge.runtimes`.
+Each capability is a protocol, and `isinstance(device, Search)` tests for it. Running layers is a capability, too; its
+protocol is `edge.runtimes.base.Runtime`. A device that runs layers registers its runtime under the device's name in the
+entry-point group `edge.runtimes`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Candidates:
     """The best rows of each query so far.
 
     Attributes:
-        scores, labels: [q, k]: for each query a min-heap as faiss keeps it; -inf and -1 where nothing was found yet.
-        prepared: what a device has made ready for these queries, such as tables; it goes with this object.
+        scores, labels: [q, k]: a min-heap for each query, in faiss's layout, with -inf and -1 in the empty places.
+        prepared: data that a device has computed for these queries, such as tables. It lives as long as this object.
     """
 
     scores: Vectors
@@ -34,7 +34,7 @@ class Candidates:
 
     @classmethod
     def empty(cls, queries: int, width: int) -> Candidates:
-        """Nothing found yet: `width` places for each of so many queries."""
+        """Empty heaps: `width` places for each of `queries` queries."""
         shape = (queries, width)
         return cls(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64))
 
@@ -44,11 +44,11 @@ class Candidates:
         return queries * width * 12
 
     def floor(self, query: int) -> float:
-        """Rows that score at most this need not be returned: when all places are taken, the lowest score in them."""
+        """The score a row must exceed to be returned: the lowest of the best rows, or -inf while a place is empty."""
         return float(self.scores[query].min()) if self.labels[query].min() >= 0 else -np.inf
 
     def offer(self, query: int, scores: Vectors, labels: Ids) -> None:
-        """Takes rows [n] of one query from a device that keeps no heap of its own; of equals any may stay."""
+        """Merges rows [n] of one query, for a device that keeps no heap. Among equal scores any may stay."""
         taken = self.labels[query] >= 0
         width = len(taken)
         scores = np.concatenate((self.scores[query][taken], scores))
@@ -59,15 +59,15 @@ class Candidates:
         self.scores[query, empty:], self.labels[query, empty:] = scores[order], labels[order]
 
 
-@dataclass(slots=True)  # not frozen: that makes one take twice as long, and a search makes hundreds
+@dataclass(slots=True)  # not frozen: a frozen one takes twice as long to make, and a search makes hundreds
 class ListScan:
-    """A list (or a part of one) that is to be scanned. Read only.
+    """A list (or a part of one) to be scanned. Read only.
 
     Attributes:
         codes: the device's buffer with the codes; for devices in host memory uint8 [count, code_size].
         first: label of row 0; the label of row r is `first + r`.
         count: rows in the buffer.
-        rows: numbers of the rows that count, ascending; None for all of them.
+        rows: numbers of the live rows, ascending; None for all of them.
         queries: numbers of the queries that probe the list.
     """
 
@@ -79,7 +79,7 @@ class ListScan:
 
     @property
     def live(self) -> bool:
-        """Some row counts."""
+        """Whether there is a live row."""
         return self.rows is None or len(self.rows) > 0
 
 
@@ -90,9 +90,9 @@ class SearchRequest:
     Attributes:
         codec: how the rows are coded; `codec.spec` describes it to another process.
         queries: [q, dim].
-        lists: each list once.
-        labels: the numbers 0, 1, 2, ... as far as labels go, for devices that need labels as an array.
-        seen: the best rows of earlier requests of the same search. `k` is its width.
+        lists: the lists to scan, each once.
+        labels: the numbers 0, 1, 2, ... up to the highest label, for devices that need labels as an array.
+        seen: the best rows of earlier requests of the same search; its width is `k`.
     """
 
     codec: Codec
@@ -107,10 +107,10 @@ class Place(Protocol):
     """The memory of a device.
 
     Attributes:
-        name: for messages and traces.
-        memory: this place's own ledger. A buffer that somebody holds is under a lease of it.
-        link: the lane that bytes come over.
-        in_host_memory: buffers are numpy arrays of this process: blocks are read straight into them.
+        name: the device's name in messages and traces.
+        memory: the ledger of this device's memory. It holds a lease for each buffer in use.
+        link: the lane that bytes are transferred over.
+        in_host_memory: whether buffers are numpy arrays of this process, so that blocks are read straight into them.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Place(Protocol):
     in_host_memory: bool
 
     def allocate(self, nbytes: int) -> Any:
-        """A buffer of so many bytes. The caller holds a lease of `memory` for it.
+        """A buffer of `nbytes` bytes. The caller holds a lease of `memory` for it.
 
         Raises:
             DeviceLost: the device does not answer any more.
@@ -133,10 +133,10 @@ class Place(Protocol):
         """
 
     def free(self, buffer: Any) -> None:
-        """Takes a buffer back. Never raises."""
+        """Frees a buffer. Never raises."""
 
     def close(self) -> None:
-        """Gives everything back. Whoever opened the device calls it."""
+        """Frees all memory. Must be called by the code that opened the device."""
 
 
 @runtime_checkable
@@ -145,8 +145,9 @@ class Search(Protocol):
 
     def search(self, request: SearchRequest) -> Candidates:
         """The best rows of each query among the lists of the request and `request.seen`, whose arrays may be reused.
-        Scores are inner products of queries and codes. Called from one thread at a time for one search, and from
-        several threads for several searches.
+
+        Scores are inner products of queries and codes. For one search, one thread calls at a time; several searches may
+        call from several threads.
 
         Raises:
             DeviceLost: the device does not answer any more.
@@ -154,18 +155,18 @@ class Search(Protocol):
 
 
 class SearchPlace(Place, Search, Protocol):
-    """What the index needs of a device."""
+    """A device the index can use: it holds lists and searches them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a stage costs on a device under some load.
+    """The cost of a stage on a device under some load.
 
     Attributes:
         latency: seconds until one request is done.
         throughput: requests per second.
-        nbytes: memory of the device it takes.
-        modelled: it comes from a model of the device and was not measured.
+        nbytes: bytes of the device's memory that the stage takes.
+        modelled: the figures come from a model of the device and were not measured.
     """
 
     latency: float
@@ -176,10 +177,10 @@ class Estimate:
 
 @runtime_checkable
 class Profile(Protocol):
-    """A device that says what a stage costs on it."""
+    """A device that can tell the cost of a stage on it."""
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """What `stage` costs with `load` requests at a time.
+        """The cost of `stage` with `load` requests at a time.
 
         Raises:
             CapabilityError: this device knows nothing about that stage.

@@ -23,7 +23,7 @@ def flush(work: Work, least: int = 1) -> None:
             manifest = Manifest(db)
             if manifest.pending_count() < max(1, least):
                 return
-            training = work.snapshots.training(manifest)
+            training, number_of_training = work.snapshots.training(manifest), manifest.state().training
             dim, nlist = work.snapshots.dim, len(training.centroids)
             ids, stamps = manifest.pending_stamps()
             nbytes = len(ids) * (4 * dim + 16) + assign_nbytes(nlist)
@@ -37,11 +37,12 @@ def flush(work: Work, least: int = 1) -> None:
         segment = work.open_segments.open(entry, training.codec.spec)
         with work.write() as db:
             manifest = Manifest(db)
+            work.check_state(manifest, number_of_training)
             stamp = manifest.touch()
             manifest.add_segment(entry)
             held = set(zip(*(part.tolist() for part in manifest.pending_stamps()), strict=True))
             same = np.array([key in held for key in zip(ids.tolist(), stamps.tolist(), strict=True)], np.bool_)
-            # What was deleted or replaced meanwhile has come into the segment, but does not count there.
+            # Rows that were deleted or replaced meanwhile are in the segment; they are marked as deleted there.
             manifest.delete_rows(segment.name, np.sort(segment.lookup(np.sort(ids[~same]))), stamp)
             manifest.delete_pending(ids[same])
             if nlist > 1:

@@ -1,4 +1,4 @@
-"""`Guard`: a lock file that one process at a time can hold; the system lets go of it when its holder dies."""
+"""`Guard`: a lock file that one process at a time can hold; the system unlocks it when that process dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`VectorIndex`: a tiered IVF index inside somebody else's SQLite database, and a folder of segments beside it."""
+"""`VectorIndex`: a tiered IVF index inside the caller's SQLite database, and a folder of segments beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
@@ -16,8 +17,12 @@ from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
 from edge.ivf.device import Place, Search, SearchPlace
 from edge.ivf.maintenance import Maintainer
-from edge.ivf.manifest import MIGRATIONS, Manifest
-from edge.ivf.opening import capabilities, open_device
+from edge.ivf.manifest import Manifest
+from edge.ivf.manifest_schema import MIGRATIONS
+from edge.ivf.opening import capabilities, open_devices
+from edge.ivf.parameters import Goal, Tuning
+from edge.ivf.probing import choose_nprobe, lists_to_probe
+from edge.ivf.router import checked_queries
 from edge.ivf.search import Searcher
 from edge.ivf.segments import OpenSegments
 from edge.ivf.snapshots import Snapshots
@@ -28,15 +33,18 @@ from edge.lookahead import Lookahead
 from edge.plugins import load
 from edge.trace import Trace
 
+if TYPE_CHECKING:
+    from edge.tuning.tuner import Candidates
+
 __all__ = ["IndexOptions", "VectorIndex"]
 
 
 class VectorIndex:
     """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer.
 
-    The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions; a change is seen when the
-    caller has committed it, and a kill at any moment leaves what was committed last. Several processes may open the
-    same index.
+    The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions. A change becomes visible when
+    the caller commits, and a kill at any moment leaves the last committed state. Several processes may open the same
+    index.
 
     >>> with database.write() as db:
     ...     index.add(db, np.array([1, 2]), vectors)
@@ -60,23 +68,23 @@ class VectorIndex:
         options: IndexOptions | None = None,
         threads: int = 0,
     ) -> None:
-        """Opens nothing yet: files are opened by what needs them.
+        """Creates the index object. Files are opened later, when they are first needed.
 
         Args:
-            directory: folder of the segments; made when the first is written.
+            directory: folder of the segments, made when the first segment is written.
             dim: width of the vectors.
-            device: where lists are scanned; the host if not given. It stays the caller's.
+            device: the device that scans lists; the host if not given. The caller closes it.
             fast: a second device, filled by `lookahead` alone.
-            places: further devices that hold and search lists, the fastest first. They stay the caller's.
-            search_on: a further device by name and options, as `--device` takes them; opened and closed here.
-            codecs: the library that trains and codes; faiss if not given.
-            threads: of training; 0 takes all cores this process may use.
+            places: further devices that hold and search lists. The caller closes them.
+            search_on: further devices by name and options, as `--device` takes them. The index opens and closes them.
+            codecs: the library that trains and encodes; faiss if not given.
+            threads: threads of training; 0 takes all cores this process may use.
 
         Raises:
             InputError: `dim` is below 1.
             CapabilityError: a device or the codecs are not installed, or the device searches no lists.
             ConfigError, DeviceLost: the device cannot be opened.
-            BudgetExceeded: the codecs' library does not fit.
+            BudgetExceeded: the codecs' library does not fit the memory limit.
         """
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
@@ -95,8 +103,8 @@ class VectorIndex:
         self._writer = Writer(self._snapshots, segments, self.options, budget)
         self._maintainer = Maintainer(self._snapshots, segments, codecs, self.options, budget, self._trace)
         try:
-            host = device or self._opened("cpu")
-            others = [*places, *([self._opened(search_on)] if search_on not in ("", "cpu") else [])]
+            host = device or self._opened("cpu")[0]
+            others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
             self._searcher = Searcher(host, fast=fast, places=others, trace=self._trace)
         except BaseException:
             self._close_devices()
@@ -104,12 +112,13 @@ class VectorIndex:
 
     @staticmethod
     def migrations() -> list[str | Callable[[Connection], None]]:
-        """Its tables, step by step, as SQL or as a function; the owner of the database appends it to its own."""
+        """The steps that create the tables, as SQL or functions, for the database's owner to append to its own."""
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced. Few rows go into a table of `db` and
-        touch no file; many become a segment at once.
+        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced.
+
+        A few rows go into a table of `db` and touch no file; many become a segment at once.
 
         Raises:
             InputError: ids are negative, twice the same, or not as many as vectors; a vector has the wrong width or is
@@ -120,7 +129,7 @@ class VectorIndex:
         self._writer.add(db, ids, vectors)
 
     def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
-        """Removes vectors; returns how many of `ids` [n] there were.
+        """Removes vectors; returns how many of `ids` [n] were in the index.
 
         Raises:
             InputError: ids are negative or twice the same; `db` is not inside a transaction.
@@ -128,7 +137,7 @@ class VectorIndex:
         return self._writer.delete(db, ids)
 
     def clear(self, db: Connection) -> None:
-        """Forgets all vectors without reading any; their files go when nobody can be reading them any more.
+        """Forgets all vectors without reading any. Their files are removed once no reader can be using them.
 
         Raises:
             InputError: `db` is not inside a transaction.
@@ -136,7 +145,7 @@ class VectorIndex:
         Manifest(db).clear(time.time())
 
     def forget_segments(self, db: Connection, names: Iterable[str]) -> None:
-        """Forgets the vectors of some segments without reading them: of damaged ones, whose vectors are added again.
+        """Forgets the vectors of damaged segments without reading them, so that they can be added again.
 
         Raises:
             InputError: `db` is not inside a transaction.
@@ -163,25 +172,72 @@ class VectorIndex:
         stop: threading.Event | None = None,
         progress: Progress | None = None,
     ) -> MaintenanceReport:
-        """Keeps the index in order: moves pending rows to segments, trains when it has outgrown its lists or drifted
-        from them, splits large lists, merges segments, leaves out what was deleted, measures recall, removes files.
-        In short transactions of its own; safe to kill at any point, beside readers and a writer.
+        """Keeps the index in order.
+
+        Moves pending rows to segments, trains if the index has outgrown its lists or its vectors have drifted from
+        them, splits large lists, merges segments, drops deleted rows, measures recall, and removes files. It works in
+        short transactions of its own, beside readers and a writer, and may be killed at any point.
 
         Args:
             write: opens a write transaction (`Database.write`).
-            full: everything, down to one segment without deleted rows.
-            stop: ends it as soon as possible when set; what is done stays.
+            full: do everything, down to one segment without deleted rows.
+            stop: if set, maintenance ends as soon as possible; finished steps stay.
             progress: called with a stage's name, rows done and rows in all.
 
         Raises:
-            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; what was done before stays, and nothing
-                is lost.
+            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done. Earlier steps stay, and nothing is lost.
         """
         return self._maintainer.run(write, full=full, stop=stop, progress=progress)
 
+    def tune(
+        self,
+        write: Write,
+        goal: Goal,
+        *,
+        questions: Vectors | None = None,
+        stop: threading.Event | None = None,
+        progress: Progress | None = None,
+    ) -> Tuning:
+        """Chooses the number of lists, the codec, its code size and the depth of rescoring for a goal, trains the index
+        with them, and records the choice, which later trainings and searches keep to.
+
+        An index that was tuned for the same goal, with about as many vectors as now, is left as it is. A kill leaves
+        the index as it was, as in all maintenance. (FANNS: Jiang's thesis, chapter 6, with measured stages.)
+
+        Args:
+            questions: [q, dim], of the kind that will be asked. Without them, questions are made from rows.
+
+        Raises:
+            InputError: there are too few vectors, or no parameters keep the goal.
+            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done, and nothing has changed.
+        """
+        from edge.tuning.index_tuning import tuned
+
+        given = None if questions is None else checked_queries(questions, self.dim)
+        return tuned(self._maintainer, write, goal, given, stop=stop, progress=progress)
+
+    def examine(
+        self,
+        write: Write,
+        use: Callable[[Candidates], object],
+        *,
+        questions: Vectors | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Calls `use` with the candidate parameters of this index, their sampled recall and measured stage costs.
+
+        The index keeps its parameters. Arguments and errors are those of `tune`.
+        """
+        from edge.tuning.index_tuning import examine
+
+        given = None if questions is None else checked_queries(questions, self.dim)
+        examine(self._maintainer, write, use, given, progress=progress)
+
     def discard(self, write: Write) -> int:
-        """Removes the files that are out of use at once; returns how many. `maintain` keeps them for a minute, because
-        transactions of other processes may still read them: call this only where there are none (`Database.vacuum`).
+        """Removes the files that are out of use at once; returns their number.
+
+        `maintain` keeps such files for a minute, because transactions of other processes may still read them. Call this
+        only where there are no such transactions (`Database.vacuum`).
 
         Raises:
             StorageError: the folder cannot be read.
@@ -189,7 +245,7 @@ class VectorIndex:
         return self._maintainer.discard(write)
 
     def snapshot(self, db: Connection) -> Snapshot:
-        """The state `db` sees. Cheap while nothing has changed.
+        """The committed state that `db` sees. Cheap while nothing has changed.
 
         Raises: as `search`.
         """
@@ -210,12 +266,12 @@ class VectorIndex:
         """The `k` vectors with the largest inner products for each of `queries` [q, dim].
 
         Args:
-            nprobe: lists to probe; if not given, as many as reached `recall` (or the options' target) when that was
-                measured on this collection's own vectors.
-            seconds: as many lists instead as can probably be searched in this time, at least one (see
-                `Searcher.fitting`); until it is known how long searches take, `recall` counts.
+            nprobe: number of lists to probe. If not given, the number that reached `recall` (or the options' target,
+                or the choice of the last tuning) when recall was measured on this collection's own vectors.
+            seconds: probe as many lists as probably fit into this time, at least one, instead of aiming at `recall`
+                (see `Searcher.fitting`). Ignored until searches have been timed.
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
-            window: a lookahead whose time is over now.
+            window: a lookahead to end now.
 
         Raises:
             InputError: shapes do not fit, or k, nprobe or recall are out of range.
@@ -227,17 +283,33 @@ class VectorIndex:
         if nprobe is None and seconds is not None:
             nprobe = self._searcher.fitting(snapshot, queries, seconds)
         if nprobe is None:
-            nprobe = choose_nprobe(snapshot, self.options.recall_target if recall is None else recall)
+            nprobe = (
+                lists_to_probe(snapshot, self.options.recall_target)
+                if recall is None
+                else choose_nprobe(snapshot, recall)
+            )
         return self._searcher.search(snapshot, queries, k, nprobe=nprobe, allowed=allowed, window=window)
 
     def lookahead(
-        self, db: Connection, queries: Vectors, *, nbytes: int | None = None, seconds: float | None = None
+        self,
+        db: Connection,
+        queries: Vectors,
+        *,
+        nbytes: int | None = None,
+        seconds: float | None = None,
+        lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
-        """Starts fetching what queries near `queries` [q, dim] will need; see `Searcher.lookahead`. Raises as `search`
-        does."""
+        """Starts fetching the lists that a search for `queries` [q, dim] would probe, for similar queries to come.
+
+        More lists than those are fetched only into a fast device, whose memory nothing else competes for. See
+        `Searcher.lookahead`. Raises as `search` does.
+        """
         snapshot = self._snapshots.current(db)
-        nprobe = choose_nprobe(snapshot, self.options.recall_target)
-        return self._searcher.lookahead(snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds)
+        nprobe = lists_to_probe(snapshot, self.options.recall_target)
+        depth = nprobe if self._searcher.fast is None else None
+        return self._searcher.lookahead(
+            snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds, depth=depth, lost=lost
+        )
 
     def release_lists(self) -> None:
         """Gives back the memory of all lists that no search or lookahead is using."""
@@ -263,10 +335,11 @@ class VectorIndex:
             segments=segments,
             nbytes=nbytes,
             recall=state.recall,
+            tuned=manifest.tuned(),
         )
 
     def verify(self, db: Connection, *, read_data: bool) -> Verification:
-        """Looks whether what is stored is what was written; at every byte of it with `read_data`.
+        """Checks that the stored data is the data that was written; with `read_data`, every byte of it.
 
         Raises:
             ConfigError: the index holds vectors of another width.
@@ -275,23 +348,25 @@ class VectorIndex:
         """
         manifest = Manifest(db)
         spec = self._snapshots.training(manifest).codec.spec
-        # Opened anew: a block that was read before is not verified again.
+        # Opened anew, because a segment that is already open does not verify its blocks again.
         segments = OpenSegments(self._folder, self._budget)
         return verify(manifest, spec, segments, self._budget, read_data=read_data)
 
     def close(self) -> None:
-        """Gives all memory back and closes the files, except what snapshots still hold."""
+        """Releases all memory and closes the files, except those that snapshots still hold."""
         self._searcher.close()
         self._snapshots.forget()
         self._close_devices()
 
-    def _opened(self, name: str) -> SearchPlace:
-        """A device of its own, which `close` closes."""
-        device = open_device(name, self._budget, trace=self._trace)
-        self._own_devices.append(device)
-        if not isinstance(device, Search):
+    def _opened(self, text: str) -> list[SearchPlace]:
+        """Opens devices that `close` closes."""
+        opened = open_devices(text, self._budget, trace=self._trace)
+        self._own_devices += opened
+        searching: list[SearchPlace] = [device for device in opened if isinstance(device, Search)]
+        if len(searching) < len(opened):
+            device = opened[0]
             raise CapabilityError(f"device {device.name} searches no lists; it can: {', '.join(capabilities(device))}")
-        return device
+        return searching
 
     def _close_devices(self) -> None:
         while self._own_devices:
@@ -304,22 +379,3 @@ class VectorIndex:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
-    """The fewest lists that reached `recall` when that was measured, or the highest recall that was; all lists where
-    nothing was measured.
-
-    Raises:
-        InputError: `recall` is not between 0 and 1.
-    """
-    if not 0 < recall <= 1:
-        raise InputError(f"recall is above 0 and at most 1, not {recall}")
-    return probed(snapshot.recall, recall)[0] if snapshot.recall else snapshot.nlist
-
-
-def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, float]:
-    """The first point (lists, recall@10) of a measured curve, ascending, that reaches `recall`; else the first that
-    reaches the highest recall of all."""
-    wanted = min(recall, curve[-1][1])
-    return next(point for point in curve if point[1] >= wanted)

@@ -1,7 +1,7 @@
 """`Maintainer`: keeps an index in order, step by step, beside readers and writers.
 
-Each step reads what it needs in one short transaction, writes files without one, and names them in another. Killed in
-between it leaves files that nothing names, and the next maintenance removes them.
+Each step reads its input in one short transaction, writes files outside any transaction, and names the files in
+another. A kill in between leaves files that nothing names, and the next maintenance removes them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from edge.ivf.flushing import flush
 from edge.ivf.guard import Guard
 from edge.ivf.manifest import Manifest
 from edge.ivf.merging import merge
+from edge.ivf.parameters import Tuned
 from edge.ivf.remeasuring import remeasure
 from edge.ivf.retraining import retrain
 from edge.ivf.segments import OpenSegments
@@ -27,11 +28,15 @@ from edge.ivf.work import Progress, Stopped, Work, Write
 from edge.resident import trim_heap
 from edge.trace import Trace
 
+MAINTENANCE_NBYTES = 32 << 20
+"""Memory that maintenance and large additions need beside the index's tables: that of the sorting after a training, for
+up to 1,000 lists."""
+
 _LOCK = "maintenance.lock"
 
 
 class Maintainer:
-    """Maintains one index; one thread of one process at a time."""
+    """Maintains one index. One thread of one process runs it at a time."""
 
     def __init__(
         self,
@@ -50,13 +55,23 @@ class Maintainer:
         self._trace = trace
 
     def run(
-        self, write: Write, *, full: bool, stop: threading.Event | None, progress: Progress | None
+        self,
+        write: Write,
+        *,
+        full: bool,
+        stop: threading.Event | None,
+        progress: Progress | None,
+        tune: Callable[[Work], Tuned] | None = None,
     ) -> MaintenanceReport:
-        """Does what is due; everything, down to one segment without deleted rows, if `full`. Returns at once, with
-        `busy`, while another thread or process maintains this index.
+        """Runs the steps that are due, or all of them, down to one segment without deleted rows, if `full`.
+
+        Returns at once, with `busy`, while another thread or process maintains this index.
+
+        Args:
+            tune: chooses parameters when all rows are in segments. The index is then trained with them.
 
         Raises:
-            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; what was done before stays.
+            BudgetExceeded, CorruptBlock, StorageError: a step cannot be done; earlier steps stay.
         """
         started = time.perf_counter()
         work = Work(
@@ -75,7 +90,7 @@ class Maintainer:
             busy = not guard.held
             if not busy:
                 try:
-                    self._steps(work)
+                    self._steps(work, tune)
                 except Stopped:
                     clean(work, grace_seconds=self._options.grace_seconds)
         return MaintenanceReport(
@@ -90,8 +105,9 @@ class Maintainer:
         )
 
     def discard(self, write: Write) -> int:
-        """Removes the files that are out of use without waiting for readers in other processes; returns how many. The
-        caller knows that there is none whose transaction began before they were retired.
+        """Removes the files that are out of use without waiting for readers in other processes; returns their number.
+
+        The caller must know that no transaction of another process began before the files were retired.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -105,13 +121,14 @@ class Maintainer:
                 clean(work, grace_seconds=0)
         return work.removed_files
 
-    def _steps(self, work: Work) -> None:
+    def _steps(self, work: Work, tune: Callable[[Work], Tuned] | None) -> None:
         clean(work, grace_seconds=self._options.grace_seconds)
         with work.write() as db:
-            everything = work.full or due(Manifest(db).state(), work.options)
+            manifest = Manifest(db)
+            everything = work.full or tune is not None or due(manifest.state(), work.options, manifest.tuned())
         steps: list[tuple[str, Callable[[], None]]] = [
             ("flush", lambda: flush(work, least=1 if everything else work.options.pending_limit)),
-            ("train", lambda: retrain(work)),
+            ("train", lambda: retrain(work, tune(work) if tune else None)),
             ("split", lambda: split(work)),
             ("merge", lambda: merge(work)),
             ("measure", lambda: remeasure(work)),

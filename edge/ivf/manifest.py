@@ -1,16 +1,15 @@
 """`Manifest`: the index's tables in the SQLite database of the collection; a transaction there is the only commit.
 
-Nothing here is read twice without need: segments never change, and what does change (pending rows, deleted rows) has a
-random stamp, so that a reader sees from a small index what it has already. Stamps and not counters, because a counter
-comes to the same value again after a transaction was rolled back.
+Readers fetch only rows that are new to them. Segments never change. The rows that do change (pending and deleted rows)
+have a random stamp, and a small index on the stamps tells a reader which rows it has already. A counter would not do,
+because after a rollback it would give the same number to another change.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,66 +18,9 @@ import numpy as np
 from edge.connection import Connection
 from edge.errors import CorruptBlock, InputError
 from edge.ivf.base import CodecSpec, Ids, Vectors
+from edge.ivf.manifest_schema import CHUNK_ROWS, checked, row_sum
+from edge.ivf.parameters import Tuned
 from edge.ivf.segments import PAGE, PART, SegmentEntry
-
-CHUNK_ROWS = 32_768
-"""Rows of a segment whose deletion marks are one blob of bits: a deletion rewrites so much, 4 KiB, at least."""
-
-_TABLES = f"""
-CREATE TABLE ivf_state(
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    generation INTEGER NOT NULL,        -- grows with every change
-    stamp INTEGER NOT NULL,             -- another random number after every change
-    dim INTEGER NOT NULL,               -- 0: no vector yet
-    rows INTEGER NOT NULL,              -- vectors that count, pending ones included
-    training INTEGER NOT NULL,          -- stamp of codec and centroids; 0: one list, scanned exactly
-    trained_rows INTEGER NOT NULL,
-    trained_misfit REAL NOT NULL,       -- mean of 1 - cosine to the own centroid, at the training
-    newer_rows INTEGER NOT NULL,        -- rows assigned since, and the sum of their misfits
-    newer_misfit REAL NOT NULL,
-    recall TEXT NOT NULL,               -- JSON: [[nprobe, recall@10], ...]
-    measured_rows INTEGER NOT NULL,     -- rows and lists when that was measured
-    measured_lists INTEGER NOT NULL
-);
-INSERT INTO ivf_state VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, '[]', 0, 0);
-CREATE TABLE ivf_codec(one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL, code_size INTEGER NOT NULL,
-    state BLOB NOT NULL);
-CREATE TABLE ivf_lists(list INTEGER PRIMARY KEY, centroid BLOB NOT NULL);
-CREATE TABLE ivf_segments(number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, rows INTEGER NOT NULL,
-    nbytes INTEGER NOT NULL, parts BLOB NOT NULL, pages BLOB NOT NULL);
-CREATE TABLE ivf_deleted(segment TEXT NOT NULL, chunk INTEGER NOT NULL,  -- rows {CHUNK_ROWS} * chunk and on
-    stamp INTEGER NOT NULL, rows INTEGER NOT NULL, bits BLOB NOT NULL, PRIMARY KEY (segment, chunk));
-CREATE INDEX ivf_deleted_stamp ON ivf_deleted(segment, chunk, stamp, rows);
-CREATE TABLE ivf_pending(id INTEGER PRIMARY KEY, stamp INTEGER NOT NULL, vector BLOB NOT NULL);
-CREATE INDEX ivf_pending_stamp ON ivf_pending(stamp);
-CREATE TABLE ivf_retired(name TEXT PRIMARY KEY, at REAL NOT NULL);
-"""
-
-
-def _add_checksums(db: Connection) -> None:
-    """Gives rows with blobs a checksum of their own: a page that was lost, and reads as zeros, may end any of them."""
-    for table, key, blobs in _CHECKED:
-        db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
-        last = -1
-        while True:
-            sql = f"SELECT {key}, {', '.join(blobs)} FROM {table} WHERE {key} > ? ORDER BY {key} LIMIT {_MANY}"
-            rows = db.execute(sql, (last,)).fetchall()
-            if not rows:
-                break
-            last = rows[-1][0]
-            db.executemany(f"UPDATE {table} SET crc = ? WHERE {key} = ?", [(_crc(*row[1:]), row[0]) for row in rows])
-
-
-_CHECKED = (
-    ("ivf_codec", "one", ("state",)),
-    ("ivf_lists", "list", ("centroid",)),
-    ("ivf_segments", "number", ("parts", "pages")),
-    ("ivf_pending", "id", ("vector",)),
-)
-"""Tables with blobs, their keys, and what is checked together. Marks of deleted rows are counted."""
-
-MIGRATIONS: tuple[str | Callable[[Connection], None], ...] = (_TABLES, _add_checksums)
-"""The history of the schema, oldest first; only ever appended to."""
 
 _MANY = 500
 """Values bound to one statement."""
@@ -109,7 +51,7 @@ class Manifest:
         self.db = db
 
     def stamp(self) -> tuple[int, int]:
-        """Generation and stamp of what this connection sees."""
+        """Generation and stamp of the state that this connection sees."""
         generation, stamp = self.db.execute("SELECT generation, stamp FROM ivf_state").fetchone()
         return int(generation), int(stamp)
 
@@ -123,7 +65,11 @@ class Manifest:
         return State(*(*row[:9], recall, *row[10:]))
 
     def touch(self, *, recall: Iterable[tuple[int, float]] | None = None, **values: object) -> int:
-        """Begins a new generation with these columns of the state changed; returns its stamp."""
+        """Begins a new generation with these columns of the state changed; returns its stamp.
+
+        Raises:
+            InputError: the connection is not inside a transaction.
+        """
         if not self.db.in_transaction:
             raise InputError("the index is changed inside a write transaction: begin one, and commit it afterwards")
         stamp = secrets.randbits(62)
@@ -136,48 +82,64 @@ class Manifest:
         return stamp
 
     def count_rows(self, change: int) -> None:
-        """Corrects the number of rows that count."""
+        """Adds `change` to the number of live rows."""
         self.db.execute("UPDATE ivf_state SET rows = rows + ?", (change,))
 
     def count_misfit(self, rows: int, total: float) -> None:
-        """Adds rows that were assigned to centroids trained before they came, and the sum of their misfits."""
+        """Adds rows that were assigned after the training, and the sum of their misfits."""
         self.db.execute(
             "UPDATE ivf_state SET newer_rows = newer_rows + ?, newer_misfit = newer_misfit + ?", (rows, total)
         )
 
     def clear(self, at: float) -> None:
-        """Forgets every vector and what was trained on them; vectors that come next may have another width."""
+        """Forgets every vector and all training. Vectors that come next may have another width."""
         self.touch(
             recall=(), dim=0, rows=0, training=0, trained_rows=0, trained_misfit=0.0, newer_rows=0, newer_misfit=0.0,
             measured_rows=0, measured_lists=0,
         )  # fmt: skip
         self.retire_segments(self.segment_names(), at)
-        for table in ("ivf_pending", "ivf_lists", "ivf_codec"):
+        for table in ("ivf_pending", "ivf_lists", "ivf_codec", "ivf_tuning"):
             self.db.execute(f"DELETE FROM {table}")
 
     # Training
 
     def codec(self) -> CodecSpec:
-        """How the rows of the segments are coded, after the first training."""
+        """The codec of the segments' rows, after the first training."""
         row = self.db.execute("SELECT name, code_size, state, crc FROM ivf_codec").fetchone()
-        name, code_size, state = _checked("the codec of the vectors", row)
+        name, code_size, state = checked("the codec of the vectors", row)
         return CodecSpec(name, self.state().dim, code_size, state)
 
+    def tuned(self) -> Tuned | None:
+        """The parameters that the index was tuned to; None if it was not.
+
+        Raises:
+            CorruptBlock: the record is damaged.
+        """
+        row = self.db.execute("SELECT record, crc FROM ivf_tuning").fetchone()
+        return None if row is None else Tuned.from_json(checked("the record of its tuning", row)[0].decode())
+
+    def set_tuned(self, tuned: Tuned) -> None:
+        """Records the parameters that the index is tuned to."""
+        record = tuned.to_json().encode()
+        self.db.execute(
+            "INSERT OR REPLACE INTO ivf_tuning(one, record, crc) VALUES (1, ?, ?)", (record, row_sum(record))
+        )
+
     def list_count(self) -> int:
-        """Lists there are; one before the first training."""
+        """Number of lists; one before the first training."""
         return max(1, int(self.db.execute("SELECT count(*) FROM ivf_lists").fetchone()[0]))
 
     def centroids(self, dim: int) -> Vectors:
-        """[nlist, dim]; one of zeros before the first training."""
+        """Centroids [nlist, dim]; a single row of zeros before the first training."""
         out = np.zeros((self.list_count(), dim), np.float32)
         for row in self.db.execute("SELECT list, centroid, crc FROM ivf_lists"):
-            number, blob = _checked(f"the centre of list {row[0]}", row)
+            number, blob = checked(f"the centre of list {row[0]}", row)
             out[number] = np.frombuffer(blob, np.float32)
         return out
 
     def set_training(self, spec: CodecSpec, centroids: Vectors) -> None:
         """Replaces codec and centroids; the segments must be replaced in the same transaction."""
-        row = (spec.name, spec.code_size, spec.state, _crc(spec.state))
+        row = (spec.name, spec.code_size, spec.state, row_sum(spec.state))
         self.db.execute(
             "INSERT OR REPLACE INTO ivf_codec(one, name, code_size, state, crc) VALUES (1, ?, ?, ?, ?)", row
         )
@@ -186,7 +148,7 @@ class Manifest:
 
     def set_centroids(self, centroids: dict[int, Vectors]) -> None:
         """Replaces or adds single centroids [dim], by list."""
-        rows = ((number, blob := centroid.tobytes(), _crc(blob)) for number, centroid in centroids.items())
+        rows = ((number, blob := centroid.tobytes(), row_sum(blob)) for number, centroid in centroids.items())
         self.db.executemany("INSERT OR REPLACE INTO ivf_lists(list, centroid, crc) VALUES (?, ?, ?)", rows)
 
     # Segments
@@ -196,10 +158,10 @@ class Manifest:
         return [name for (name,) in self.db.execute("SELECT name FROM ivf_segments ORDER BY number")]
 
     def segment(self, name: str) -> SegmentEntry:
-        """What the manifest keeps of one segment."""
+        """The manifest's entry for one segment."""
         sql = "SELECT rows, nbytes, parts, pages, crc FROM ivf_segments WHERE name = ?"
         row = self.db.execute(sql, (name,)).fetchone()
-        rows, nbytes, parts, pages = _checked(f"the table of {name}", row)
+        rows, nbytes, parts, pages = checked(f"the table of {name}", row)
         return SegmentEntry(name, rows, nbytes, np.frombuffer(parts, PART), np.frombuffer(pages, PAGE))
 
     def segment_totals(self) -> tuple[int, int]:
@@ -208,22 +170,22 @@ class Manifest:
         return int(count), int(nbytes)
 
     def add_segment(self, entry: SegmentEntry) -> None:
-        """Names a file that is on disk."""
+        """Makes a file that is on disk part of the state."""
         parts, pages = entry.parts.tobytes(), entry.pages.tobytes()
         self.db.execute(
             "INSERT INTO ivf_segments(name, rows, nbytes, parts, pages, crc) VALUES (?, ?, ?, ?, ?, ?)",
-            (entry.name, entry.rows, entry.nbytes, parts, pages, _crc(parts, pages)),
+            (entry.name, entry.rows, entry.nbytes, parts, pages, row_sum(parts, pages)),
         )
 
     def retire_segments(self, names: Iterable[str], at: float) -> None:
-        """Takes files out of the state; they stay on disk for those who still read them."""
+        """Takes files out of the state. They stay on disk for readers that still use them."""
         for name in names:
             self.db.execute("DELETE FROM ivf_segments WHERE name = ?", (name,))
             self.db.execute("DELETE FROM ivf_deleted WHERE segment = ?", (name,))
             self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
 
     def drop_segments(self, names: Iterable[str], at: float) -> None:
-        """Takes files out of the state together with their rows, whether they can be read or not."""
+        """Takes files out of the state together with their rows, whether they are readable or not."""
         self.retire_segments(names, at)
         (rows,) = self.db.execute(
             "SELECT (SELECT coalesce(sum(rows), 0) FROM ivf_segments)"
@@ -236,7 +198,7 @@ class Manifest:
         return list(self.db.execute("SELECT name, at FROM ivf_retired"))
 
     def forget_retired(self, names: Iterable[str]) -> None:
-        """The files are gone."""
+        """Removes the entries of retired files that are deleted from disk."""
         self.db.executemany("DELETE FROM ivf_retired WHERE name = ?", ((name,) for name in names))
 
     # Deleted rows
@@ -264,7 +226,7 @@ class Manifest:
         return np.concatenate([np.empty(0, np.int64), *(self.deleted_rows(segment, c) for (c,) in chunks.fetchall())])
 
     def delete_rows(self, segment: str, rows: Ids, stamp: int) -> Ids:
-        """Marks `rows` [n] (ascending) of a segment; returns those that were not marked yet."""
+        """Marks `rows` [n] (ascending) of a segment as deleted; returns those that were not marked yet."""
         fresh = []
         for chunk in np.unique(rows // CHUNK_ROWS).tolist():
             low, high = np.searchsorted(rows, (chunk * CHUNK_ROWS, (chunk + 1) * CHUNK_ROWS))
@@ -293,24 +255,24 @@ class Manifest:
         return table[:, 0].copy(), table[:, 1].copy()
 
     def pending_vectors(self, ids: Ids, dim: int) -> Vectors:
-        """Vectors [n, dim] of pending rows `ids` [n], which are there."""
+        """Vectors [n, dim] of the pending rows `ids` [n]. All of them must exist."""
         out = np.empty((len(ids), dim), np.float32)
         place = {number: at for at, number in enumerate(ids.tolist())}
         for some in _cut(list(place)):
             query = f"SELECT id, vector, crc FROM ivf_pending WHERE id IN ({_marks(some)})"
             for row in self.db.execute(query, some):
-                number, blob = _checked(f"vector {row[0]}", row)
+                number, blob = checked(f"vector {row[0]}", row)
                 out[place[number]] = np.frombuffer(blob, np.float32)
         return out
 
     def add_pending(self, ids: Ids, vectors: Vectors, stamp: int) -> None:
-        """Adds rows whose ids are not pending."""
+        """Adds rows. None of their ids may be pending."""
         pairs = zip(ids.tolist(), vectors, strict=True)
-        rows = ((number, stamp, blob := vector.tobytes(), _crc(blob)) for number, vector in pairs)
+        rows = ((number, stamp, blob := vector.tobytes(), row_sum(blob)) for number, vector in pairs)
         self.db.executemany("INSERT INTO ivf_pending(id, stamp, vector, crc) VALUES (?, ?, ?, ?)", rows)
 
     def delete_pending(self, ids: Ids) -> int:
-        """Removes those of `ids` that are pending; returns how many were."""
+        """Removes those of `ids` that are pending; returns their number."""
         count = 0
         for some in _cut(ids.tolist()):
             self.db.execute(f"DELETE FROM ivf_pending WHERE id IN ({_marks(some)})", some).fetchall()
@@ -325,31 +287,8 @@ class Manifest:
         return np.sort(np.array(found, np.int64))
 
 
-def _crc(*blobs: bytes) -> int:
-    value = 0
-    for blob in blobs:
-        value = zlib.crc32(blob, value)
-    return value
-
-
-def blobs_are_sound(row: tuple[Any, ...]) -> bool:
-    """Whether the blobs of a row are what was written; its last value is their checksum."""
-    return bool(_crc(*(value for value in row if isinstance(value, bytes))) == row[-1])
-
-
-def _checked(what: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row without the checksum at its end, which is that of its blobs.
-
-    Raises:
-        CorruptBlock: they are not what was written.
-    """
-    if not blobs_are_sound(row):
-        raise CorruptBlock(f"the index is damaged: {what} is not what was written")
-    return row[:-1]
-
-
 def flat(dim: int) -> CodecSpec:
-    """Float32 vectors as they are."""
+    """The codec that stores float32 vectors unchanged."""
     return CodecSpec("flat", dim, 4 * dim)
 
 

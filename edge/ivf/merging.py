@@ -1,9 +1,9 @@
-"""Merging small segments, and leaving out what is deleted.
+"""Merging of small segments, and removal of deleted rows.
 
-A segment is written again, with all smaller ones, once those and its own deleted rows make up a tenth of it: handing a
-further part of a list to the scanner costs a search more than scanning its rows. An index that grows to a million rows
-by flushes of 2,048 then has three segments at most, and has copied a row 16 times on average (simulated); merging at
-half would make that eight times and five segments.
+A segment is rewritten, together with all smaller ones, once its deleted rows and the rows of the smaller ones make up a
+tenth of it. Each further part of a list costs a search more than scanning the part's rows. With this rule, an index
+that grows to a million rows by flushes of 2,048 rows has three segments at most and has copied a row 16 times on
+average (simulated). Merging at a half would copy a row eight times and leave five segments.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from edge.ivf.work import Work
 _RATIO = 0.1
 
 _SLICE_NBYTES = 8 << 20
-"""What reading one part of a source holds (at most 4 MiB, and a copy without the deleted rows)."""
+"""Memory for reading one part of a source (at most 4 MiB, and a copy without the deleted rows)."""
 
 
 def merge(work: Work) -> None:
-    """Merges the segments whose turn it is; all of them into one, without deleted rows, if `work.full`.
+    """Merges the segments that are due; if `work.full`, all of them into one without deleted rows.
 
     Raises:
         BudgetExceeded, CorruptBlock, StorageError: a segment cannot be read or written; nothing has changed.
@@ -32,7 +32,7 @@ def merge(work: Work) -> None:
     with work.write() as db:
         manifest = Manifest(db)
         sources = list(work.sources(manifest).values())
-        training = work.snapshots.training(manifest)
+        training, number_of_training = work.snapshots.training(manifest), manifest.state().training
     chosen = _everything(sources) if work.full else _due(sources)
     if not chosen:
         return
@@ -54,6 +54,7 @@ def merge(work: Work) -> None:
         copy = work.copied(chosen, writer, spec) if total else None
         with work.write() as db:
             manifest = Manifest(db)
+            work.check_state(manifest, number_of_training, chosen)
             stamp = manifest.touch()
             if copy is not None:
                 put_in_place(manifest, copy, stamp)

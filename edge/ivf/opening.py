@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from edge.budget import MemoryBudget
@@ -12,9 +13,12 @@ from edge.trace import Trace
 
 GROUP = "edge.devices"
 
+_MOST = 64
+"""Largest number of devices of a kind."""
+
 
 def parse_device(text: str) -> tuple[str, dict[str, str]]:
-    """Name and options of a device as `--device` takes them: `limited:cap=64MB,bandwidth=1GB`.
+    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`.
 
     Raises:
         ConfigError: an option has no value.
@@ -30,17 +34,17 @@ def parse_device(text: str) -> tuple[str, dict[str, str]]:
 
 
 def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, **options: Any) -> Place:
-    """Opens an installed device; whoever opens it closes it.
+    """Opens an installed device. The caller closes it.
 
     Args:
-        text: its name, and options as `parse_device` reads them.
+        text: the device's name and options, as `parse_device` reads them.
         memory: the process's ledger.
-        options: further ones.
+        options: further options.
 
     Raises:
-        CapabilityError: there is no such device; the message names those there are.
-        ConfigError: the device does not have such an option, or not with such a value.
-        BudgetExceeded: its memory does not fit.
+        CapabilityError: there is no such device. The message names the installed ones.
+        ConfigError: the device does not have such an option, or the option does not take such a value.
+        BudgetExceeded: the device's memory does not fit the limit.
     """
     name, written = parse_device(text)
     kind = load(GROUP, name)
@@ -53,8 +57,31 @@ def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, 
     return device
 
 
+def open_devices(text: str, memory: MemoryBudget, *, trace: Trace | None = None) -> list[Place]:
+    """Opens as many devices as the option `count` says, each with memory of its own. The caller closes them.
+
+    A device that has an option `count` itself gets it, and is one device.
+
+    Raises: as `open_device`.
+    """
+    name, written = parse_device(text)
+    if "count" not in written or "count" in inspect.signature(load(GROUP, name)).parameters:
+        return [open_device(text, memory, trace=trace)]
+    count = written.pop("count")
+    if not count.isdecimal() or not 1 <= int(count) <= _MOST:
+        raise ConfigError(f"there are 1 to {_MOST} devices of a kind, not {count!r}")
+    opened: list[Place] = []
+    try:
+        opened.extend(open_device(name, memory, trace=trace, **written) for _ in range(int(count)))
+    except BaseException:
+        while opened:
+            opened.pop().close()
+        raise
+    return opened
+
+
 def capabilities(device: Place) -> list[str]:
-    """What an open device can do, found by asking: place, search, profile, layers."""
+    """The capabilities of an open device: place, search, profile, layers."""
     found = ["place"]
     found += ["search"] if isinstance(device, Search) else []
     found += ["profile"] if isinstance(device, Profile) else []

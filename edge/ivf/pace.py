@@ -1,7 +1,7 @@
-"""`Pace`: how long a search takes by the bytes it reads and scans.
+"""`Pace`: estimates the time of a search from the bytes it reads and scans.
 
-What a search reads depends on what is resident just now, and that is known before it starts: a time that was measured
-once by the number of lists promises too much where they are cold, and too little where they are cached.
+A search reads only lists that are not resident, and their number is known before the search starts. A time per number
+of lists, measured once, would be too short when the lists are cold and too long when they are cached.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Counts = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]
 
 PLANNING_NBYTES = 256
-"""Of a part, for a moment, while `search_bytes` goes through all of them."""
+"""Bytes that `search_bytes` needs per part while it runs."""
 
 _DOUBT = 0.2
-"""Deviation of the ratio of seconds to expectations before there were any."""
+"""Standard deviation of the ratio of measured to expected seconds before the first search."""
 
 
 class Pace:
-    """Learns from searches of one query each. Thread-safe."""
+    """Learns from the times of searches of one query each. Thread-safe."""
 
     def __init__(self) -> None:
         self._scan = Expected()
         """Seconds per byte scanned."""
         self._ratio = Expected(1.0, _DOUBT, count=2)
-        """Of what searches took to what was expected: a busy machine, reads that hide behind scans."""
+        """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
 
     def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
-        """Takes in one search.
+        """Learns from one search.
 
         Args:
-            read, scanned: its bytes; those that were read were also scanned.
-            bandwidth: of the link they came over, bytes per second; 0 if nothing ever came.
+            read, scanned: bytes that the search read and scanned. Bytes that were read were also scanned.
+            bandwidth: bytes per second of the link they were read over; 0 if nothing was ever read.
         """
         if scanned <= 0 or (read and not bandwidth):
             return
@@ -48,11 +48,11 @@ class Pace:
         expected = reading + self._scan.mean * scanned
         if self._scan.count and expected:
             self._ratio.add(seconds / expected)
-        if not self._scan.count or reading < seconds / 2:  # else what scanning took is hidden in what reading took
+        if not self._scan.count or reading < seconds / 2:  # otherwise the reads hide the time of the scans
             self._scan.add(max(0.0, seconds - reading) / scanned)
 
     def seconds(self, read: Counts, scanned: Counts, bandwidth: float) -> Seconds | None:
-        """What searches of so many bytes [n] will hardly exceed, [n]; None while nothing is known."""
+        """Upper bounds [n] of the seconds that searches of these bytes [n] take; None before the first search."""
         if not self._scan.count or (not bandwidth and read.any()):
             return None
         reading = read / bandwidth if bandwidth else np.zeros(len(read))
@@ -60,8 +60,13 @@ class Pace:
 
 
 def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[Tier]) -> tuple[Counts, Counts]:
-    """Bytes that a search for `query` [dim] reads and scans by the number of lists it probes, each [nlist], with what
-    is in `tiers` or on its way there now."""
+    """Bytes that a search for `query` [dim] reads and scans, by the number of lists it probes.
+
+    Parts that are in `tiers`, or are being read into them, are not read.
+
+    Returns:
+        Bytes read and bytes scanned, each [nlist].
+    """
     order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
     parts = [part for number in order for part in snapshot.lists[number]]
     ends = np.cumsum([len(snapshot.lists[number]) for number in order])
@@ -74,14 +79,14 @@ def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[Tier]) -> t
 
 
 def fitting_nprobe(expected: Seconds, slack: float) -> int:
-    """The most lists, of 1 to n, whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3).
+    """The largest number of lists whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3).
 
     Args:
-        expected: seconds by the number of lists, [n], never falling.
+        expected: seconds by the number of lists, [n], ascending.
     """
     return max(1, int(np.searchsorted(expected, slack, side="right")))
 
 
 def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
-    """Bytes of all parts before each of `ends` [n]."""
+    """Total bytes of the parts before each of `ends` [n]."""
     return np.concatenate(([0], np.cumsum(nbytes, dtype=np.int64)))[ends]

@@ -1,4 +1,4 @@
-"""`Runs`: rows of any number sorted by list in bounded memory, through scratch files of neighbouring lists."""
+"""`Runs`: sorts any number of rows by list in bounded memory, through scratch files for ranges of lists."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from edge.ivf.base import Codec, Ids, Vectors
 from edge.ivf.segment_writer import SegmentWriter
 
 _MOST_FILES = 96
-"""Open at once: some systems allow a process no more than 256."""
+"""Files open at once. Some systems allow a process no more than 256."""
 
 _READ_NBYTES = 1 << 20
 
 
 class Runs:
-    """Scratch files, one for each range of lists. A context manager that removes them."""
+    """Scratch files, one for each range of lists. A context manager that removes them on exit."""
 
     def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
         """
         Args:
             sizes: rows expected in each list [nlist].
-            room: bytes of rows that may be in memory when lists are written.
+            room: bytes of rows that may be in memory while lists are written.
         """
         self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
         self._room = max(1, room // self._record.itemsize)
-        # Half full on average, since sizes are estimates.
+        # A file fills half the memory on average, since the sizes are estimates.
         count = min(_MOST_FILES, len(sizes), 1 + 2 * int(sizes.sum()) // self._room)
         before = np.cumsum(sizes) - sizes
         self._group = np.minimum(count - 1, before * count // max(1, int(sizes.sum()))).astype(np.int32)
@@ -50,10 +50,10 @@ class Runs:
             raise StorageError(f"{folder} takes no scratch files: {error.strerror}") from error
 
     def add(self, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-        """Takes rows: `lists` [n], `ids` [n], `vectors` [n, dim].
+        """Adds rows: `lists` [n], `ids` [n], `vectors` [n, dim].
 
         Raises:
-            StorageError: the disk is full or refuses.
+            StorageError: the disk is full or cannot be written.
         """
         groups = self._group[lists]
         order = np.argsort(groups, kind="stable")
@@ -65,11 +65,12 @@ class Runs:
             self._write(int(groups[low]), records[low:high])
 
     def drain(self, writer: SegmentWriter, codec: Codec) -> Iterator[int]:
-        """Writes all rows in the order of their lists, and removes each file that is done. Yields the rows written so
-        far, so that the caller can stop in between.
+        """Writes all rows in the order of their lists, and removes each file when it is done.
+
+        Yields the number of rows written so far, so that the caller can stop in between.
 
         Raises:
-            StorageError: the disk is full or refuses.
+            StorageError: the disk is full or cannot be read or written.
         """
         done = 0
         for number, file in enumerate(self._files):
@@ -93,7 +94,7 @@ class Runs:
             self._remove(self._paths[number])
 
     def close(self) -> None:
-        """Removes what is left."""
+        """Closes and removes the remaining files."""
         for file in self._files:
             file.close()
         for path in self._paths:
@@ -108,7 +109,7 @@ class Runs:
         self.close()
 
     def _ranges(self, keys: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
-        """Ranges of lists, as (first, past the last, rows), that fit the memory; or a single list that does not."""
+        """Ranges of lists whose rows fit the memory, as (first, past the last, rows); a single list may exceed it."""
         lists, counts = np.unique(keys, return_counts=True)
         start = 0
         while start < len(lists):

@@ -1,7 +1,7 @@
 """`Reader`: the parts that a search needs, as they become readable.
 
-What is resident is handed out first, so that reads hide behind scans; what is cold is read in one batch sorted by file
-and offset. A cold part that finds no room streams through a few buffers.
+Resident parts are handed out first, so that reads overlap scans. Cold parts are read in one batch, sorted by file and
+offset. A cold part that does not fit the cache streams through a few buffers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from edge.buffers import page_buffer
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Bytes, ListPart
 from edge.ivf.tiers import Tier
-from edge.lanes import Ticket
+from edge.link import Ticket
 from edge.residency import Handle
 
 _STREAMS = 3
-"""Buffers a probe streams through: one is scanned, one is full, one is being filled."""
+"""Buffers for streaming: one is scanned, one is full, one is being filled."""
 
 _TOGETHER = 32
-"""Parts that are scanned by one request at most: queries that are done are looked for in between."""
+"""Parts per scan request, at most. Finished queries are noticed between requests."""
+
+_GIVEN = 8
+"""At most one of this many parts that wait for their transfer is given to another tier at a time. What is given last is
+then small, and both tiers end at about the same time."""
 
 
 class Readable:
-    """A part whose bytes are there. `release` lets them go."""
+    """A part whose bytes are in memory. The caller must call `release` after use."""
 
     __slots__ = ("buffer", "number", "release")
 
@@ -39,14 +43,17 @@ class Readable:
 
 
 class Reader:
-    """The parts of one search as they become readable, in batches. One thread iterates; `release` and `close` may come
-    from any.
+    """The parts of one search as they become readable, in batches.
+
+    One thread iterates; `release` and `close` may be called from any thread.
 
     Attributes:
-        missing: numbers of parts this tier does not hold and was not asked to read, or found no room for.
-        parts_read, bytes_read: what has to cross the link.
-        hits: parts that were resident or on their way.
-        scanned: numbers of parts that the caller is done with; it adds them.
+        missing: numbers of parts that are not in this tier and were not read, either because `read` was off or for lack
+            of memory.
+        parts_read, bytes_read: amounts transferred over the link.
+        hits: number of parts that were resident or already being read.
+        round: the residency's round that this reader belongs to.
+        scanned: numbers of parts that the caller has scanned. The caller appends to it.
     """
 
     def __init__(
@@ -58,17 +65,19 @@ class Reader:
         read: bool = True,
         stream: bool = True,
         evict: bool = True,
+        now: int | None = None,
     ) -> None:
-        """Locks what is resident and asks for the rest.
+        """Locks the resident parts and asks for the others.
 
         Args:
             wanted: numbers of the parts to hand out.
-            read: cold parts are read, too.
-            stream: those that find no room go through a few buffers; otherwise they are `missing`.
+            read: whether cold parts are read.
+            stream: whether cold parts that do not fit the cache go through a few buffers; otherwise they are `missing`.
             evict: see `Residency.admit`.
+            now: the round of an earlier reader of the same search; a new round if not given.
 
         Raises:
-            StorageError, CorruptBlock: the disk refuses.
+            StorageError, CorruptBlock: a part cannot be read.
         """
         self.parts_read = self.bytes_read = self.hits = 0
         self.missing: list[int] = []
@@ -77,7 +86,10 @@ class Reader:
         self._parts = parts
         self._handles: dict[int, Handle] = {}
         self._streams = _Streams(tier, parts)
-        now = tier.residency.begin_round()
+        self._waiting: deque[int] = deque()
+        self._begun = False
+        self._taking = threading.Lock()
+        self.round = now = tier.residency.begin_round() if now is None else now
         try:
             numbers = list(wanted)
             claimed = tier.residency.claim([(parts[n].key, tier.fetch(parts[n])) for n in numbers], now)
@@ -92,9 +104,12 @@ class Reader:
         except BaseException:
             self.close()
             raise
+        # The state of each part is read only once, because a part may become ready at any moment.
+        self._coming = {number: not handle.ready for number, handle in self._handles.items()}
+        self._waiting.extend(sorted(self._coming, key=self._coming.__getitem__))
 
     def __len__(self) -> int:
-        """Parts it will hand out."""
+        """Number of parts it will hand out."""
         return len(self._handles) + len(self._streams)
 
     @property
@@ -103,32 +118,56 @@ class Reader:
         return sorted(set(self._handles) - set(self.scanned))
 
     def __iter__(self) -> Iterator[list[Readable]]:
-        """Yields the parts that can be scanned now, those that are there first. Each must be released."""
-        # Each is asked once whether it is ready: it may become so at any moment.
-        coming = {number: not handle.ready for number, handle in self._handles.items()}
-        order = sorted(coming, key=coming.__getitem__)
-        start = 0
-        while start < len(order):
-            end = start + 1
-            if not coming[order[start]]:
-                while end < len(order) and end - start < _TOGETHER and not coming[order[end]]:
-                    end += 1
-            yield [self._readable(number) for number in order[start:end]]
-            start = end
+        """Yields batches of parts that can be scanned now, resident ones first. The caller releases each part."""
+        while batch := self._next():
+            yield [self._readable(number) for number in batch]
         yield from self._streams
 
+    def give(self, most: int) -> list[int]:
+        """Gives up to `most` parts away whose transfers have not begun, and that would come last. The first part of all
+        stays, so that an idle device gets one. May be called from any thread.
+
+        Returns:
+            Numbers of the parts, which this reader will not hand out.
+        """
+        given: list[int] = []
+        with self._taking:
+            most = min(most, -(-len(self._waiting) // _GIVEN))
+            least = 0 if self._begun else 1
+            while len(given) < most and len(self._waiting) > least and self._coming[self._waiting[-1]]:
+                number = self._waiting[-1]
+                if not self._tier.residency.recall(self._handles[number]):
+                    break
+                given.append(self._waiting.pop())
+                del self._handles[number]
+                self.parts_read -= 1
+                self.bytes_read -= self._parts[number].nbytes
+        return given
+
     def close(self) -> None:
-        """Lets everything go; parts that are on their way to the cache still arrive there."""
+        """Releases all parts. Parts that are being read into the cache still arrive there."""
         for handle in self._handles.values():
             handle.release()
         self._streams.close()
+
+    def _next(self) -> list[int]:
+        """Numbers of the next parts to hand out: several that are resident, or one that is being read; none at the
+        end."""
+        batch: list[int] = []
+        with self._taking:
+            self._begun = True
+            while self._waiting and len(batch) < _TOGETHER and (not batch or not self._coming[self._waiting[0]]):
+                batch.append(self._waiting.popleft())
+                if self._coming[batch[0]]:
+                    break
+        return batch
 
     def _readable(self, number: int) -> Readable:
         handle = self._handles[number]
         return Readable(number, handle.wait(), handle.release)
 
     def _read(self, now: int, evict: bool, stream: bool) -> None:
-        cold, self.missing = sorted(self.missing, key=self._place), []
+        cold, self.missing = sorted(self.missing, key=lambda number: read_order(self._parts[number])), []
         if stream:
             for source, ranges in _by_source(self._parts, cold):
                 source.announce(ranges)
@@ -142,20 +181,21 @@ class Reader:
             else:
                 self.missing.append(number)
                 continue
-            if handle is not None and handle.hit:  # somebody else has asked for it in the meantime
+            if handle is not None and handle.hit:  # another thread has asked for the part in the meantime
                 self.hits += 1
             else:
                 self.parts_read += 1
                 self.bytes_read += part.nbytes
         self._streams.start(patient=True)
 
-    def _place(self, number: int) -> tuple[str, int]:
-        part = self._parts[number]
-        return str(part.source.path), part.source.extents[part.codes].offset
+
+def read_order(part: ListPart) -> tuple[str, int]:
+    """Sort key of cold parts: file, then offset."""
+    return str(part.source.path), part.source.extents[part.codes].offset
 
 
 class _Streams:
-    """Parts that go through a few buffers of the size of the largest of them."""
+    """Parts that stream through a few buffers, each as large as the largest part."""
 
     def __init__(self, tier: Tier, parts: Sequence[ListPart]) -> None:
         self._tier = tier
@@ -170,13 +210,13 @@ class _Streams:
         self._waiting.append(number)
 
     def start(self, *, patient: bool) -> None:
-        """Takes the buffers and asks for the first parts.
+        """Reserves the buffers and asks for the first parts.
 
         Args:
-            patient: takes nothing if memory is short; there will be more once the resident parts are scanned.
+            patient: if memory is short, reserve nothing and return. More is free once the resident parts are scanned.
 
         Raises:
-            BudgetExceeded: not even one buffer fits, and this is not to wait.
+            BudgetExceeded: not even one buffer fits, and `patient` is off.
         """
         if self._lease is not None or not self._waiting:
             return
@@ -209,7 +249,7 @@ class _Streams:
                 if not self._coming:
                     return
                 arrived = [self._coming.popleft()]
-                while len(self._coming) > 1 and self._coming[0][2].done:  # one is left to be read meanwhile
+                while len(self._coming) > 1 and self._coming[0][2].done:  # the last one is read during the scan
                     arrived.append(self._coming.popleft())
             for _, _, ticket in arrived:
                 ticket.wait()
@@ -246,7 +286,7 @@ class _Streams:
 
 
 def _by_source(parts: Sequence[ListPart], numbers: Sequence[int]) -> Iterator[tuple[BlockFile, list[tuple[int, int]]]]:
-    """Files and the byte ranges of parts in them; `numbers` are sorted by file."""
+    """Groups parts by file: each file with the byte ranges of its parts. `numbers` must be sorted by file."""
     start = 0
     while start < len(numbers):
         source = parts[numbers[start]].source

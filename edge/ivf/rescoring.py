@@ -1,4 +1,4 @@
-"""Exact scores: of vectors in memory, and of candidates whose float32 rows are on disk."""
+"""Exact scores of vectors in memory, and of candidates whose float32 rows are on disk."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from edge.blocks import BlockFile, RowTable
 from edge.errors import CorruptBlock
 from edge.ivf.base import Bytes, Ids, Vectors
 from edge.ivf.plan import Plan
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
+from edge.link import Ticket
 
 _PRIORITY = -1.0
-"""A query that is almost done goes before lists that are still to be scanned."""
+"""Vectors are read before lists: a query that is almost finished goes before lists that are not scanned yet."""
 
 
 def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
     """Inner products [n] of rows [n, dim] with one query [dim].
 
-    Row by row: what a matrix product gives for a row depends, in the last bit, on how many rows there are.
+    Computed row by row, because the last bit of a row in a matrix product depends on the number of rows.
     """
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
 
 
 def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
-    """The `k` largest, largest first, the smaller id first among equals."""
+    """The `k` highest scores and their ids, highest first, the smaller id first among equals."""
     if len(scores) > k:
         floor = np.partition(scores, len(scores) - k)[len(scores) - k]
         enough = scores >= floor
@@ -41,7 +42,13 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Candidates of one query whose vectors are being read: `rows` [n, dim * 4] as they arrive, their `labels` [n]."""
+    """Candidates of one query whose vectors are being read.
+
+    Attributes:
+        query: number of the query.
+        labels: [n].
+        rows: [n, dim * 4], the bytes of the vectors; valid once `ticket` is done.
+    """
 
     query: int
     labels: Ids
@@ -50,7 +57,7 @@ class Reading:
 
 
 class Rescorer:
-    """Reads candidates' vectors in one pass over ascending file positions, and scores them. One thread uses it."""
+    """Reads candidates' vectors in one pass over ascending file positions, and scores them. For one thread."""
 
     def __init__(self, plan: Plan, lane: Lane, dim: int) -> None:
         self._plan = plan
@@ -71,7 +78,7 @@ class Rescorer:
         self._offsets = np.array([table.offset for table in tables], np.int64)
 
     def begin(self, query: int, labels: Ids) -> Reading:
-        """Asks for the vectors of `labels` [n]."""
+        """Starts reading the vectors of `labels` [n]."""
         parts, rows = self._plan.locate(labels)
         width = 4 * self._dim
         offsets = self._offsets[parts] + rows * width
@@ -87,7 +94,7 @@ class Rescorer:
                 if low < high:
                     source.announce((offset, width) for offset in places[low:high])
                     missing.append((source, low, high))
-            for source, low, high in missing:  # all were announced before: the disk takes them together
+            for source, low, high in missing:  # all were announced before, so the disk serves them together
                 source.read_scattered(places[low:high], buffer[low:high])
             return buffer.nbytes
 
@@ -98,7 +105,7 @@ class Rescorer:
         """Scores and ids [n] of a reading's candidates.
 
         Raises:
-            CorruptBlock, StorageError: a vector cannot be read, or is not what was written.
+            CorruptBlock, StorageError: a vector cannot be read, or its checksum does not match.
         """
         reading.ticket.wait()
         checksums = self._plan.checksums(reading.labels)

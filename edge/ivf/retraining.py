@@ -1,12 +1,13 @@
-"""Training anew: all vectors are sorted into new lists beside the old ones, and one transaction puts them in place.
+"""Retraining: all vectors are sorted into new lists beside the old ones, and one transaction swaps the lists.
 
-The vectors come from the segments as they are at the start; what is flushed meanwhile lies in segments with the old
-lists and is sorted afterwards, the last of it inside the transaction.
+The vectors come from the segments that exist at the start. Rows that are flushed meanwhile lie in segments with the old
+lists. They are sorted into the new lists afterwards, the last of them inside the transaction.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,10 @@ import numpy.typing as npt
 from edge.ivf.assignment import assign, assign_nbytes, misfit
 from edge.ivf.base import NO_IDS, Codec, Ids, Vectors
 from edge.ivf.manifest import Manifest
+from edge.ivf.parameters import Tuned
 from edge.ivf.partition import Runs
 from edge.ivf.plan import member
-from edge.ivf.recall import Curve
+from edge.ivf.recall import Curve, aim
 from edge.ivf.remeasuring import measured
 from edge.ivf.rewriting import Copy, Source, live_rows, put_in_place, retire, workspace
 from edge.ivf.sampling import sample
@@ -26,7 +28,7 @@ from edge.ivf.work import Work
 from edge.resident import trim_heap
 
 _STREAM_NBYTES = 12 << 20
-"""Reading a part (4 MiB), its records for the scratch files, and blocks on their way to the writer."""
+"""Bytes for reading a part (4 MiB), its records for the scratch files, and blocks on their way to the writer."""
 
 _LEAST_ROOM = 4 << 20
 _MOST_ROOM = 64 << 20
@@ -35,15 +37,17 @@ _ESTIMATE_ROWS = 8192
 """Rows from which the sizes of the lists are estimated."""
 
 
-def retrain(work: Work) -> None:
-    """Trains if that is due.
+def retrain(work: Work, chosen: Tuned | None = None) -> None:
+    """Trains the index if training is due, or with the parameters that were `chosen`, which are then recorded.
 
     Raises:
-        BudgetExceeded, CorruptBlock, StorageError: it cannot be done; nothing has changed.
+        BudgetExceeded, CorruptBlock, StorageError: training failed, and nothing has changed.
     """
     with work.write() as db:
         manifest = Manifest(db)
-        if not due(manifest.state(), work.options):
+        state = manifest.state()
+        tuned = chosen or manifest.tuned()
+        if chosen is None and not due(state, work.options, tuned):
             return
         sources = list(work.sources(manifest).values())
     total = live_rows(sources)
@@ -52,10 +56,11 @@ def retrain(work: Work) -> None:
         work.codecs,
         work.options,
         work.snapshots.dim,
+        tuned,
         budget=work.budget,
         check=lambda done: work.check("train", done, total),
     )
-    trim_heap()  # each phase needs other sizes
+    trim_heap()  # each phase allocates blocks of other sizes
     codec = work.codecs.open(spec)
     copies: list[Copy] = []
     fit = 0.0
@@ -64,7 +69,7 @@ def retrain(work: Work) -> None:
         copy, fit = _sorted(work, sources, codec, centroids, seen)
         copies.append(copy)
         trim_heap()
-        curve = measured(work, [Source(copy.segment, NO_IDS)], codec, centroids)
+        curve = measured(work, [Source(copy.segment, NO_IDS)], codec, centroids, tuned)
     covered = {source.segment.name for source in sources}
     for _ in range(_CATCH_UPS):
         with work.write() as db:
@@ -76,6 +81,7 @@ def retrain(work: Work) -> None:
             copies.append(_sorted(work, late, codec, centroids, seen)[0])
     with work.write() as db:
         manifest = Manifest(db)
+        work.check_state(manifest, state.training, [source for each in copies for source in each.sources])
         present = work.sources(manifest)
         late = [source for name, source in present.items() if name not in covered]
         if live_rows(late):
@@ -92,6 +98,8 @@ def retrain(work: Work) -> None:
             measured_lists=len(centroids),
         )
         manifest.set_training(spec, centroids[:0] if flat else centroids)
+        if chosen is not None:
+            manifest.set_tuned(replace(chosen, aim=aim(curve, chosen.nprobe)))
         for each in copies:
             put_in_place(manifest, each, stamp)
         kept = {source.segment.name for each in copies for source in each.sources}
@@ -101,8 +109,14 @@ def retrain(work: Work) -> None:
 
 
 def _sorted(work: Work, sources: list[Source], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
-    """All rows of `sources` in one new segment, by list; and the mean misfit of those the training has not `seen`
-    (ids, ascending), which is what rows that come later will have."""
+    """Writes all rows of `sources` into one new segment, sorted by list.
+
+    Args:
+        seen: ids the training has seen, ascending.
+
+    Returns:
+        The copy, and the mean misfit of the rows that are not in `seen`. Later rows will have about this misfit.
+    """
     total = live_rows(sources)
     nlist = len(centroids)
     fixed = _STREAM_NBYTES + assign_nbytes(nlist)
@@ -128,7 +142,7 @@ def _sorted(work: Work, sources: list[Source], codec: Codec, centroids: Vectors,
 
 
 def _sizes(work: Work, sources: list[Source], centroids: Vectors) -> npt.NDArray[np.int64]:
-    """Rows expected in each list, [nlist]."""
+    """Expected number of rows in each list, [nlist], estimated from a sample."""
     counts = np.zeros(len(centroids), np.int64)
     for _, vectors in sample(sources, _ESTIMATE_ROWS, work.options.seed + 2):
         counts += np.bincount(assign(vectors, centroids)[0], minlength=len(centroids))

@@ -1,7 +1,7 @@
-"""Copying rows of segments into a new one while others write, and putting it in their place.
+"""Copying rows of segments into a new segment while others write, and replacing the old segments by it.
 
-A copy is made from what counted at a moment. What is deleted while it is made is deleted in it, too, in the transaction
-that names it: nothing that was committed is lost, and nothing that was deleted comes back.
+A copy holds the rows that were live at one moment. Rows that are deleted while the copy is made are deleted in the copy
+by the transaction that names it. So no committed row is lost, and no deleted row comes back.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from edge.ivf.segments import RowBlock, Segment, SegmentEntry
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A segment to be copied, and those of its rows that did not count when that began (ascending)."""
+    """A segment to be copied, and its rows that were deleted when the copying began (ascending)."""
 
     segment: Segment
     deleted: Ids
 
     @property
     def live(self) -> int:
-        """Rows to be copied."""
+        """Number of rows to copy."""
         return self.segment.rows - len(self.deleted)
 
     def stream(self, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """The rows to be copied; see `Segment.stream`."""
+        """The rows to copy; see `Segment.stream`."""
         return self.segment.stream(self.deleted, parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A new segment on disk, and the sources whose rows it took."""
+    """A new segment on disk, and the sources whose rows it contains."""
 
     sources: tuple[Source, ...]
     entry: SegmentEntry
@@ -47,7 +47,7 @@ class Copy:
 
 
 def put_in_place(manifest: Manifest, copy: Copy, stamp: int) -> None:
-    """Names a copy and retires its sources, inside a write transaction."""
+    """Adds a copy to the state and retires its sources, inside a write transaction."""
     manifest.add_segment(copy.entry)
     for source in copy.sources:
         carry_deletions(manifest, source, copy.segment, stamp)
@@ -60,10 +60,10 @@ def retire(manifest: Manifest, sources: Iterable[Source]) -> None:
 
 
 def carry_deletions(manifest: Manifest, source: Source, copy: Segment, stamp: int, moved: Ids | None = None) -> None:
-    """Deletes in a copy what has been deleted in its source since the copying began.
+    """Deletes in a copy the rows that were deleted in its source since the copying began.
 
     Args:
-        moved: the rows (ascending) that were copied, if not all.
+        moved: the rows (ascending) that were copied, if not all were.
     """
     late = np.setdiff1d(manifest.all_deleted_rows(source.segment.name), source.deleted, assume_unique=True)
     if moved is not None:
@@ -74,11 +74,13 @@ def carry_deletions(manifest: Manifest, source: Source, copy: Segment, stamp: in
 
 
 def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
-    """Memory for a step of maintenance: three quarters of what is free, or an eighth of the limit where caches hold
-    almost all of it; less, down to `least`, where nobody gives way; never more than `most`.
+    """Reserves memory for a step of maintenance, between `least` and `most` bytes.
+
+    The aim is three quarters of the free memory, or an eighth of the limit if caches hold almost everything. If other
+    owners give up too little, the lease is smaller.
 
     Raises:
-        BudgetExceeded: not even `least` bytes can be had.
+        BudgetExceeded: not even `least` bytes are available.
     """
     wanted = max(least, min(most, max(3 * budget.free // 4, budget.limit // 8)))
     while wanted > least:
@@ -89,5 +91,5 @@ def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
 
 
 def live_rows(sources: Iterable[Source]) -> int:
-    """Rows of all sources to be copied."""
+    """Number of rows to copy in all sources."""
     return sum(source.live for source in sources)

@@ -1,4 +1,4 @@
-"""Random rows of a collection, read singly: for training, and as queries whose neighbours are measured."""
+"""Random rows of a collection, for training, and as queries when recall is measured."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from edge.ivf.base import Ids, Vectors
 from edge.ivf.rewriting import Source, live_rows
 
 _ROWS = 512
-"""Rows read at a time."""
+"""Rows that are read at a time."""
 
 
 def draw(sources: Sequence[Source], count: int, random: np.random.Generator) -> Iterator[tuple[Source, Ids]]:
-    """Draws `count` of the rows that count (all, if there are fewer), every row with the same chance: rows of each
-    source, ascending."""
+    """Draws `count` live rows, or all if there are fewer. Every row has the same chance.
+
+    Yields:
+        Each source with the numbers of its drawn rows, ascending.
+    """
     left = live_rows(sources)
     count = min(count, left)
     for source in sources:
@@ -24,7 +27,7 @@ def draw(sources: Sequence[Source], count: int, random: np.random.Generator) -> 
         count -= share
         if share == 0:
             continue
-        # Numbers among the live rows, moved past the deleted ones before each of them.
+        # Row numbers among the live rows are shifted past the deleted rows before them.
         chosen = np.sort(random.choice(source.live, share, replace=False, shuffle=False))
         if len(source.deleted):
             gaps = source.deleted - np.arange(len(source.deleted))

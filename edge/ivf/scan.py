@@ -1,4 +1,4 @@
-"""`Scan`: the lists that a few queries probe: plan, read, scan, rescore, and hand out."""
+"""`Scan`: plans, reads, scans and re-scores the lists that a few queries probe."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import DeviceLost
-from edge.ivf.base import DEVIATIONS, RESCORE, CodecSpec, Ids, Snapshot, Vectors
+from edge.errors import BudgetExceeded, DeviceLost
+from edge.ivf.base import DEVIATIONS, CodecSpec, Ids, Snapshot, Vectors
 from edge.ivf.device import Candidates, SearchRequest
 from edge.ivf.plan import Plan
 from edge.ivf.reading import Reader
@@ -20,26 +20,26 @@ from edge.ivf.rescoring import Reading, Rescorer, best
 from edge.ivf.tiers import Tier
 
 _SPARE = 8
-"""Heap slots beyond those asked for: so many rows may tie at the cut before a query is scanned again."""
+"""Places in a heap beyond the wanted rows. If more rows than this tie at the cut, the query is scanned again."""
 
 _WIDER = 8
-"""The heap of that next scan is so many times as large."""
+"""Factor by which the heap of the second scan is larger."""
 
 _PQ_TABLE_NBYTES = 1024
-"""Of a scanner, for each byte of a code: 256 products."""
+"""Bytes of a scanner's table for each byte of a code: 256 products."""
 
 Emit = Callable[[int, Vectors, Ids], None]
 """Takes a query's number and its best rows: scores [n] and ids [n], n <= k."""
 
 
 class Scan:
-    """One scan of the lists that a few queries probe, on every device that holds some of them. A context manager that
-    holds its working memory.
+    """One scan of the lists that a few queries probe, on every device that holds some of them.
+
+    A context manager that holds a lease for its working memory.
 
     Attributes:
-        plan: what is scanned.
+        plan: the parts to scan.
         parts_read, bytes_read, hits: see `Reader`.
-        slow_seconds: what the host took, and what it would have taken for all parts; 0 if it had none to scan.
     """
 
     def __init__(
@@ -55,21 +55,22 @@ class Scan:
         evict: bool = True,
         width: int | None = None,
     ) -> None:
-        """Plans the scan and takes the memory it works with.
+        """Plans the scan and reserves its working memory.
 
         Args:
             probes: lists of each query [q, n].
-            host: reads and scans what no place holds.
-            places: further devices, the fastest first; a list is scanned by the first that holds it.
+            host: the tier that reads and scans all parts that no place holds.
+            places: further devices, the fastest first. A list is scanned by the first that holds it.
             allowed: ids that may be returned, ascending.
             evict: see `Residency.admit`.
-            width: rows kept for each query; what k needs if not given.
+            width: rows kept for each query; if not given, as many as k results need.
 
         Raises:
-            BudgetExceeded: it does not fit.
+            BudgetExceeded: the working memory does not fit the limit.
         """
         self.parts_read = self.bytes_read = self.hits = 0
-        self.slow_seconds = 0.0
+        self._host_seconds, self._host_parts = 0.0, 0
+        self._round: int | None = None
         self._snapshot = snapshot
         self._queries = queries
         self._probes = probes
@@ -79,7 +80,7 @@ class Scan:
         self._allowed = allowed
         self._evict = evict
         spec = snapshot.codec.spec
-        self._wanted = k if spec.exact else k * RESCORE
+        self._wanted = k if spec.exact else k * snapshot.rescore
         self._width = width or self._wanted + _SPARE
         self._lease = host.device.memory.reserve("search", self._memory_needed(spec))
         try:
@@ -91,11 +92,12 @@ class Scan:
         self._left = list(self.plan.expected)
         self._finished = deque(query for query, parts in enumerate(self._left) if not parts)
         self._seen: list[Candidates] = []
+        self._place_of: dict[Tier, int] = {}  # of each tier's candidates in `_seen`
         self._lock = threading.Lock()
         self._stopped = False
 
     def run(self, emit: Emit) -> None:
-        """Scans everything, and hands out each query as soon as its last part is done and its candidates are scored.
+        """Scans all parts. Emits each query as soon as its last part is scanned and its candidates are scored.
 
         Raises:
             BudgetExceeded: not one read buffer fits.
@@ -119,8 +121,8 @@ class Scan:
             for tier in self._places:
                 try:
                     reader = Reader(tier, self.plan.parts, wanted, read=tier.fills, stream=False, evict=self._evict)
-                except DeviceLost:
-                    tier.lost = True
+                except DeviceLost as error:
+                    tier.fail(error)
                     continue
                 readers.append(reader)
                 wanted = reader.missing
@@ -128,10 +130,18 @@ class Scan:
                     workers.append(_Worker(self, tier, reader))
             self._scan_host(wanted, readers, advance)
             for worker in workers:
+                most = 1  # a slow host is noticed before it has taken much
+                while given := worker.give(most):
+                    self._scan_host(given, readers, advance)
+                    most *= 2
+            for worker in workers:
                 worker.join()
                 if lost := worker.unscanned():
                     self._scan_host(lost, readers, advance)
             advance(wait=True)
+            self.hits = sum(reader.hits for reader in readers)
+            self.parts_read = sum(reader.parts_read for reader in readers)
+            self.bytes_read = sum(reader.bytes_read for reader in readers)
         finally:
             self._stopped = True
             for worker in workers:
@@ -146,11 +156,12 @@ class Scan:
             self._scan_again(query, emit)
 
     def scan(self, tier: Tier, reader: Reader, between: Callable[[], None]) -> None:
-        """Scans what a reader hands out on its tier's device; calls `between` after each request."""
-        seen = Candidates.empty(len(self._queries), self._width)
+        """Scans the parts that a reader hands out on its tier's device; calls `between` after each request."""
         with self._lock:
-            own = len(self._seen)
-            self._seen.append(seen)
+            own = self._place_of.setdefault(tier, len(self._seen))
+            if own == len(self._seen):
+                self._seen.append(Candidates.empty(len(self._queries), self._width))
+            seen = self._seen[own]
         for batch in reader:
             try:
                 parts = [self.plan.parts[readable.number] for readable in batch]
@@ -181,6 +192,11 @@ class Scan:
                 return
             between()
 
+    @property
+    def slow_seconds(self) -> float:
+        """Seconds the host would take to scan all parts, extrapolated from its own share; 0 if it had none."""
+        return self._host_seconds * len(self.plan.parts) / self._host_parts if self._host_parts else 0.0
+
     def __enter__(self) -> Scan:
         return self
 
@@ -191,18 +207,17 @@ class Scan:
         self._lease.release()
 
     def _scan_host(self, wanted: Sequence[int], readers: list[Reader], advance: Callable[..., None]) -> None:
+        """Scans parts on the host: those that no place holds, and those that are not on their way to one yet."""
         started = time.perf_counter()
-        reader = Reader(self._host, self.plan.parts, wanted, evict=self._evict)
+        reader = Reader(self._host, self.plan.parts, wanted, evict=self._evict, now=self._round)
+        self._round = reader.round
         readers.append(reader)
-        self.hits = sum(reader.hits for reader in readers)
-        self.parts_read = sum(reader.parts_read for reader in readers)
-        self.bytes_read = sum(reader.bytes_read for reader in readers)
         self.scan(self._host, reader, lambda: advance(wait=False))
-        if wanted:
-            self.slow_seconds = (time.perf_counter() - started) * len(self.plan.parts) / len(wanted)
+        self._host_seconds += time.perf_counter() - started
+        self._host_parts += len(wanted)
 
     def _rescore(self, query: int, emit: Emit, readings: deque[Reading], again: list[int]) -> None:
-        """All parts of a query have been scanned: hands it out, or asks for the vectors of its candidates."""
+        """Emits a query whose parts have all been scanned, or asks for the vectors of its candidates."""
         with self._lock:
             seen = list(self._seen)
         scores = np.concatenate([np.empty(0, np.float32), *(found.scores[query] for found in seen)])
@@ -238,42 +253,50 @@ class Scan:
     def _memory_needed(self, spec: CodecSpec) -> int:
         count = len(self._queries)
         workers = 1 + len(self._places)
-        tables = spec.code_size * _PQ_TABLE_NBYTES if spec.name == "pq" else 8 * spec.dim
-        # Candidates are kept with all that tie with the last of them.
+        tables = spec.code_size * _PQ_TABLE_NBYTES if spec.has_tables else 8 * spec.dim
+        # Space for the candidates, including those that tie with the last of them.
         vectors = 0 if spec.exact else self._width * (4 * spec.dim + 64)
         kept = Candidates.memory_needed(count, self._width) * (workers + 1)
         return Plan.memory_needed(self._snapshot, self._probes) + kept + count * (workers * tables + vectors)
 
 
 class _Worker:
-    """Scans what a place holds in a thread of its own, beside the host."""
+    """A thread that scans the parts a place holds, beside the host."""
 
     def __init__(self, scan: Scan, tier: Tier, reader: Reader) -> None:
         self._scan = scan
         self._tier = tier
         self._reader = reader
         self._error: BaseException | None = None
+        self._failed = False
         self.thread = threading.Thread(target=self._run, name=f"edge-scan-{tier.device.name}", daemon=True)
         self.thread.start()
 
     def join(self) -> None:
-        """Waits until everything is scanned.
+        """Waits until all parts are scanned.
 
         Raises:
-            CorruptBlock, StorageError: a part could not be read. A device that was lost is no error.
+            CorruptBlock, StorageError: a part could not be read. A lost device is not an error here; see `unscanned`.
         """
         self.thread.join()
         if self._error is not None:
             raise self._error
 
+    def give(self, most: int) -> list[int]:
+        """Takes away at most `most` parts that are not on their way to the device yet, for the host to scan."""
+        return self._reader.give(most)
+
     def unscanned(self) -> list[int]:
-        """Parts that were still to be scanned when the device was lost."""
-        return self._reader.unscanned if self._tier.lost else []
+        """Numbers of the parts that were not scanned before the device failed."""
+        return self._reader.unscanned if self._failed else []
 
     def _run(self) -> None:
         try:
             self._scan.scan(self._tier, self._reader, lambda: None)
-        except DeviceLost:
-            self._tier.lost = True
-        except BaseException as error:  # raised where the scan is run
+        except DeviceLost as error:
+            self._tier.fail(error)
+            self._failed = True
+        except BudgetExceeded:  # the device has no room for a part that was sent to it
+            self._failed = True
+        except BaseException as error:  # `join` raises it in the thread that runs the scan
             self._error = error

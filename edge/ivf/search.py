@@ -1,7 +1,7 @@
 """`Searcher`: searches snapshots of one index over its tiers.
 
-Whatever is resident, the same rows are scored and the same ones win: rows of equal score are told apart by their ids,
-and where a heap cannot have kept all equals the query is scanned again with a larger one.
+Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
+may have dropped some of several equal rows is scanned again with a larger heap.
 """
 
 from __future__ import annotations
@@ -9,36 +9,42 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.buffers import charge_of
+from edge.demand import DemandShadow
 from edge.errors import BudgetExceeded, InputError
-from edge.eviction import LRU, Policy
+from edge.eviction import DecayedHotness, Policy
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
+from edge.ivf.dispatch import Dispatch
 from edge.ivf.grouping import group
 from edge.ivf.pace import PLANNING_NBYTES, Pace, fitting_nprobe, search_bytes
 from edge.ivf.plan import member
-from edge.ivf.reading import Reader
+from edge.ivf.reading import read_order
 from edge.ivf.rescoring import exact_scores
 from edge.ivf.results import Done, Results
-from edge.ivf.router import probe
+from edge.ivf.router import checked_queries, keys_of, probe
 from edge.ivf.scan import Scan
 from edge.ivf.tiers import Tier
 from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.trace import Trace
-from edge.worth import Worth
+
+Numbers = npt.NDArray[np.int64]
+"""Numbers [n] of queries of a batch."""
 
 _GROUP = 16
-"""Queries that are scanned together: lists they share are read once, and each of them holds heaps and tables."""
+"""Queries that are scanned together. Lists they share are read once, but each query needs heaps and tables."""
 
 _SMOOTHING = 0.2
 
 _ANNOUNCED = 4
-"""The vectors of so many times more lists than are probed are announced: the prediction is not the query."""
+"""Ratio of the lists whose vectors are announced to the lists probed, since the predicted query is not exact."""
 
 
 class Searcher:
@@ -46,7 +52,8 @@ class Searcher:
 
     Attributes:
         host: the tier that reads cold lists.
-        places: tiers of further devices, the fastest first.
+        places: tiers of further devices, each with lists of its own. A search of one query, or of a micro-batch of a
+            search of several, runs on one of them and the host.
     """
 
     def __init__(
@@ -55,19 +62,19 @@ class Searcher:
         *,
         fast: SearchPlace | None = None,
         places: Sequence[SearchPlace] = (),
-        policy: Callable[[], Policy] = LRU,
+        policy: Callable[[], Policy] = DecayedHotness,
         capacity: int | None = None,
         share: float = 0.5,
         trace: Trace | None = None,
     ) -> None:
         """
         Args:
-            device: scans whatever no other device holds; cold lists come over its link. In host memory.
-            fast: a device that lookahead alone fills.
-            places: devices that searches and lookahead fill, the fastest first.
-            policy: made for each tier; see `edge.residency`.
-            capacity: bytes of lists the host keeps at most; None for what the ledger has free.
-            share: of the fast tier that stays filled with what earlier searches used (TeleRAG's cache fraction).
+            device: the host's device. It scans the lists that no other device holds, and cold lists come over its link.
+            fast: a device that is filled by lookahead alone.
+            places: devices that searches and lookahead fill.
+            policy: makes the eviction policy of each tier; see `edge.residency`.
+            capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
+            share: share of the fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction).
         """
         self.trace = trace or Trace()
         self.host = Tier(device, policy=policy(), capacity=capacity, trace=self.trace)
@@ -85,16 +92,17 @@ class Searcher:
                     fills=place is not fast,
                 )
             )
+        self.dispatch = Dispatch(self.places)
         self._budget = device.memory
         self.misses = MissCurve()
-        self._worth = Worth()
+        self._shadows: dict[Tier, DemandShadow] = {}
         self._pace = Pace()
         self._slow_seconds = 0.0
 
     @property
     def fast(self) -> Tier | None:
-        """The fastest further device that answers."""
-        return next((tier for tier in self.places if not tier.lost), None)
+        """A further device that has not been lost."""
+        return next(iter(self.dispatch.answering), None)
 
     def search(
         self,
@@ -105,22 +113,24 @@ class Searcher:
         nprobe: int,
         allowed: Ids | None = None,
         window: Lookahead | None = None,
+        place: Tier | None = None,
         done: Done | None = None,
     ) -> Found:
-        """The k rows with the largest inner products among those of each query's `nprobe` best lists.
+        """The k rows with the largest inner products among the rows of each query's `nprobe` best lists.
 
         Args:
             queries: [q, dim].
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
-            window: a lookahead whose time is over now.
-            done: told of each query as soon as it is complete, in the caller's thread.
+            window: a lookahead to end now. The search runs on the device that it has filled.
+            place: the further device to search on; chosen by the lists that the devices hold if not given.
+            done: called in the caller's thread with each query's results as soon as they are complete.
 
         Raises:
             InputError: queries have the wrong shape or are not finite, or k or nprobe is below 1.
             BudgetExceeded: not even one query fits the limit.
             CorruptBlock, StorageError: a list cannot be read.
         """
-        queries = _checked(queries, snapshot.dim)
+        queries = checked_queries(queries, snapshot.dim)
         if k < 1 or nprobe < 1:
             raise InputError(f"k and nprobe must be at least 1, not {k} and {nprobe}")
         if window is not None:
@@ -129,16 +139,30 @@ class Searcher:
         started = time.perf_counter()
         needed: list[ListPart] = []
         pending = slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
-        waiting = deque(group(queries, _GROUP))
-        while waiting:
-            numbers = waiting.popleft()
-            try:
-                needed = self._search_group(snapshot, queries, numbers, nprobe, allowed, pending, results, window)
-            except _TooLarge as refused:
-                if len(numbers) == 1:
-                    raise refused.cause from None
-                half = len(numbers) // 2
-                waiting.extendleft((numbers[half:], numbers[:half]))
+
+        def run(on: Tier | None, numbers: Sequence[Numbers]) -> None:
+            nonlocal needed
+            waiting = deque(numbers)
+            while waiting:
+                some = waiting.popleft()
+                try:
+                    needed = self._search_group(snapshot, queries, some, nprobe, allowed, pending, results, window, on)
+                except _TooLarge as refused:
+                    if len(some) == 1:
+                        raise refused.cause from None
+                    half = len(some) // 2
+                    waiting.extendleft((some[half:], some[:half]))
+
+        if place is None and window is not None:
+            place = next((tier for tier in self.places if tier.residency is window.residency), None)
+        several = len(self.dispatch.answering) > 1
+        if place is None and several and len(queries) > 1 and done is None:
+            self._search_on_all(snapshot, queries, nprobe, run)
+        else:
+            if place is None:
+                place = self.dispatch.choose(keys_of(snapshot, queries, nprobe), idle=True) if several else self.fast
+            with self.dispatch.searching(place):
+                run(place, group(queries, _GROUP))
         if len(queries) == 1 and allowed is None:
             scanned = sum(part.nbytes for part in needed)
             seconds = time.perf_counter() - started
@@ -150,15 +174,18 @@ class Searcher:
         self,
         snapshot: Snapshot,
         queries: Vectors,
-        numbers: npt.NDArray[np.int64],
+        numbers: Numbers,
         nprobe: int,
         allowed: Ids | None,
         pending: npt.NDArray[np.bool_] | slice,
         results: Results,
         window: Lookahead | None,
+        place: Tier | None,
     ) -> list[ListPart]:
-        """Searches the queries `numbers` [n] of a batch: their nearest lists and, under a filter, further ones until
-        enough is found. Returns the parts of the nearest lists.
+        """Searches the queries `numbers` [n] of a batch on one device and the host, and returns the parts of their
+        nearest lists.
+
+        Under a filter the search goes on in further lists until enough rows are found.
 
         Raises:
             _TooLarge: the group does not fit the memory; nothing was done for it.
@@ -178,9 +205,10 @@ class Searcher:
                 if last or results.complete(number):
                     results.finish(number)
 
+            probed = order[active, low:high]
             try:
                 scan = Scan(
-                    snapshot, queries[own], order[active, low:high], results.k, host=self.host, places=self.places,
+                    snapshot, queries[own], probed, results.k, host=self.host, places=[place] if place else [],
                     allowed=allowed, evict=low == 0,  # a filter's search for the rest of k may walk the whole index
                 )  # fmt: skip
             except BudgetExceeded as error:
@@ -190,29 +218,47 @@ class Searcher:
             with scan:
                 if not low:
                     needed = scan.plan.parts
+                    unread = self._would_read(needed, place or self.host)
                     if window is not None:
-                        window.search_needs([part.key for part in needed])
+                        window.search_needs([part.key for part in needed], unread)
                     for number in own.tolist():
                         rows = snapshot.pending_vectors[pending]
                         results.add(number, exact_scores(rows, queries[number]), snapshot.pending_ids[pending])
                 scan.run(emit)
-            results.count(scan.parts_read, scan.bytes_read, scan.hits)
+            results.count(high, scan.parts_read, scan.bytes_read, scan.hits)
             self._learn(scan.slow_seconds)
             active = active[[not results.complete(number) for number in own.tolist()]]
             if last or not len(active):
-                results.nprobe = max(results.nprobe, high)
                 return needed
             low, high = high, min(nlist, 2 * high)
 
+    def _search_on_all(
+        self, snapshot: Snapshot, queries: Vectors, nprobe: int, run: Callable[[Tier | None, Sequence[Numbers]], None]
+    ) -> None:
+        """Searches micro-batches on all devices in parallel. Those that do not fit the memory beside others are
+        searched one after the other in the end."""
+        refused: list[Numbers] = []
+
+        def work(on: Tier, numbers: Numbers) -> None:
+            try:
+                run(on, [numbers])
+            except BudgetExceeded:
+                refused.append(numbers)
+
+        batches = group(queries, min(_GROUP, -(-len(queries) // len(self.dispatch.answering))))
+        self.dispatch.run([(keys_of(snapshot, queries[batch], nprobe), batch) for batch in batches], work)
+        run(self.fast, refused)
+
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
-        """The most lists that `queries` [q, dim] can probably be searched in within `seconds` together, as far as that
-        depends on what is resident now; at least 1. None while it is not known how long searches take.
+        """The largest number of lists that `queries` [q, dim] can probably be searched in within `seconds` together.
+
+        It depends on the lists that are resident now, and is at least 1. None before the first search was timed.
 
         Raises:
             InputError: queries have the wrong shape.
-            BudgetExceeded: there is no room to go through the lists.
+            BudgetExceeded: there is no memory to go through the lists.
         """
-        queries = _checked(queries, snapshot.dim)
+        queries = checked_queries(queries, snapshot.dim)
         tiers = [*self.places, self.host]
         bandwidth = self._throughput(self.host, snapshot)
         fitting = []
@@ -232,105 +278,108 @@ class Searcher:
         nprobe: int = 1,
         nbytes: int | None = None,
         seconds: float | None = None,
+        depth: int | None = None,
+        place: Tier | None = None,
+        lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
         """Starts fetching the lists that queries like `queries` [q, dim] would probe, nearest first.
 
         Args:
-            nprobe: what a search will probably probe: where candidates are re-scored, the vectors of the nearest lists
-                are announced to the system, too.
-            nbytes: at most so many bytes, split equally over the queries; if not given, half of the tier's room, and
-                on a device of its own at least what is free there.
-            seconds: until the search is expected. Bytes are then also bounded by what the link moves in that time, or
-                past it where that pays (see `edge.lookahead.bytes_to_fetch`).
+            nprobe: number of lists that a search will probably probe. Where candidates are re-scored, the vectors of
+                the nearest lists are announced to the operating system, too.
+            nbytes: bytes to fetch at most, split equally over the queries. If not given, half of the tier's room; for a
+                further device, at least the part of its room that is empty.
+            seconds: time until the search is expected. Bytes are then also bounded by the amount that the link
+                transfers in that time, or in a longer time where that pays (see `edge.lookahead.bytes_to_fetch`).
+            depth: lists of each query that are fetched at most.
+            place: the further device to fill; chosen by the lists that the devices hold if not given.
+            lost: see `edge.demand.Displacement`.
 
         Raises:
             InputError: queries have the wrong shape.
         """
-        queries = _checked(queries, snapshot.dim)
-        tier = self.fast or self.host
+        queries = checked_queries(queries, snapshot.dim)
+        if place is None and len(self.dispatch.answering) > 1:
+            place = self.dispatch.choose(keys_of(snapshot, queries, nprobe))
+        tier = place or self.fast or self.host
         room = tier.residency.room
         if nbytes is None:
-            # What is free on a second device nobody else asks for; the host's memory also has other uses.
+            # Nothing else competes for the free memory of a second device; the host's memory also has other uses.
             nbytes = max(room // 2, room - tier.residency.nbytes if self.fast is not None else 0)
         limit = min(room, nbytes)
         overrun = 0.0
         bandwidth = self._throughput(tier, snapshot)
         if seconds is not None and bandwidth:
-            # Without a fast tier, a list that was not fetched comes over the same link: waiting wins nothing.
+            # Without a fast tier, a list that was not fetched comes over the same link, so waiting gains nothing.
             slow = self._slow_seconds if self.fast is not None else 0.0
             wanted = bytes_to_fetch(bandwidth, seconds, self.misses.points(), slow)
             limit = min(limit, math.ceil(wanted))
             overrun = max(0.0, wanted / bandwidth - seconds)
+        orders = [_order(snapshot, query, _ANNOUNCED * nprobe, tier) for query in queries]
+        spared: list[Hashable] = []
+        if depth is not None:
+            bounded = [list(islice(order, depth)) for order in orders]
+            spared = [predicted.key for order in bounded for group in order for predicted in group]
+            orders = [iter(order) for order in bounded]
+        if tier not in self._shadows:
+            self._shadows[tier] = DemandShadow(*tier.residency.fork())
         return Lookahead(
             tier.residency,
             tier.device.link,
-            [_order(snapshot, query, _ANNOUNCED * nprobe, tier) for query in queries],
+            orders,
             nbytes=limit,
             seconds=seconds,
             overrun=overrun,
             misses=self.misses,
-            worth=self._worth,
+            spared=spared,
+            displacement=self._shadows[tier].displacement(lost),
         )
 
-    def pin(self, snapshot: Snapshot, lists: npt.NDArray[np.int64]) -> None:
-        """Makes exactly `lists` [n] the pinned tier, as far as there is room: those that are not resident are read.
-        Only the ledger may take them back.
-
-        Raises:
-            CorruptBlock, StorageError: a list cannot be read.
-        """
-        parts = [part for number in lists.tolist() for part in snapshot.lists[number]]
-        reader = Reader(self.host, parts, range(len(parts)))
-        try:
-            for batch in reader:
-                for readable in batch:
-                    readable.release()
-        finally:
-            reader.close()
-        self.host.residency.pin(part.key for part in parts)
-
     def release_lists(self) -> None:
-        """Gives back the memory of all lists that are neither in use nor pinned."""
+        """Releases the memory of all lists that are not in use."""
         for tier in (self.host, *self.places):
             tier.residency.trim(0.0)
 
     def close(self) -> None:
-        """Gives all memory back."""
+        """Releases all memory."""
         for tier in (*self.places, self.host):
             tier.close()
 
+    def _would_read(self, needed: Sequence[ListPart], tier: Tier) -> set[Hashable]:
+        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any.
+
+        Empty before the tier's first lookahead. Call it when the search has reserved its working memory.
+        """
+        if (shadow := self._shadows.get(tier)) is None:
+            return set()
+        blocks: dict[Hashable, int] = {part.key: charge_of(part.nbytes) for part in sorted(needed, key=read_order)}
+        # Without lookahead, a tier that lookahead alone fills would be empty.
+        room = tier.residency.usable if tier is self.host or tier.fills else 0
+        return shadow.search(blocks, room, absent=tier.residency.absent(blocks), seconds=tier.device.link.rate.seconds)
+
     @staticmethod
     def _throughput(tier: Tier, snapshot: Snapshot) -> float:
-        """Bytes per second at which parts of this index come over a tier's link; 0 if nothing ever came."""
+        """Bytes per second at which parts of this index come over a tier's link; 0 before the first transfer."""
         part = next((parts[0] for parts in snapshot.lists if parts), None)
         return tier.device.link.rate.throughput(part.nbytes if part else 1)
 
     def _learn(self, slow_seconds: float) -> None:
-        """Remembers how long the host takes for what no faster device holds."""
+        """Learns the seconds that the host takes for the parts that no faster device holds."""
         if slow_seconds:
             step = _SMOOTHING if self._slow_seconds else 1.0
             self._slow_seconds += (slow_seconds - self._slow_seconds) * step
 
 
 class _TooLarge(Exception):
-    """A group of queries does not fit the memory; fewer of them may."""
+    """A group of queries does not fit the memory; a smaller group may."""
 
     def __init__(self, cause: BudgetExceeded) -> None:
         super().__init__()
         self.cause = cause
 
 
-def _checked(queries: Vectors, dim: int) -> Vectors:
-    queries = np.ascontiguousarray(queries, np.float32)
-    if queries.ndim != 2 or queries.shape[1] != dim:
-        raise InputError(f"queries must be [q, {dim}], not {list(queries.shape)}")
-    if not np.isfinite(queries).all():
-        raise InputError("a query is not finite")
-    return queries
-
-
 def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: Tier) -> Iterator[list[Predicted]]:
-    """The parts of all lists, those of the nearest list first; those of the first `rescored` with their vectors."""
+    """The parts of all lists, nearest list first. Parts of the first `rescored` lists include their vectors."""
     for place, number in enumerate(probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()):
         group = []
         for part in snapshot.lists[number]:

@@ -1,4 +1,4 @@
-"""`SegmentWriter`: writes one segment from front to back; its file has its name only when it is whole and on disk."""
+"""`SegmentWriter`: writes one segment from front to back. The file gets its name once it is complete and on disk."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from edge.ivf.segments import HEADER, PAGE, PART, SegmentEntry, aligned, part_nb
 
 SUFFIX = ".blk"
 PART_NBYTES = 4 << 20
-"""A part ends when its codes and vectors have so many bytes; the rest of its list goes on in the next."""
+"""A part ends when its codes and vectors have this many bytes. The rest of its list goes on in the next part."""
 
 _PAGE_ROWS = 4096
 _RUN_ROWS = 131_072
-"""Ids sorted at a time: a segment has one run of pages for so many rows."""
+"""Ids that are sorted at a time. A segment has one sorted run of pages for each group of this many rows."""
 
 WRITER_NBYTES = 3 * PART_NBYTES
-"""Memory of a writer: a part that is being filled, and a run of ids with what sorting it needs."""
+"""Memory of a writer: the part that is being filled, a run of ids, and the workspace for sorting the run."""
 
 
 class SegmentWriter:
-    """An open new segment. A context manager: leaving it without `finish` removes the file."""
+    """A new segment that is being written. A context manager: leaving it without `finish` removes the file."""
 
     def __init__(self, folder: Path, spec: CodecSpec, budget: MemoryBudget) -> None:
         """Creates the file.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: the file cannot be created.
             BudgetExceeded: `WRITER_NBYTES` are not free.
         """
         self._spec = spec
@@ -63,7 +63,7 @@ class SegmentWriter:
         self._write(HEADER)
 
     def append(self, list_number: int, ids: Ids, codes: Bytes, vectors: Vectors) -> None:
-        """Adds rows of a list; lists come in ascending order.
+        """Adds rows of a list. Lists must come in ascending order.
 
         Args:
             ids: [n], none of them in the segment yet.
@@ -71,7 +71,7 @@ class SegmentWriter:
             vectors: [n, dim].
 
         Raises:
-            StorageError: the disk refuses, most often because it is full.
+            StorageError: a write failed, most often because the disk is full.
         """
         assert list_number >= self._list, "lists are written in order"
         if list_number != self._list:
@@ -90,7 +90,7 @@ class SegmentWriter:
         """Ends the file and waits until it is on disk under its name.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: a write failed.
         """
         self._end_part()
         self._end_run()
@@ -140,7 +140,7 @@ class SegmentWriter:
             for _, _, vectors in self._held:
                 self._write(_contiguous(vectors).data.cast("B"))
         self._parts.append((self._list, rows, crc, offset))
-        # Copies: a slice would keep the caller's whole array.
+        # Copied, because a slice would keep the caller's whole array alive.
         self._run += [ids.copy() for ids, _, _ in self._held]
         self._rows += rows
         self._held, self._held_rows = [], 0
@@ -163,7 +163,7 @@ class SegmentWriter:
         self._run, self._run_start = [], self._rows
 
     def _seek(self, nbytes: int) -> None:
-        """Fills up to where a block of `nbytes` may begin."""
+        """Writes zeros up to the next offset at which a block of `nbytes` may begin."""
         self._write(bytes(aligned(self._at, nbytes) - self._at))
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -180,7 +180,7 @@ class SegmentWriter:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a new name in a folder survive a power failure, where the system can."""
+    """Makes a new name in a folder survive a power failure, on systems that support it."""
     if os.name == "posix":
         fd = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,8 @@
-"""`Segment`: an immutable file of list parts, and of sorted pages by which a row is found from its id.
+"""`Segment`: an immutable file of list parts, and of sorted pages that map ids to rows.
 
-Row numbers count through a segment's parts in file order. Layout: a header; for each part its block (ids, codes,
-checksums, see `ListPart`) and, unless the codes are the vectors, its float32 rows; between the parts, pages of ids.
+Row numbers count through a segment's parts in file order. The file begins with a header. Each part follows as a block
+(ids, codes, checksums, see `ListPart`) and, unless the codes are the vectors, its float32 rows. Pages of ids lie
+between the parts.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, NO_ROWS, Bytes, CodecSpec,
 HEADER = b"edge ivf segment 1\n".ljust(64, b"\0")
 
 PART = np.dtype([("list", "<i4"), ("rows", "<u4"), ("crc", "<u4"), ("offset", "<i8")])
-"""One list part: its list, rows, the checksum of its block and where that begins."""
+"""One list part: its list, number of rows, and the checksum and offset of its block."""
 
 PAGE = np.dtype([("first", "<i8"), ("last", "<i8"), ("rows", "<u4"), ("crc", "<u4"), ("offset", "<i8")])
-"""One page of ids: its smallest and largest id, how many it has, its checksum and where it begins."""
+"""One page of ids: its smallest and largest id, number of ids, checksum and offset."""
 
 _PAGE_ENTRY = 12
 """Bytes of an id and its row number in a page."""
@@ -38,14 +39,14 @@ _SLICE_NBYTES = 1 << 20
 """Float32 rows read at a time."""
 
 _PART_MEMORY = 900
-"""Bytes of Python objects that an open segment and the snapshots of it hold for each part or page (measured)."""
+"""Bytes of Python objects that an open segment and its snapshots hold for each part or page (measured)."""
 
 Table = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """What the manifest keeps of a segment: file name, rows, size in bytes, tables of parts and pages."""
+    """The manifest's entry for a segment: file name, rows, size in bytes, and tables of parts and pages."""
 
     name: str
     rows: int
@@ -66,7 +67,7 @@ class RowBlock:
 
 
 def aligned(offset: int, nbytes: int) -> int:
-    """Where a block of `nbytes` may begin at or after `offset`: large ones share no page with their neighbours."""
+    """The first offset for a block of `nbytes` at or after `offset`. Large blocks share no page with others."""
     step = ALIGNMENT if nbytes >= 16 * ALIGNMENT else 64
     return -(-offset // step) * step
 
@@ -77,15 +78,15 @@ def part_nbytes(rows: int, code_size: int) -> int:
 
 
 class Segment(BlockFile):
-    """An open segment. Thread-safe. Closed when nobody refers to it any more."""
+    """An open segment. Thread-safe. It is closed with the last reference to it."""
 
     def __init__(self, folder: Path, entry: SegmentEntry, spec: CodecSpec, budget: MemoryBudget) -> None:
         """Opens the file.
 
         Raises:
-            StorageError: it cannot be opened.
-            CorruptBlock: it is shorter than it should be.
-            BudgetExceeded: the table of its parts does not fit.
+            StorageError: the file cannot be opened.
+            CorruptBlock: the file is truncated.
+            BudgetExceeded: the table of its parts does not fit the memory limit.
         """
         self.name = entry.name
         self.rows = entry.rows
@@ -100,7 +101,7 @@ class Segment(BlockFile):
         except BaseException:
             lease.release()
             raise
-        # Not `__del__`: while that runs, a weak reference still leads to the object.
+        # Not `__del__`: while a `__del__` runs, a weak reference still leads to the object.
         self._end = weakref.finalize(self, _release, self._fd, lease)
         found = self.path.stat().st_size
         if found < self.size:
@@ -116,7 +117,7 @@ class Segment(BlockFile):
             super().close()
 
     def list_part(self, number: int, deleted: npt.NDArray[np.int32] = NO_ROWS) -> ListPart:
-        """Part `number` as searchers see it."""
+        """Part `number` for a searcher."""
         rows = int(self.parts["rows"][number])
         return ListPart(
             source=self,
@@ -129,14 +130,14 @@ class Segment(BlockFile):
         )
 
     def stream(self, skip: Ids, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """Rows in file order, a slice at a time, checked.
+        """Yields rows in file order, a slice at a time, with their checksums verified.
 
         Args:
             skip: ascending numbers of rows to leave out.
             parts: numbers of the parts wanted; all if not given.
 
         Raises:
-            CorruptBlock, StorageError: what is read is not what was written.
+            CorruptBlock, StorageError: a block cannot be read, or its checksum does not match.
         """
         for number in range(len(self.parts)) if parts is None else parts:
             start, end = int(self.starts[number]), int(self.starts[number + 1])
@@ -163,10 +164,10 @@ class Segment(BlockFile):
                     yield RowBlock(list_number, rows + start, ids[rows], codes[rows], vectors)
 
     def lookup(self, ids: Ids) -> Ids:
-        """Row numbers [n] of `ids` [n] (ascending, unique); -1 where the segment has no such id, deleted or not.
+        """Row numbers [n] of `ids` [n] (ascending, unique), deleted rows included; -1 if the segment has no such id.
 
         Raises:
-            CorruptBlock, StorageError: what is read is not what was written.
+            CorruptBlock, StorageError: a page cannot be read, or its checksum does not match.
         """
         rows = np.full(len(ids), -1, np.int64)
         low = np.searchsorted(ids, self.pages["first"])
@@ -183,10 +184,10 @@ class Segment(BlockFile):
         return rows
 
     def read_page(self, number: int) -> Bytes:
-        """A page of ids and row numbers, checked.
+        """Reads a page of ids and row numbers, and verifies its checksum.
 
         Raises:
-            CorruptBlock, StorageError: what is read is not what was written.
+            CorruptBlock, StorageError: the page cannot be read, or its checksum does not match.
         """
         return self._read_block(BlockId("ids", number))
 
@@ -199,10 +200,10 @@ class Segment(BlockFile):
         return out
 
     def vectors(self, rows: Ids) -> Vectors:
-        """The vectors [n, dim] of rows `rows` [n] (ascending, unique), read singly and checked.
+        """The vectors [n, dim] of rows `rows` [n] (ascending, unique), read one by one and verified.
 
         Raises:
-            CorruptBlock, StorageError: what is read is not what was written.
+            CorruptBlock, StorageError: a vector cannot be read, or its checksum does not match.
         """
         out = np.empty((len(rows), self.spec.dim), np.float32)
         for number, low, high in self._by_part(rows):
@@ -215,15 +216,15 @@ class Segment(BlockFile):
         return out
 
     def lists(self, rows: Ids) -> npt.NDArray[np.int32]:
-        """The list [n] that each of `rows` [n] is in."""
+        """The list [n] of each of `rows` [n]."""
         return self.parts["list"][self.part_of(rows)]
 
     def part_of(self, rows: Ids) -> Ids:
-        """The number of the part [n] that each of `rows` [n] is in."""
+        """The number of the part [n] of each of `rows` [n]."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def _by_part(self, rows: Ids) -> Iterator[tuple[int, int, int]]:
-        """(part, low, high): `rows[low:high]`, ascending, lie in that part."""
+        """Groups `rows`, which ascend, by part: (part, low, high) for `rows[low:high]`."""
         numbers = self.part_of(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1
         for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
@@ -270,7 +271,7 @@ def _release(fd: int, lease: Lease) -> None:
 
 
 class OpenSegments:
-    """Segments of one folder that somebody in this process uses, each opened once. Thread-safe."""
+    """The segments of one folder that are in use in this process, each opened once. Thread-safe."""
 
     def __init__(self, folder: Path, budget: MemoryBudget) -> None:
         self.folder = folder
@@ -279,14 +280,14 @@ class OpenSegments:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Segment | None:
-        """The open segment of that name, if it is open."""
+        """The open segment of that name, or None."""
         return self._open.get(name)
 
     def open(self, entry: SegmentEntry, spec: CodecSpec) -> Segment:
-        """The segment of that name, opened if it is not.
+        """The segment of that name, opened if necessary.
 
         Raises:
-            StorageError, CorruptBlock, BudgetExceeded: it cannot be opened.
+            StorageError, CorruptBlock, BudgetExceeded: the segment cannot be opened; see `Segment`.
         """
         with self._lock:
             segment = self._open.get(entry.name)
@@ -296,7 +297,7 @@ class OpenSegments:
             return segment
 
     def remove(self, name: str) -> bool:
-        """Deletes a file unless this process still reads it or the system does not let it go; whether it is gone."""
+        """Deletes a file unless this process reads it or the system refuses. Returns whether the file is gone."""
         with self._lock, contextlib.suppress(PermissionError):
             if name not in self._open:
                 (self.folder / name).unlink(missing_ok=True)

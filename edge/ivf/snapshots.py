@@ -1,4 +1,4 @@
-"""`Snapshots`: the committed state as readers hold it, made anew only where it has changed."""
+"""`Snapshots`: makes snapshots of the committed state, and reloads only the parts that have changed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edge.ivf.manifest import Manifest, State, flat
 from edge.ivf.segments import OpenSegments, Segment
 
 _LIST_NBYTES = 120
-"""Bytes a snapshot holds for a list besides its parts."""
+"""Bytes a snapshot holds for a list, apart from the list's parts."""
 
 
 class Held:
-    """Memory under a lease that is given back when nobody refers to it any more."""
+    """Memory under a lease that is released with the last reference to this object."""
 
     def __init__(self, budget: MemoryBudget, nbytes: int) -> None:
         self._lease = budget.reserve("index tables", nbytes)
@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Codec and centroids [nlist, dim] of one stamp."""
+    """Codec and centroids [nlist, dim] of one training. Its stamp tells trainings apart."""
 
     stamp: int
     codec: Codec
@@ -52,7 +52,7 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A snapshot and what it was made of."""
+    """A snapshot, and the data from which it was made."""
 
     stamp: tuple[int, int]
     training: Training
@@ -77,12 +77,12 @@ class Snapshots:
         self._segments: dict[str, Segment] = {}
 
     def current(self, db: Connection) -> Snapshot:
-        """The state `db` sees: that of its transaction, or the last committed one.
+        """The state that `db` sees: the state in its transaction, or else the last committed one.
 
         Raises:
             ConfigError: the index holds vectors of another width.
-            StorageError: a segment cannot be opened (after a read transaction that lasted so long that another process
-                has removed files meanwhile: begin a new one).
+            StorageError: a segment cannot be opened. This happens if the read transaction began more than
+                `IndexOptions.grace_seconds` ago and its files were removed meanwhile; begin a new one.
             CorruptBlock: a segment is truncated.
             BudgetExceeded: centroids, tables and pending rows do not fit the memory limit.
         """
@@ -118,7 +118,7 @@ class Snapshots:
         return state
 
     def training(self, manifest: Manifest) -> Training:
-        """Codec and centroids as `manifest` sees them."""
+        """Codec and centroids of the state that `manifest` sees."""
         with self._lock:
             state = self.state(manifest)
             known = self._training
@@ -131,7 +131,7 @@ class Snapshots:
             return known
 
     def segments(self, manifest: Manifest) -> dict[str, Segment]:
-        """The open segments `manifest` names, oldest first. They stay open until the next call."""
+        """The open segments that `manifest` names, oldest first. They stay open until the next call."""
         with self._lock:
             spec = self.training(manifest).codec.spec
             names = manifest.segment_names()
@@ -142,7 +142,7 @@ class Snapshots:
             return dict(self._segments)
 
     def forget(self) -> None:
-        """Lets go of everything; readers keep what they hold."""
+        """Drops all references. Snapshots that readers hold stay valid."""
         with self._lock:
             self._loaded = self._training = None
             self._segments = {}
@@ -161,7 +161,7 @@ class Snapshots:
         if old is not None and old.training is training:
             lists = _changed(old, segments, deleted)
         else:
-            lists = _built(len(training.centroids), segments, deleted)
+            lists = list_parts(len(training.centroids), segments, deleted)
         nbytes = _LIST_NBYTES * len(lists) + 2 * sum(rows.nbytes for rows in deleted.values())
         snapshot = Snapshot(
             generation=state.generation,
@@ -173,6 +173,7 @@ class Snapshots:
             pending_vectors=pending.vectors,
             recall=state.recall,
             rows=state.rows,
+            tuned=manifest.tuned(),
             held=(training.held, pending.held, Held(self._budget, nbytes)),
         )
         self._loaded = _Loaded(stamp, training, segments, chunks, deleted, pending, snapshot)
@@ -223,7 +224,7 @@ def _keys(ids: Ids, stamps: Ids) -> Iterable[tuple[int, int]]:
 
 
 def _parts(segment: Segment, deleted: Ids, numbers: Iterable[int] | None = None) -> Iterable[tuple[int, ListPart]]:
-    """(list, part) of the parts of a segment that have rows that count."""
+    """(list, part) for the parts of a segment that have live rows."""
     cuts = np.searchsorted(deleted, segment.starts).tolist()
     starts = segment.starts.tolist()
     lists = segment.parts["list"].tolist()
@@ -234,7 +235,7 @@ def _parts(segment: Segment, deleted: Ids, numbers: Iterable[int] | None = None)
             yield lists[number], segment.list_part(number, own)
 
 
-def _built(nlist: int, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
+def list_parts(nlist: int, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
     lists: list[list[ListPart]] = [[] for _ in range(nlist)]
     for name, segment in segments.items():
         for number, part in _parts(segment, deleted[name]):
@@ -243,7 +244,7 @@ def _built(nlist: int, segments: dict[str, Segment], deleted: dict[str, Ids]) ->
 
 
 def _changed(old: _Loaded, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
-    """The old lists with what differs now: segments gone or new, parts of which further rows are deleted."""
+    """The old lists with the changes applied: segments that are gone or new, and parts with more deleted rows."""
     gone = old.segments.keys() - segments.keys()
     replaced: set[tuple[str, int]] = set()
     fresh: list[tuple[int, ListPart]] = []

@@ -1,4 +1,4 @@
-"""Splitting lists that have grown too large, by 2-means over their own vectors."""
+"""Splits lists that have grown too large, by 2-means over their own vectors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from edge.ivf.segments import RowBlock
 from edge.ivf.work import Work
 
 _TOO_LARGE = 4
-"""A list is split when it has so many times the rows of the average list (or of `list_rows`, if that is more)."""
+"""A list is split if it has this many times the rows of the average list (or of `list_rows`, if that is more)."""
 
 _SMALLER_SHARE = 0.02
-"""A list is left as it is if one half would get less than this share (its vectors are mostly the same)."""
+"""A list is not split if one half would get less than this share, since its vectors are then mostly the same."""
 
 _SAMPLE = 4096
 _ITERATIONS = 8
@@ -27,15 +27,16 @@ _READ_NBYTES = 8 << 20
 
 
 def split(work: Work) -> None:
-    """Splits all lists that are too large, each once. Their rows are copied into one new segment, list by list, and
-    deleted where they were.
+    """Splits all lists that are too large, each once.
+
+    The rows of these lists are copied into one new segment, list by list, and deleted in the old segments.
 
     Raises:
-        BudgetExceeded, CorruptBlock, StorageError: it cannot be done; nothing has changed.
+        BudgetExceeded, CorruptBlock, StorageError: splitting failed, and nothing has changed.
     """
     with work.write() as db:
         manifest = Manifest(db)
-        training = work.snapshots.training(manifest)
+        training, number_of_training = work.snapshots.training(manifest), manifest.state().training
         sources = list(work.sources(manifest).values())
     nlist = len(training.centroids)
     rows = _live_by_list(sources, nlist)
@@ -49,7 +50,7 @@ def split(work: Work) -> None:
         work.budget.reserve("index splitting", _READ_NBYTES + _SAMPLE * (4 * dim + 16)),
         SegmentWriter(work.folder, codec.spec, work.budget) as writer,
     ):
-        # A segment's lists ascend: first the halves that keep their numbers, then the new ones.
+        # The lists of a segment ascend. So the halves that keep their numbers come first, then the new ones.
         halves: list[tuple[int, Vectors]] = []
         for number in large.tolist():
             work.check("split", len(halves), len(large))
@@ -69,6 +70,7 @@ def split(work: Work) -> None:
         copy = work.copied(sources, writer, codec.spec)
         with work.write() as db:
             manifest = Manifest(db)
+            work.check_state(manifest, number_of_training, sources)
             stamp = manifest.touch(training=1 + secrets.randbits(62))
             manifest.set_centroids(centroids)
             manifest.add_segment(copy.entry)
@@ -81,7 +83,7 @@ def split(work: Work) -> None:
 
 
 def _live_by_list(sources: list[Source], nlist: int) -> npt.NDArray[np.int64]:
-    """Rows that count in each list, [nlist]."""
+    """Number of live rows in each list, [nlist]."""
     rows = np.zeros(nlist, np.int64)
     for source in sources:
         segment = source.segment
@@ -107,21 +109,23 @@ def _stream(sources: list[Source], number: int) -> Iterator[tuple[Source, RowBlo
 def _nearer(
     sources: list[Source], number: int, pair: Vectors
 ) -> Iterator[tuple[Source, RowBlock, npt.NDArray[np.int64]]]:
-    """The rows of one list, and to which of two centroids each of them is nearer."""
+    """The rows of one list, with the number of the nearer of two centroids for each row."""
     for source, block in _stream(sources, number):
         yield source, block, (block.vectors @ pair.T).argmax(axis=1)
 
 
 def _halves(sources: list[Source], number: int, rows: int, seed: int) -> Vectors | None:
-    """Two unit centroids [2, dim] by spherical 2-means over (a sample of) a list's vectors; None if it does not fall
-    into two."""
+    """Two unit centroids [2, dim], by spherical 2-means over (a sample of) a list's vectors.
+
+    None if one half would be too small (`_SMALLER_SHARE`).
+    """
     random = np.random.default_rng((seed, number))
     share = min(1.0, _SAMPLE / rows)
     held: list[Vectors] = []
     for _, block in _stream(sources, number):
         held.append(block.vectors[random.random(len(block.ids)) < share])
     vectors = np.concatenate(held)[:_SAMPLE]
-    # The farthest vector from a random one, and the farthest from that: two ends of the list.
+    # Two ends of the list: the vector farthest from a random one, and the vector farthest from that one.
     first = vectors[(vectors @ vectors[random.integers(len(vectors))]).argmin()]
     pair = np.stack((first, vectors[(vectors @ first).argmin()]))
     for _ in range(_ITERATIONS):

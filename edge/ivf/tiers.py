@@ -1,4 +1,4 @@
-"""`Tier`: a device with the lists that are resident on it, and how a list comes there."""
+"""`Tier`: a device with the list parts that are resident on it, and the transfers that bring them there."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import numpy.typing as npt
 
 from edge.budget import Lease
 from edge.buffers import page_buffer
+from edge.errors import DeviceLost, PartLost
 from edge.eviction import Policy
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Ids, ListPart
 from edge.ivf.device import SearchPlace
-from edge.lanes import Ticket
+from edge.link import Ticket
 from edge.residency import Fetch, Residency
 from edge.trace import Trace
 
 Unpacked = tuple[Ids, Any, npt.NDArray[np.uint32]]
-"""Ids [rows], codes as the device has them, and checksums of the float32 rows [rows]."""
+"""Ids [rows], codes in the device's buffer, and checksums of the float32 rows [rows]."""
 
 
 class Remote:
-    """The buffer of one part on a device outside this process's memory, and what stays here of the part: a device holds
-    codes and nothing else."""
+    """The buffer of one part on a device outside this process's memory.
+
+    The device holds only the codes. The part's ids and checksums stay in host memory.
+    """
 
     def __init__(self, tier: Tier, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -32,14 +35,14 @@ class Remote:
         self._lease: Lease | None = None
 
     def fill(self, part: ListPart, block: Bytes) -> int:
-        """Sends the codes of a block to the device; returns how many bytes crossed the link."""
+        """Sends the codes of a block to the device; returns the number of bytes transferred."""
         ids, codes, checksums = part.split(block)
         self._tier.device.write(self._codes, codes)
         self.kept = ids.copy(), self._codes, checksums.copy()
         return codes.nbytes
 
     def hold(self, lease: Lease) -> None:
-        """Keeps the lease of what stays here as long as the buffer."""
+        """Keeps the lease of the ids and checksums in host memory as long as the buffer."""
         self._lease = lease
 
     def __del__(self) -> None:
@@ -53,8 +56,8 @@ class Tier:
     """A device and the list parts that are resident on it.
 
     Attributes:
-        fills: a search puts cold parts here; otherwise only a lookahead does.
-        lost: the device does not answer any more.
+        fills: whether searches put cold parts here; otherwise only lookahead does.
+        lost: whether the device has stopped answering.
     """
 
     def __init__(
@@ -72,13 +75,14 @@ class Tier:
         """
         Args:
             policy, capacity, name: see `Residency`.
-            share: after a search cached lists keep at most so much of the room (see `Residency.trim`).
-            behind: the host's tier. A part that it holds is copied from there and not read from the file.
+            share: after a search, cached lists keep at most this share of the room (see `Residency.trim`).
+            behind: the host's tier. A part that it holds is copied from there instead of being read from the file.
         """
         self.device = device
         self.share = share
         self.fills = fills
         self.lost = False
+        self._emptied = False
         self._behind = behind
         self.residency = Residency(
             device.memory, policy=policy, capacity=capacity, allocate=self._allocate, name=name,
@@ -98,8 +102,12 @@ class Tier:
         return start
 
     def read(self, part: ListPart, buffer: Any) -> int:
-        """Fills a buffer in the calling thread, from the host's memory if the part is there; returns how many bytes
-        came to the device. For lookahead, which asks its lane itself.
+        """Fills a buffer in the calling thread, from the host's memory if the part is there.
+
+        For lookahead, which submits to its lane itself.
+
+        Returns:
+            Number of bytes that came to the device.
 
         Raises:
             CorruptBlock, StorageError: the part cannot be read.
@@ -123,20 +131,28 @@ class Tier:
             return buffer.kept
         return part.split(buffer)
 
+    def fail(self, error: DeviceLost) -> None:
+        """The device has failed: for good, or with what it holds now, so that it is filled anew."""
+        if isinstance(error, PartLost):
+            self._emptied = True
+        else:
+            self.lost = True
+
     def end_round(self) -> None:
-        """A search has ended."""
-        if self.lost or self.share < 1:
-            self.residency.trim(0.0 if self.lost else self.share)
+        """Ends a search: cached lists shrink to this tier's share, or to nothing if the device has failed."""
+        nothing, self._emptied = self.lost or self._emptied, False
+        if nothing or self.share < 1:
+            self.residency.trim(0.0 if nothing else self.share)
 
     def close(self) -> None:
-        """Gives all memory back."""
+        """Releases all memory."""
         self.residency.close()
 
     def _allocate(self, nbytes: int) -> Any:
         return self.device.allocate(nbytes) if self.device.in_host_memory else Remote(self, nbytes)
 
     def _send(self, part: ListPart, buffer: Remote) -> Ticket:
-        """Disk (or host memory), a buffer in host memory, and the device: two transfers over two links."""
+        """Reads a part into a buffer in host memory, and sends it to the device over the device's own link."""
         assert self._behind is not None
         host = self._behind.device
         kept = part.rows * (ID_NBYTES + CHECKSUM_NBYTES)

@@ -1,4 +1,4 @@
-"""Reading every stored byte of an index, to find what is not what was written."""
+"""Verification: reads every stored byte of an index, and reports damage."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from edge.ivf.manifest import Manifest
 from edge.ivf.segments import HEADER, OpenSegments, Segment
 
 _GAP_NBYTES = 1 << 20
-"""Bytes between blocks that are read together."""
+"""Bytes of the gaps between blocks that are read at a time."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
-        ids: of the vectors that can be read [n], ascending; None if not all bytes were read.
+        ids: ids [n] of the vectors that can be read, ascending; None if not all bytes were read.
         problems: each a sentence that names the file.
         segments: names of the files that are damaged.
-        nbytes: that were read.
+        nbytes: number of bytes read.
     """
 
     ids: Ids | None
@@ -40,11 +40,10 @@ class Verification:
 def verify(
     manifest: Manifest, spec: CodecSpec, opened: OpenSegments, budget: MemoryBudget, *, read_data: bool
 ) -> Verification:
-    """Looks at the files of the state that `manifest` sees: whether they are there as they should be and, with
-    `read_data`, at every byte of them.
+    """Checks that the files of the state that `manifest` sees are complete and, with `read_data`, every byte of them.
 
     Raises:
-        BudgetExceeded: a table or a block of a segment does not fit.
+        BudgetExceeded: a table or a block of a segment does not fit the memory limit.
     """
     problems: list[str] = []
     damaged: list[str] = []
@@ -76,7 +75,7 @@ def verify(
 
 
 def _tried(problems: list[str], read: Callable[..., Result], *arguments: object) -> Result | None:
-    """What `read` returns; None, and a sentence among the problems, if that is not what was written."""
+    """Returns the result of `read`; None, and a sentence among the problems, if the data is damaged."""
     try:
         return read(*arguments)
     except (CorruptBlock, StorageError) as error:
@@ -89,7 +88,7 @@ def _opened(opened: OpenSegments, manifest: Manifest, name: str, spec: CodecSpec
 
 
 def _ids(segment: Segment, number: int, deleted: Ids) -> Ids:
-    """Ids of a part's rows that count, all of whose bytes were read."""
+    """Ids of a part's live rows, after all bytes of the part were read and verified."""
     nothing = np.empty(0, np.int64)
     for _ in segment.stream(nothing, [number]):
         pass
@@ -98,7 +97,7 @@ def _ids(segment: Segment, number: int, deleted: Ids) -> Ids:
 
 
 def _outside(segment: Segment, *, read_data: bool) -> Iterator[str]:
-    """What is wrong with a file beside its lists."""
+    """Finds damage in a file outside its lists: wrong size, header, pages of ids, or gaps."""
     size = segment.path.stat().st_size
     if size != segment.size:
         yield f"{segment.path} has {size:,} bytes instead of {segment.size:,}"
@@ -124,7 +123,7 @@ def _outside(segment: Segment, *, read_data: bool) -> Iterator[str]:
 
 
 def _gaps(segment: Segment) -> Iterator[tuple[int, int]]:
-    """Where nothing is stored, from the header to the end."""
+    """The ranges of a file that hold no data, from the header to the end."""
     spans = [(extent.offset, extent.offset + extent.nbytes) for extent in segment.extents.values()]
     for number in range(len(segment.parts)):
         table = segment.list_part(number).vectors

@@ -1,15 +1,16 @@
-"""`Writer`: adds, replaces and deletes vectors in a transaction of the caller's; nothing is seen until it commits."""
+"""`Writer`: adds, replaces and deletes vectors in the caller's transaction. Others see the change after the commit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.connection import Connection
-from edge.errors import InputError
+from edge.errors import BudgetExceeded, InputError
 from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.base import Ids, IndexOptions, Vectors
 from edge.ivf.manifest import Manifest
@@ -46,23 +47,23 @@ class Writer:
         manifest = self._manifest(db)
         stamp = manifest.touch(dim=self._snapshots.dim)
         order = np.argsort(numbers, kind="stable")
-        replaced = self._remove(manifest, numbers[order], stamp)
-        manifest.count_rows(len(numbers) - replaced)
-        pending = manifest.pending_count()
-        if pending + len(numbers) <= 2 * self._options.pending_limit:
-            manifest.add_pending(numbers, rows, stamp)
-            return
-        waiting, _ = manifest.pending_stamps()
-        joined = len(waiting) + len(numbers) if len(waiting) else 0
-        with self._budget.reserve("index writer", joined * 4 * self._snapshots.dim):
+        # The memory is reserved before anything changes: a caller without it may make room, and call again.
+        with ExitStack() as stack:
+            writer = self._segment_writer(manifest, len(numbers), stack)
+            replaced = self._remove(manifest, numbers[order], stamp)
+            manifest.count_rows(len(numbers) - replaced)
+            if writer is None:
+                manifest.add_pending(numbers, rows, stamp)
+                return
+            waiting, _ = manifest.pending_stamps()
             if len(waiting):
                 numbers = np.concatenate((waiting, numbers))
                 rows = np.concatenate((manifest.pending_vectors(waiting, self._snapshots.dim), rows))
             manifest.delete_pending(waiting)
-            self._write_segment(manifest, numbers, rows)
+            self._write_segment(writer, manifest, numbers, rows)
 
     def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
-        """Removes vectors; returns how many of `ids` [n] there were.
+        """Removes vectors; returns how many of `ids` [n] were in the index.
 
         Raises:
             InputError: ids are negative or twice the same; no transaction is open.
@@ -102,20 +103,24 @@ class Writer:
         return out[inverse]
 
     def _manifest(self, db: Connection) -> Manifest:
-        """The tables, if they are those of vectors of this width."""
+        """The index's tables.
+
+        Raises:
+            ConfigError: they hold vectors of another width.
+        """
         manifest = Manifest(db)
         self._snapshots.state(manifest)
         return manifest
 
     def _remove(self, manifest: Manifest, ids: Ids, stamp: int) -> int:
-        """Removes those of `ids` (ascending, unique) that exist; returns how many."""
+        """Removes those of `ids` (ascending, unique) that exist; returns their number."""
         count = manifest.delete_pending(ids)
         for segment, _, rows in self._locate(manifest, ids):
             count += len(manifest.delete_rows(segment.name, np.sort(rows), stamp))
         return count
 
     def _locate(self, manifest: Manifest, ids: Ids) -> Iterator[tuple[Segment, Ids, Ids]]:
-        """Where those of `ids` (ascending, unique) lie that are in segments: (segment, positions in `ids`, rows)."""
+        """Finds those of `ids` (ascending, unique) that are in segments: (segment, positions in `ids`, rows)."""
         for segment in self._snapshots.segments(manifest).values():
             rows = segment.lookup(ids)
             at = np.flatnonzero(rows >= 0)
@@ -124,15 +129,28 @@ class Writer:
             if len(at):
                 yield segment, at, rows[at]
 
-    def _write_segment(self, manifest: Manifest, ids: Ids, vectors: Vectors) -> None:
+    def _segment_writer(self, manifest: Manifest, count: int, stack: ExitStack) -> SegmentWriter | None:
+        """Opens the writer of a segment for `count` new rows and the pending ones. None if all of them stay pending:
+        they are few, or the memory does not suffice and they are not very many."""
+        pending, limit = manifest.pending_count(), self._options.pending_limit
+        if pending + count <= 2 * limit:
+            return None
         training = self._snapshots.training(manifest)
-        with (
-            self._budget.reserve("index writer", assign_nbytes(len(training.centroids))),
-            SegmentWriter(self._folder, training.codec.spec, self._budget) as writer,
-        ):
-            lists, scores = assign(vectors, training.centroids)
-            append_by_list(writer, training.codec, lists, ids, vectors)
-            manifest.add_segment(writer.finish())
+        joined = pending + count if pending else 0
+        nbytes = joined * 4 * self._snapshots.dim + assign_nbytes(len(training.centroids))
+        try:
+            stack.enter_context(self._budget.reserve("index writer", nbytes))
+            return stack.enter_context(SegmentWriter(self._folder, training.codec.spec, self._budget))
+        except BudgetExceeded:
+            if pending + count > 3 * limit:
+                raise
+            return None
+
+    def _write_segment(self, writer: SegmentWriter, manifest: Manifest, ids: Ids, vectors: Vectors) -> None:
+        training = self._snapshots.training(manifest)
+        lists, scores = assign(vectors, training.centroids)
+        append_by_list(writer, training.codec, lists, ids, vectors)
+        manifest.add_segment(writer.finish())
         if len(training.centroids) > 1:
             manifest.count_misfit(len(ids), misfit(vectors, scores))
 

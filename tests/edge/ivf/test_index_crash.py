@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from naive import index_child
-from naive.index import SMALL, IndexRig, NaiveIndex, SimpleDatabase, held, mixture
+from naive.copies import Copies
+from naive.index import SMALL, IndexRig, mixture
 
 CHILD = Path(index_child.__file__)
 
@@ -49,47 +48,13 @@ def test_kill_9_while_adding_and_maintaining(tmp_path: Path) -> None:
     rig.close()
 
 
-class Copies:
-    """The whole folder as it is at each step that a kill could come before or after."""
-
-    def __init__(self, folder: Path, target: Path) -> None:
-        self.folder = folder
-        self.target = target
-        self.taken: list[tuple[Path, dict[int, Any], dict[int, Any]]] = []
-        self.twin = NaiveIndex()
-        self.committed: dict[int, Any] = {}
-
-    def take(self) -> None:
-        place = self.target / str(len(self.taken))
-        shutil.copytree(self.folder, place)
-        self.taken.append((place, dict(self.committed), dict(self.twin.rows)))
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            self.take()
-            result = function(*args, **options)
-            self.take()
-            return result
-
-        return call
-
-
 def test_every_moment_between_two_file_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "index", tmp_path / "copies"
     source.mkdir()
     rig = IndexRig(source, options=replace(SMALL, list_rows=8))
     copies = Copies(source, target)
     copies.twin = rig.twin
-    monkeypatch.setattr(os, "replace", copies.around(os.replace))
-    monkeypatch.setattr(os, "fsync", copies.around(os.fsync))
-    monkeypatch.setattr(Path, "unlink", copies.around(Path.unlink))
-    plain = SimpleDatabase.write
-
-    def write(self: SimpleDatabase) -> Any:  # a kill before and after each commit
-        copies.take()
-        return plain(self)
-
-    monkeypatch.setattr(SimpleDatabase, "write", write)
+    copies.watch(monkeypatch)
     rig.add(range(100), mixture(100, rig.dim))
     copies.committed = dict(rig.twin.rows)
     rig.maintain()
@@ -107,15 +72,7 @@ def test_every_moment_between_two_file_operations(tmp_path: Path, monkeypatch: p
     rig.close()
     monkeypatch.undo()
     assert len(copies.taken) > 40
-    for place, committed, latest in copies.taken:
-        again = IndexRig(place)
-        again.twin.rows = committed if held(again.snapshot()) == sorted(committed) else latest
-        again.check()
-        again.maintain()
-        again.check()
-        used = {part.key[0] for parts in again.snapshot().lists for part in parts}
-        assert used == set(again.files()), "nothing is left of what was under way"
-        again.close()
+    copies.check()
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync"])

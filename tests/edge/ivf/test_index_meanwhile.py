@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from apsw import Connection
 from naive.index import SMALL, IndexRig, mixture
 
 Action = Callable[[int], None]
@@ -114,6 +116,49 @@ def test_while_splitting(tmp_path: Path) -> None:
 
     assert maintain(rig, "split", more_of_the_same, times=1) == 1
     assert rig.trace.counters["index.splits"] > 0
+    rig.check()
+    rig.maintain(full=True)
+    rig.check()
+    rig.close()
+
+
+def saved(rig: IndexRig, folder: Path) -> Callable[[], None]:
+    """Saves the state; what is returned puts it in place again, in one transaction and beside its files."""
+    kept, twin = Connection(str(folder / "saved.db")), dict(rig.twin.rows)
+    with kept.backup("main", rig.database.connect(), "main") as copying:
+        copying.step(-1)
+    shutil.copytree(rig.folder / "segments", folder / "saved")
+
+    def put_back() -> None:
+        shutil.copytree(folder / "saved", rig.folder / "segments", dirs_exist_ok=True)
+        with rig.database.connect().backup("main", kept, "main") as copying:
+            copying.step(-1)
+        rig.twin.rows = dict(twin)
+
+    return put_back
+
+
+@pytest.mark.parametrize("what", ["an earlier state", "nothing"])
+@pytest.mark.parametrize("stage", ["flush", "train", "sort", "measure", "split", "merge"])
+def test_another_state_that_takes_the_place(tmp_path: Path, stage: str, what: str) -> None:
+    """No row that was copied from the old state comes into the new one, and none of the new one is lost."""
+    rig = IndexRig(tmp_path, options=replace(SMALL, list_rows=8) if stage == "split" else SMALL)
+    rig.add(range(200), mixture(200, rig.dim))
+    if stage not in ("train", "sort", "measure"):
+        rig.maintain()
+    rig.add(range(200, 230), mixture(30, rig.dim, seed=2))
+    put_back = saved(rig, tmp_path)
+    rig.delete(range(0, 230, 3))
+    few = 6 if stage == "flush" else 300  # few rows wait in the database
+    rig.add(range(300, 300 + few), mixture(few, rig.dim, seed=1, centres=2, spread=0.1))
+    rig.delete(range(300, 300 + few, 7))
+
+    def clear() -> None:
+        with rig.database.write() as db:
+            rig.index.clear(db)
+        rig.twin.rows.clear()
+
+    assert maintain(rig, stage, lambda _: put_back() if what != "nothing" else clear(), times=1, full=True) == 1
     rig.check()
     rig.maintain(full=True)
     rig.check()

@@ -22,7 +22,7 @@ from edge.plugins import load
 
 def test_by_default_the_host_scans_and_faiss_codes(tmp_path: Path) -> None:
     database = SimpleDatabase(tmp_path / "edge.db")
-    budget = MemoryBudget(1 << 30, baseline=0)
+    budget = MemoryBudget(1 << 36, baseline=0)
     vectors = mixture(30, 8)
     with VectorIndex(tmp_path / "segments", 8, budget=budget) as index, database.write() as db:
         index.add(db, range(30), vectors)
@@ -39,7 +39,7 @@ def test_threads_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return FaissCodecs(threads=threads)
 
     monkeypatch.setattr(module, "load", lambda group, name: codecs if group == "edge.codecs" else CpuDevice)
-    budget = MemoryBudget(1 << 30, baseline=0)
+    budget = MemoryBudget(1 << 36, baseline=0)
     with VectorIndex(tmp_path, 8, budget=budget, threads=1):
         assert seen == [1]
     before = faiss.omp_get_max_threads()

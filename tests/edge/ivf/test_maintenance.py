@@ -13,8 +13,8 @@ from naive.index import SMALL, IndexRig, held, mixture
 
 from edge.errors import CorruptBlock, InputError
 from edge.ivf.base import IndexOptions, Snapshot
-from edge.ivf.index import choose_nprobe
 from edge.ivf.manifest import Manifest, State
+from edge.ivf.probing import choose_nprobe
 from edge.ivf.training import choose_codec, choose_nlist, due
 
 

@@ -36,7 +36,7 @@ def test_sorted_by_list_whatever_was_expected(lists: list[int], room: int, guess
     numbers = np.array(lists, np.int32)
     ids = random.permutation(len(lists)).astype(np.int64)
     vectors = random.standard_normal((len(lists), DIM)).astype(np.float32)
-    ledger = MemoryBudget(1 << 30, baseline=0)
+    ledger = MemoryBudget(1 << 36, baseline=0)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         patch.setattr(partition, "_READ_NBYTES", 5 * RECORD)

@@ -59,7 +59,7 @@ def test_stand_ins_are_as_far_from_rows_as_questions_are() -> None:
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
 def test_the_curve_is_the_recall_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
-    monkeypatch.setattr(recall, "_BLOCK", 37)
+    monkeypatch.setattr(recall, "BLOCK", 37)
     monkeypatch.setattr(recall, "_GROUP", 7)
     monkeypatch.setattr(recall, "QUERIES", 40)
     rig = IndexRig(tmp_path, options=replace(SMALL, codec=codec))

@@ -129,10 +129,11 @@ def test_a_later_round_fetches_only_what_is_new(rigs: list[Rig], tmp_path: Path)
     with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=first) as window:
         window.wait()
         assert window.asked == first
+        rig.search(query, 5, 4, window=window)
     with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=sizes[order[4]]) as window:
         window.wait()
         assert window.asked == sizes[order[4]], "the budget of a round is for what is new"
-    assert set(order[:5]) <= resident(rig)
+        assert set(order[:5]) <= resident(rig)
 
 
 def test_a_batch_shares_its_bytes_equally(rigs: list[Rig], tmp_path: Path) -> None:
@@ -348,7 +349,7 @@ def test_time_bounds_the_bytes_once_the_link_is_known(rigs: list[Rig], tmp_path:
     first.cancel()
     assert 0 < rig.fast.link.rate.throughput(4000) <= 1.01e5
     window = rig.searcher.lookahead(rig.lists.snapshot, query, seconds=0.1)
-    assert window.nbytes <= 1.02e4
+    assert window.nbytes <= 1.1e4  # a transfer more may have been learned meanwhile
     window.cancel()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from naive.lists import gridded
 
 from edge.ivf.device import Candidates
-from edge.ivf.grouping import assign, group
+from edge.ivf.grouping import group
 from edge.ivf.rescoring import best, exact_scores
 from edge.ivf.router import probe
 
@@ -65,24 +65,6 @@ def test_groups_hold_the_nearest_to_the_first_that_is_left(count: int, size: int
         farthest = max(distance[i] for i in numbers)
         left = [i for i in left if i not in numbers]
         assert all(distance[i] >= farthest for i in left)
-
-
-@given(
-    batches=st.lists(st.sets(st.integers(0, 8)), max_size=7),
-    devices=st.lists(st.sets(st.integers(0, 8)), min_size=1, max_size=4),
-)
-def test_the_largest_overlap_is_served_first(batches: list[set[int]], devices: list[set[int]]) -> None:
-    found = assign(batches, devices)
-    assert len(found) == len(batches)
-    expected = [-1] * len(batches)
-    free: list[int] = []
-    for _ in batches:
-        free = free or list(range(len(devices)))
-        choices = [(b, d) for b in range(len(batches)) if expected[b] < 0 for d in free]
-        batch, device = min(choices, key=lambda pair: (-len(batches[pair[0]] & devices[pair[1]]), pair))
-        expected[batch] = device
-        free.remove(device)
-    assert found == expected
 
 
 def offered(width: int, rows: list[tuple[float, int]]) -> Candidates:

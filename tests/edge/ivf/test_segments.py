@@ -26,7 +26,7 @@ FLAT = CodecSpec("flat", DIM, 4 * DIM)
 
 
 def budget() -> MemoryBudget:
-    return MemoryBudget(1 << 30, baseline=0)
+    return MemoryBudget(1 << 36, baseline=0)
 
 
 def coded(name: str) -> Codec:

@@ -11,7 +11,9 @@ from naive.index import IndexRig, mixture
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, ConfigError, InputError
+from edge.ivf.base import IndexOptions
 from edge.ivf.index import VectorIndex
+from edge.ivf.maintenance import MAINTENANCE_NBYTES
 
 
 @pytest.fixture
@@ -103,6 +105,34 @@ def test_vectors_come_back_in_the_order_asked_for(rig: IndexRig) -> None:
     np.testing.assert_array_equal(some, [np.zeros(rig.dim), vectors[5], np.zeros(rig.dim)])
 
 
+def test_rows_wait_while_the_memory_is_too_small_for_a_segment(tmp_path: Path) -> None:
+    rig = IndexRig(tmp_path, limit=8 << 20)  # a writer takes 12 MB
+    rig.add(range(15), mixture(15, rig.dim))
+    rig.add(range(10, 22), mixture(12, rig.dim, seed=1))
+    rig.check()
+    assert rig.files() == []
+    more = [3, *range(40, 49)]
+    with rig.database.write() as db, pytest.raises(BudgetExceeded, match="index writer"):
+        rig.index.add(db, np.array(more), mixture(10, rig.dim))
+    rig.check()
+    rig.budget.limit = 1 << 36
+    rig.add(more, mixture(10, rig.dim))
+    rig.check()
+    assert len(rig.files()) == 1
+    rig.close()
+
+
+def test_maintenance_and_additions_take_what_is_planned_for_them(tmp_path: Path) -> None:
+    """With the options that are used, through flushing, merging and training."""
+    rig = IndexRig(tmp_path, 64, options=IndexOptions(grace_seconds=0), limit=MAINTENANCE_NBYTES + (6 << 20))
+    for start in range(0, 24_000, 3_000):
+        rig.add(range(start, start + 3_000), mixture(3_000, rig.dim, seed=start))
+        rig.maintain()
+    rig.maintain(full=True)
+    assert rig.trace.snapshot()["index.trainings"] > 0
+    rig.close()
+
+
 def test_a_segment_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     rig = IndexRig(tmp_path, limit=8 << 20)  # a writer takes 12 MB
     rig.add(range(5), mixture(5, rig.dim))
@@ -113,7 +143,7 @@ def test_a_segment_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         rig.maintain(full=True)
     rig.check()
     assert rig.files() == []
-    rig.budget = MemoryBudget(1 << 30, baseline=0)
+    rig.budget = MemoryBudget(1 << 36, baseline=0)
     rig.reopen()
     rig.maintain(full=True)
     rig.check()
