@@ -1,4 +1,4 @@
-"""What a generator offers the knowledge tree: one context whose KV states can be cut out by position and put back."""
+"""`KVBackend`: a generator's interface to the knowledge tree: a context whose KV states can be cut and restored."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 State = bytes | bytearray | memoryview
-"""KV states of some consecutive tokens, as the backend that made them wrote them."""
+"""KV states of consecutive tokens, in the format of the backend that computed them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a prompt that may come back: the system prompt, or a document as it stands in the prompt.
+    """A piece of a prompt that may be used again: the system prompt, or a document as it stands in the prompt.
 
     Attributes:
-        id: names it in traces. States are found by tokens alone, so a document may change its id and keep them.
-        tokens: its tokens, never empty. A segment is tokenized by itself, so that they depend on nothing around it.
+        id: the segment's name in traces. States are found by tokens alone, so a document may change its id and keep
+            them.
+        tokens: the segment's tokens, at least one. Each segment is tokenized separately, so that its tokens do not
+            depend on the text around it.
     """
 
     id: str
@@ -26,14 +28,17 @@ class Segment:
 class KVBackend(Protocol):
     """One context of a language model: tokens at positions 0 ... length-1, with their KV states.
 
-    Used by one thread at a time (the tree sees to that). A segment is always passed to `prefill` whole and by itself,
-    whatever was cached, so that the same batches are computed and results are equal to the last bit.
+    One thread at a time uses it; the tree ensures this. `prefill` always gets a whole segment, and one segment at a
+    time, whether others are cached or not. So the same batches are computed, and results are equal to the last bit.
     """
 
     @property
     def fingerprint(self) -> str:
-        """Everything a state depends on besides its tokens: model file hash, context, rope and KV type settings, the
-        library's version. States of another fingerprint are never restored."""
+        """Identifies everything a state depends on besides its tokens.
+
+        That is the model file's hash, the context, rope and KV type settings, and the library's version. States with
+        another fingerprint are never restored.
+        """
         ...
 
     @property
@@ -52,28 +57,28 @@ class KVBackend(Protocol):
         ...
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
-        """Computes the states of `tokens` after what is in context.
+        """Computes the states of `tokens` after the tokens in context.
 
         Args:
-            cancelled: asked between batches; once true, nothing more is computed.
+            cancelled: called between batches; once it returns true, nothing more is computed.
 
         Returns:
-            How many of the tokens are in context now: all, or fewer when cancelled.
+            Number of the tokens that are in context now: all, or fewer if cancelled.
         """
         ...
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1, in a buffer of their own; the context stays as it is."""
+        """Copies the states of positions start ... end-1 into a new buffer; the context does not change."""
         ...
 
     def restore(self, state: State, start: int, end: int) -> None:
         """Appends states that `extract(start, end)` returned; `start` equals `length`.
 
         Raises:
-            CorruptBlock: these bytes are no such states; the context is as before.
+            CorruptBlock: the bytes are not such states. The context does not change.
         """
         ...
 
     def truncate(self, length: int) -> None:
-        """Forgets positions from `length` on."""
+        """Removes the positions from `length` on."""
         ...

@@ -1,4 +1,4 @@
-"""The knowledge tree's disk tier: which states are stored, and which are worth it."""
+"""The knowledge tree's disk tier: stored states, and the choice of the states to store."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from edge.trace import Trace
 
 
 class DiskStates:
-    """States in a `KnowledgeStore`, ranked. A state that comes must be worth as much as those that would have to go for
-    it: disks are slow to write, and wear. Without a store nothing is ever kept here.
+    """States in a `KnowledgeStore`, ranked.
+
+    A new state must be worth as much as the states that would be deleted for it, because disks are slow to write, and
+    wear. Without a store nothing is kept.
 
     One thread at a time saves; the tree's lock guards the rest.
     """
@@ -48,7 +50,7 @@ class DiskStates:
         return self._store is not None
 
     def used(self, node: Node) -> None:
-        """The node was asked for: ranks it anew."""
+        """Ranks the node again, after a request for it."""
         self.tier.touch(node)
         self._changed.add(node)
 
@@ -57,14 +59,14 @@ class DiskStates:
         return self.tier[node].extent.nbytes
 
     def file_nbytes(self, node: Node, state: State) -> int:
-        """Bytes that a node's state would take here."""
+        """Bytes that a node's state would take on disk."""
         return self._store.file_nbytes(node, memoryview(state).nbytes) if self._store else 0
 
     def read(self, node: Node, into: memoryview) -> None:
         """Reads a node's state.
 
         Raises:
-            CorruptBlock, StorageError: it cannot be used; remove it.
+            CorruptBlock, StorageError: the state cannot be used; the caller removes it.
         """
         assert self._store is not None
         started = time.perf_counter()
@@ -73,17 +75,17 @@ class DiskStates:
         self._rate.add(len(into), time.perf_counter() - started)
 
     def loss(self) -> float:
-        """Seconds per byte of reading states of the mean size (see `edge.budget.Loss`)."""
+        """Seconds per byte to read states of the mean size again (see `edge.budget.Loss`)."""
         return self._rate.loss(self.tier.used / len(self.tier) if len(self.tier) else 0)
 
     def save(self, node: Node, state: State) -> bool:
-        """Writes a locked node's state, if it deserves the space; returns whether it is on disk now."""
+        """Writes a locked node's state, if it is worth the space; returns whether it is on disk now."""
         store = self._store
         if store is None:
             return False
         path = node.path()
         with self._locked():
-            for above in path:  # the states that this one needs must not be what goes for it
+            for above in path:  # pinned, so that the parents of this state are not deleted to make room for it
                 above.pins += 1
         try:
             size = self.file_nbytes(node, state)
@@ -109,10 +111,10 @@ class DiskStates:
         self._delete(node, self.tier.remove)
 
     def resume(self) -> None:
-        """Builds the tree from what is stored, within the limit.
+        """Builds the tree from the stored states, and deletes the lowest-ranked ones beyond the limit.
 
         Raises:
-            BudgetExceeded: a node's index entry does not fit.
+            BudgetExceeded: a node's index entry does not fit the memory limit.
             StorageError: the directory cannot be read.
         """
         if self._store is None:
@@ -131,7 +133,7 @@ class DiskStates:
             self._delete(victim, self.tier.evict)
 
     def close(self) -> None:
-        """Writes down how often states were used since they were stored, for the next run to rank them by."""
+        """Stores how often states were used since they were stored, so that the next run can rank them."""
         for node in self._changed:
             assert self._store is not None
             try:
@@ -147,7 +149,7 @@ class DiskStates:
             while self.tier.used + nbytes > self.tier.limit:
                 victim = self.tier.victim() if nbytes <= self.tier.limit else None
                 if victim is None or self.tier.priority(victim) > priority:
-                    self.tier.policy.evicted(priority)  # it is the newcomer that goes
+                    self.tier.policy.evicted(priority)  # the new state counts as the evicted one
                     return False
                 self._trace.count("knowledge.disk_evictions")
                 self._delete(victim, self.tier.evict)

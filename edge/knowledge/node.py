@@ -1,4 +1,4 @@
-"""The prefix tree of segments: its nodes, and what is remembered of those that are gone."""
+"""The prefix tree of segments: its nodes, and the usage history of removed nodes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from edge.errors import BudgetExceeded
 from edge.replacement import Usage
 
 _REMEMBERED = 4096
-"""Paths whose past is remembered after their states are gone, so that a document that comes back ranks as it should."""
+"""Removed paths whose usage is remembered, so that a document that comes back is ranked by its history."""
 _PAST_NBYTES = 320
-"""What remembering one takes."""
+"""Bytes that the history of one path takes."""
 _OBJECTS_NBYTES = 1200
-"""What the Python objects of a node and its entries in two tiers take."""
+"""Bytes of the Python objects of a node and its entries in two tiers."""
 
 
 class Node:
-    """One segment after its path. Above all paths stands one root without tokens."""
+    """One segment after the segments of its path. The root of all paths has no tokens."""
 
     __slots__ = (
-        "children", "digest", "end", "id", "in_context", "parent", "pins", "speculated", "start", "tokens", "usage",
+        "children", "digest", "end", "id", "in_context", "parent", "pins", "start", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
-        """Makes a node; it is not among its parent's children yet.
+        """Makes a node. It is not among its parent's children yet.
 
         Args:
-            id: a name for traces.
-            tokens: int32 token ids; they are the node's key, so finding a child compares them.
+            id: the node's name in traces.
+            tokens: int32 token ids. They are the node's key among its parent's children.
         """
         self.parent = parent
         self.id = id
@@ -38,11 +38,11 @@ class Node:
         self.start: int = parent.end if parent else 0
         self.end: int = self.start + len(tokens) // 4
         self.digest: bytes = blake2b((parent.digest if parent else b"") + tokens, digest_size=16).digest()
-        """Names the path, in files and in the memory of what is gone. It finds; only tokens prove."""
+        """Identifies the path in file names and in the history of removed nodes. It serves to find a path; only equal
+        tokens prove a match."""
         self.usage = Usage()
         self.pins = 0
         self.in_context = False
-        self.speculated = False
 
     @property
     def length(self) -> int:
@@ -51,11 +51,11 @@ class Node:
 
     @property
     def index_nbytes(self) -> int:
-        """Bytes of memory the node takes apart from its state."""
+        """Bytes of memory that the node takes without its state."""
         return len(self.tokens) + _OBJECTS_NBYTES
 
     def path(self) -> list[Node]:
-        """The nodes from below the root down to this one."""
+        """The nodes from the root's child down to this one."""
         nodes: list[Node] = []
         node = self
         while node.parent is not None:
@@ -65,16 +65,16 @@ class Node:
 
 
 class PrefixTree:
-    """Nodes by their paths. A node stays as long as anything is attached to it or to one below. Not thread-safe."""
+    """Nodes by their paths. Nodes are removed when nothing below them is in use or has a state. Not thread-safe."""
 
     def __init__(
         self, *, take: Callable[[int], None], give: Callable[[int], None], held: Callable[[Node], bool]
     ) -> None:
-        """An empty tree.
+        """Makes an empty tree.
 
         Args:
-            take, give: account for bytes of memory; `take` raises BudgetExceeded when they are not to be had.
-            held: whether some tier has the node's state.
+            take, give: account for bytes of memory. `take` raises BudgetExceeded if the bytes are not available.
+            held: tells whether some tier has the node's state.
         """
         self.root = Node(None, "", b"")
         self._take = take
@@ -101,20 +101,20 @@ class PrefixTree:
         return nodes
 
     def leave(self, nodes: Sequence[Node]) -> None:
-        """Unlocks nodes of one path, and forgets those that hold nothing."""
+        """Unlocks nodes of one path, and removes those that hold nothing."""
         for node in reversed(nodes):
             node.pins -= 1
             self.prune(node)
 
     def find(self, path: Iterable[bytes]) -> Iterator[Node | None]:
-        """The nodes of a path of tokens as far as they exist; None for the rest."""
+        """The nodes of a path of tokens as far as they exist; None for each further token sequence."""
         node: Node | None = self.root
         for tokens in path:
             node = node.children.get(tokens) if node else None
             yield node
 
     def prune(self, node: Node) -> None:
-        """Forgets a node that nothing is attached to, and then its parents likewise."""
+        """Removes a node that is not in use and has neither state nor children, and then its parents likewise."""
         while (
             node.parent is not None
             and not (node.pins or node.children or node.in_context or self._held(node))
@@ -127,7 +127,7 @@ class PrefixTree:
             node = node.parent
 
     def forget_oldest(self) -> bool:
-        """Forgets the past of the path that went first; returns whether there was any."""
+        """Forgets the history of the path that was removed first; returns whether there was one."""
         if not self._past:
             return False
         self._past.popitem(last=False)
@@ -135,7 +135,7 @@ class PrefixTree:
         return True
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all nodes and all history."""
         self.root.children.clear()
         self._past.clear()
 
@@ -150,7 +150,7 @@ class PrefixTree:
         return node
 
     def _remember(self, node: Node) -> None:
-        """Keeps the past of a node that is gone; there is room, since the node took more."""
+        """Keeps the history of a removed node. It fits, since the node took more memory."""
         self._past[node.digest] = node.usage
         self._take(_PAST_NBYTES)
         if len(self._past) > _REMEMBERED:

@@ -1,4 +1,4 @@
-"""A path of the knowledge tree: where its states are, and holding it in context."""
+"""A path of the knowledge tree: where its states are, and a lock that holds it in context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge.knowledge.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Tokens of a path by where their states are now."""
+    """Numbers of tokens of a path, by the place where their states are now."""
 
     context: int
     host: int
@@ -20,13 +20,13 @@ class Match:
 
     @property
     def cached(self) -> int:
-        """Tokens that need not be computed."""
+        """Number of tokens that need not be computed."""
         return self.context + self.host + self.disk
 
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeStatus:
-    """What the tree holds now."""
+    """The amounts of states that the tree holds now."""
 
     context_tokens: int
     host_states: int
@@ -36,13 +36,14 @@ class KnowledgeStatus:
 
 
 class Prepared:
-    """A path in context, locked there until released. A context manager.
+    """A path in context, locked there until it is released. A context manager.
 
     Attributes:
-        complete: False when it was cancelled, or speculative while the context was in use.
+        complete: False if `prepare` was cancelled.
         places: for each segment of the path, where its states were: `context`, `host`, `disk`, or `nowhere`.
-        computed: for each segment, tokens computed.
-        compute_s: seconds of computing; `restore_s` of reading cached states and copying them into the context.
+        computed: for each segment, the number of tokens computed.
+        compute_s: seconds spent on computing states.
+        restore_s: seconds spent on reading cached states and copying them into the context.
     """
 
     def __init__(self, nodes: Sequence[Node], release: Callable[[Prepared], None]) -> None:
@@ -56,24 +57,27 @@ class Prepared:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens whose states were reused."""
+        """Number of tokens whose states were reused."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place != "nowhere")
 
     @property
     def restored_tokens(self) -> int:
-        """Tokens whose states were copied into the context."""
+        """Number of tokens whose states were copied into the context."""
         places = zip(self.nodes, self.places, strict=False)
         return sum(node.length for node, place in places if place in ("host", "disk"))
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens whose states were computed."""
+        """Number of tokens whose states were computed."""
         return sum(self.computed)
 
     def release(self) -> None:
-        """Unlocks the path and the context, and keeps copies of states that have none. Call it after the answer: what
-        was appended to the path in context is forgotten at the next `prepare`. Releasing twice is harmless."""
+        """Unlocks the path and the context, and keeps copies of states that have none.
+
+        Call it after the answer, since the next `prepare` removes the tokens that the answer appended to the context.
+        Releasing twice is harmless.
+        """
         release, self._release = self._release, None
         if release is not None:
             release(self)

@@ -1,4 +1,4 @@
-"""Where the states of the knowledge tree's nodes are: host memory under the budget, and disk (RAGCache, 5.1)."""
+"""The states of the knowledge tree's nodes in host memory, under the budget, and on disk (RAGCache, 5.1)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OWNER = "knowledge tree"
 class KnowledgeStates:
     """The prefix tree and the two tiers below the context.
 
-    Host memory takes only what the budget has free, asks nobody to give way for it, and gives way itself. A state is
-    copied once: when it leaves host memory for the first time it goes to disk, and afterwards only to be freed. Where
-    it deserves no space there it is dropped. Thread-safe, as long as one thread at a time keeps and saves.
+    Host memory takes only memory that the budget has free, and gives it up when others need it. A state is written to
+    disk at most once: when it leaves host memory for the first time. Later it is only freed. If it is not worth the
+    disk space, it is dropped. Thread-safe, as long as one thread at a time keeps and saves.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class KnowledgeStates:
         loss: float,
         trace: Trace,
     ) -> None:
-        """Takes up what an earlier run left in the store.
+        """Loads the index of the states that an earlier run left in the store.
 
         Args:
-            loss: what a byte of host memory given back costs, in seconds.
+            loss: cost of giving up a byte of host memory, in seconds.
 
         Raises:
-            BudgetExceeded: the index of the stored states does not fit.
+            BudgetExceeded: the index of the stored states does not fit the memory limit.
             StorageError: the store's directory cannot be read.
         """
         self.host: Tier[State] = Tier(host_limit, policy())
@@ -69,7 +69,7 @@ class KnowledgeStates:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the tree still. The ledger's lock is taken first, since its shrinkers take this one inside it."""
+        """Locks the tree. The ledger's lock is taken first, because the ledger's shrinkers take this one inside it."""
         with self._budget.locked(), self._lock:
             yield
 
@@ -77,7 +77,7 @@ class KnowledgeStates:
         """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
 
         Raises:
-            BudgetExceeded: a new node's index entry does not fit.
+            BudgetExceeded: a new node's index entry does not fit the memory limit.
         """
         with self.locked():
             return self._tree.enter(path)
@@ -88,22 +88,22 @@ class KnowledgeStates:
             self._tree.leave(nodes)
 
     def find(self, path: Iterable[bytes]) -> list[Node | None]:
-        """The nodes of a path of tokens as far as they exist; None for the rest."""
+        """The nodes of a path of tokens as far as they exist; None for each further token sequence."""
         with self.locked():
             return list(self._tree.find(path))
 
     def released(self, nodes: Iterable[Node]) -> None:
-        """Something was detached from these nodes: forgets them if nothing is left."""
+        """Removes those of the nodes that hold nothing any more, after something was detached from them."""
         with self.locked():
             for node in nodes:
                 self._tree.prune(node)
 
     def place(self, node: Node) -> str | None:
-        """The fastest tier that has the node's state."""
+        """The fastest tier that has the node's state; None if no tier has it."""
         return "host" if node in self.host else "disk" if node in self.disk else None
 
     def used(self, nodes: Sequence[Node]) -> None:
-        """The nodes were asked for: ranks them anew wherever they are."""
+        """Ranks the nodes again in each tier that has them, after a request for them."""
         with self.locked():
             for node in nodes:
                 if node in self.host:
@@ -113,8 +113,11 @@ class KnowledgeStates:
 
     @contextmanager
     def state(self, node: Node) -> Iterator[State | None]:
-        """A locked node's state, from host memory or read from disk into a buffer under a lease; None when it is
-        nowhere or turns out damaged, in which case it is removed."""
+        """A locked node's state, from host memory or read from disk into a buffer under a lease.
+
+        None if no tier has the state or there is no memory for reading it. A damaged state is removed, and is None,
+        too.
+        """
         if node in self.host:
             yield self.host[node]
             return
@@ -139,7 +142,7 @@ class KnowledgeStates:
                 yield buffer
 
     def discard(self, node: Node) -> None:
-        """Removes a node's state everywhere: it is not what it should be."""
+        """Removes a node's damaged state from all tiers."""
         with self.locked():
             self._trace.count("knowledge.corrupt")
             if node in self.host:
@@ -148,10 +151,10 @@ class KnowledgeStates:
                 self.disk.remove(node)
 
     def keep(self, node: Node, nbytes: int, extract: Callable[[], State]) -> None:
-        """Copies a locked node's state into host memory, or to disk where that has no room for it.
+        """Copies a locked node's state into host memory, or to disk if host memory has no room for it.
 
         Args:
-            nbytes: about what it will take.
+            nbytes: estimated size of the state.
             extract: makes the copy.
         """
         if node in self.host:
@@ -177,8 +180,11 @@ class KnowledgeStates:
         self._trace.count("knowledge.kept_nbytes", size)
 
     def save(self) -> None:
-        """Writes states that are in host memory only: the most valuable ones that fit the disk's limit, and of these
-        the least valuable first, so that they rank there as they do here."""
+        """Writes the states that are in host memory only, as far as they fit the disk's limit.
+
+        The most valuable ones are chosen. Of these the least valuable is written first, so that they have the same
+        order on disk as in memory.
+        """
         chosen: list[Node] = []
         with self.locked():
             room = self.disk.tier.limit
@@ -195,7 +201,7 @@ class KnowledgeStates:
                     node.pins -= 1
 
     def close(self) -> None:
-        """Writes down how often stored states were used, and gives the memory back."""
+        """Stores how often stored states were used, and releases the memory."""
         with self.locked():
             self.disk.close()
             for node in list(self.host):
@@ -204,11 +210,14 @@ class KnowledgeStates:
             self._forget_shrinkers()
             self._lease.release()
 
-    # --- room in host memory
+    # --- host memory
 
     def _take_index(self, nbytes: int) -> None:
-        """Takes `nbytes` under the lease: first from our own states and past, then from whoever else gives way. The
-        ledger then asks us as well, and finds nothing left, so the lease stays right while it grows."""
+        """Takes `nbytes` under the lease, at first from our own states and history, then from other owners.
+
+        When the lease grows, the ledger asks our own shrinkers as well. They find nothing left to give, so the lease's
+        size stays right.
+        """
         while nbytes > self._budget.free:
             node = self.host.victim()
             if node is not None:
@@ -218,7 +227,7 @@ class KnowledgeStates:
         self._lease.resize(self._lease.nbytes + nbytes)
 
     def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
-        """Takes `nbytes` under the lease, letting less valuable states go; False when that cannot be.
+        """Takes `nbytes` under the lease, evicting less valuable states if necessary; False if that is impossible.
 
         Args:
             beside: bytes of the same state that are under the lease already.
@@ -234,14 +243,14 @@ class KnowledgeStates:
                 if not self.disk.available or node in self.disk:
                     self._evict_from_host(node)
                     continue
-                node.pins += 1  # while it is written, nobody may free it; nor is the ledger locked so long
+                node.pins += 1  # pinned while it is written, because the ledger cannot stay locked that long
             try:
                 if not self.disk.save(node, self.host[node]):
                     self._trace.count("knowledge.dropped")
             finally:
                 with self.locked():
                     node.pins -= 1
-                    if not node.pins:  # nobody wants it since
+                    if not node.pins:  # nothing has asked for it meanwhile
                         self._evict_from_host(node)
 
     def _forget_shrinkers(self) -> None:
@@ -249,15 +258,17 @@ class KnowledgeStates:
             remove()
 
     def _give_way_saved(self, nbytes: int) -> None:
-        """The ledger's shrinker of states that are on disk, too: what it takes to win one again is a read."""
+        """The ledger's shrinker for states that are also on disk. Getting one of them back costs only a read."""
         with self._lock:
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None and node in self.disk:
                 self._evict_from_host(node)
 
     def _give_way(self, nbytes: int) -> None:
-        """The ledger's shrinker: states, and then what is remembered of those long gone. It cannot wait for the disk:
-        what is not there yet is lost."""
+        """The ledger's shrinker for all states, and then for the history of removed nodes.
+
+        It cannot wait for the disk, so states that are not on disk yet are lost.
+        """
         with self._lock:
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
@@ -282,7 +293,7 @@ class KnowledgeStates:
             self._lease.resize(self._lease.nbytes - nbytes)
 
     def _keep_on_disk(self, node: Node, nbytes: int, extract: Callable[[], State]) -> bool:
-        """Copies a state past host memory; returns whether it is kept."""
+        """Copies a state straight to disk; returns whether it is kept."""
         if not self.disk.available:
             return False
         try:

@@ -1,8 +1,8 @@
 """KV states on disk: a directory for each model, one file per node of the knowledge tree, safe to kill at any moment.
 
-A file is written under another name, flushed and renamed, and everything in it is checksummed: what is there is whole
-or is removed as if it had never been. It names the model it belongs to and holds the tokens of its whole path, so that
-it can be trusted without its parents' files. Losing one costs a prefill, never an answer.
+A file is written under another name, flushed and renamed, and every part of it has a checksum. So a file is either
+complete, or is removed as if it had never been written. It names its model and holds the tokens of its whole path, so
+that it can be trusted without the files of its parents. Losing a file costs a prefill, but never changes an answer.
 
 Layout, little-endian: magic; length and CRC-32 of the description; the usage record with its own CRC-32 (the only part
 that is ever rewritten in place); the description (JSON: model, ids and lengths of the path's segments, checksums); the
@@ -26,6 +26,7 @@ import psutil
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError
 from edge.knowledge.node import Node
+from edge.own_folder import make_folder
 from edge.replacement import Usage
 from edge.trace import Trace
 
@@ -38,15 +39,15 @@ _LONGEST_DESCRIPTION = 1 << 20
 _SUFFIX = ".kv"
 _STATE = BlockId("state")
 _NAME_CHARS = 16
-"""Of a fingerprint, that name a directory; files are checked against the whole."""
+"""Characters of a fingerprint in a directory's name. Each file holds the whole fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """Where a node's state lies.
+    """The place of a stored state.
 
     Attributes:
-        path: its file.
+        path: the file.
         extent: the state inside the file.
         nbytes: size of the file.
     """
@@ -58,7 +59,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class StoredPath:
-    """What a file says besides the state itself: ids and tokens (int32 bytes) from the root down, and its past."""
+    """The contents of a file except the state: ids, tokens (int32 bytes) from the root down, and the usage history."""
 
     state: StoredState
     ids: tuple[str, ...]
@@ -68,19 +69,20 @@ class StoredPath:
 
 
 class KnowledgeStore:
-    """The states of one model, in a directory of their own beside those of others.
+    """The states of one model, in a directory beside those of other models.
 
-    All together keep one limit: where a new state does not fit, the models used longest ago lose theirs. Several
-    processes may use a directory at once: what one removes is a miss for the others.
+    All models share one limit. If a new state does not fit, the models that were used longest ago lose their states
+    first. Several processes may use a directory at once: a state that one of them removes is a miss for the others.
     """
 
     def __init__(self, directory: str | Path, fingerprint: str, limit: int, *, trace: Trace | None = None) -> None:
         """Opens or creates the model's directory.
 
         Args:
-            directory: holds those of all models.
-            fingerprint: of the backend, which decides whether a state can be used.
-            limit: bytes that all files may take. The tree keeps it for this model's, and they come first.
+            directory: the parent directory of all models.
+            fingerprint: the backend's fingerprint, which decides whether a state can be used.
+            limit: bytes that all files may take. The tree keeps this model's files within it; those of other models are
+                removed first.
 
         Raises:
             StorageError: the directory cannot be created.
@@ -91,14 +93,15 @@ class KnowledgeStore:
         self._trace = trace or Trace()
         self._nbytes = 0
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            os.utime(self.directory)  # used last
+            make_folder(self.directory)
+            os.utime(self.directory)  # marks this model as the one used last
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be created: {error.strerror}") from error
 
     def scan(self) -> Iterator[StoredPath]:
-        """Every state that can be used, as far as that is known without reading the states themselves. Removes what a
-        killed process left behind and damaged files.
+        """Every state whose file is intact except, possibly, for the state itself, which is not read.
+
+        Removes damaged files, and unfinished files of killed processes.
 
         Raises:
             StorageError: the directory cannot be read.
@@ -131,7 +134,7 @@ class KnowledgeStore:
         """Writes a node's state, durably.
 
         Raises:
-            StorageError: the disk refuses; nothing is left behind.
+            StorageError: the file cannot be written. Nothing is left behind.
         """
         view = memoryview(state).cast("B")
         tokens = b"".join(n.tokens for n in node.path())
@@ -143,7 +146,7 @@ class KnowledgeStore:
         nbytes = len(head) + len(description) + len(tokens) + len(view)
         try:
             self._displace(nbytes)
-            self.directory.mkdir(parents=True, exist_ok=True)  # another model's process may have removed it
+            make_folder(self.directory)  # another model's process may have removed it
             with open(draft, "wb") as file:
                 file.write(head + description + tokens)
                 file.write(view)
@@ -158,14 +161,14 @@ class KnowledgeStore:
         return StoredState(path, Extent(nbytes - len(view), len(view), state_crc), nbytes)
 
     def file_nbytes(self, node: Node, state_nbytes: int) -> int:
-        """Size of the file that `put` will write."""
+        """Size of the file that `put` would write."""
         return _HEAD_NBYTES + len(self._description(node, state_nbytes, 0, 0)) + 4 * node.end + state_nbytes
 
     def read(self, stored: StoredState, into: memoryview) -> None:
-        """Fills the first `stored.extent.nbytes` bytes of `into`, and checks them.
+        """Fills the first `stored.extent.nbytes` bytes of `into`, and verifies their checksum.
 
         Raises:
-            CorruptBlock: they are not what was written; the caller removes the state.
+            CorruptBlock: the checksum does not match; the caller removes the state.
             StorageError: the file is gone or the disk reports an error.
         """
         file = BlockFile(stored.path, {_STATE: stored.extent})
@@ -175,10 +178,10 @@ class KnowledgeStore:
             file.close()
 
     def note(self, stored: StoredState, usage: Usage, priority: float) -> None:
-        """Rewrites a state's past, for the next run to rank it by. Not flushed: if it is torn, the past is forgotten.
+        """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run.
 
         Raises:
-            StorageError: the file is gone or the disk refuses.
+            StorageError: the file is gone or cannot be written.
         """
         try:
             with open(stored.path, "r+b") as file:
@@ -193,7 +196,7 @@ class KnowledgeStore:
         self._unlink(stored.path)
 
     def _displace(self, nbytes: int) -> None:
-        """Removes what is kept for other models, that used longest ago first, until there is room for so much more."""
+        """Removes other models' states, those of the model used longest ago first, until `nbytes` more fit."""
         others = sorted((_changed(place), place) for place in self.directory.parent.iterdir() if _states(place))
         others = [(changed, place) for changed, place in others if place != self.directory]
         kept = sum(_nbytes(place) for _, place in others)
@@ -203,12 +206,12 @@ class KnowledgeStore:
             kept -= _nbytes(place)
             for path in _states(place):
                 self._unlink(path)
-            with suppress(OSError):  # what else lies there is not ours
+            with suppress(OSError):  # the directory may hold other people's files
                 place.rmdir()
             self._trace.count("knowledge.foreign")
 
     def _describe(self, path: Path) -> StoredPath | None:
-        """Reads everything but the state; None when it is another model's."""
+        """Reads everything but the state; None if the state belongs to another model."""
         with open(path, "rb") as file:
             head = _exactly(file, _HEAD_NBYTES, path)
             length, crc = _DESCRIPTION.unpack_from(head, len(_MAGIC))
@@ -231,7 +234,7 @@ class KnowledgeStore:
         return StoredPath(state, tuple(id for id, _ in segments), _cut(tokens, segments), *_past(head))
 
     def _description(self, node: Node, state_nbytes: int, tokens_crc: int, state_crc: int) -> bytes:
-        """Its length depends on nothing but the path and the state's size."""
+        """The description as JSON. Its length depends only on the path and the state's size."""
         return json.dumps(
             {
                 "fingerprint": self.fingerprint,
@@ -253,7 +256,7 @@ class KnowledgeStore:
     def _unlink(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
-        except OSError:  # held open by another process (Windows): the next scan meets it again
+        except OSError:  # another process has it open (Windows); the next scan will try again
             self._trace.count("knowledge.unremovable")
 
 
@@ -293,7 +296,7 @@ def _changed(path: Path) -> float:
 
 
 def _states(place: Path) -> list[Path]:
-    """The states in a model's directory."""
+    """The files of the states in a model's directory."""
     return [path for path in place.iterdir() if path.suffix == _SUFFIX] if place.is_dir() else []
 
 
@@ -307,7 +310,7 @@ def _nbytes(place: Path) -> int:
 
 
 def _is_abandoned_draft(path: Path) -> bool:
-    """True for the unfinished file of a process that is no more, or of an earlier one with this one's number."""
+    """Whether a file is the draft of a process that has ended, or of an earlier process with this one's id."""
     writer = path.suffix[1:]
     if not path.name.startswith(".") or not writer.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""A tier: the states that lie in one kind of memory, ranked by a replacement policy."""
+"""A tier: the states in one kind of memory, ranked by a replacement policy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class _Entry(Generic[Payload]):
 
 
 class Tier(Generic[Payload]):
-    """The nodes whose states lie in one kind of memory, up to a number of bytes, ranked by a policy with this tier's
-    clock. Not thread-safe."""
+    """The nodes whose states are in one kind of memory, up to a number of bytes.
+
+    A policy ranks them by this tier's clock. Not thread-safe.
+    """
 
     def __init__(self, limit: int, policy: Replacement) -> None:
         self.limit = limit
@@ -42,23 +44,26 @@ class Tier(Generic[Payload]):
         return self._entries[node].payload
 
     def priority(self, node: Node) -> float:
-        """What the node was worth when it was last asked for."""
+        """The node's priority at the last request for it."""
         return self._entries[node].priority
 
     def put(self, node: Node, payload: Payload, nbytes: int, priority: float) -> None:
-        """Holds a node's state."""
+        """Adds a node's state."""
         if node in self._entries:
             raise ValueError(f"the state of {node.id!r} is held already")
         self._entries[node] = _Entry(payload, nbytes, priority)
         self.used += nbytes
 
     def touch(self, node: Node) -> None:
-        """The node was asked for: ranks it anew."""
+        """Ranks the node again, after a request for it."""
         self._entries[node].priority = self.policy.used(node.usage)
 
     def victim(self) -> Node | None:
-        """The leaf of least priority that is not locked, None when there is none. A leaf has no child in this tier: a
-        child's states are of little use without its parent's."""
+        """The leaf of least priority that is not locked, or None.
+
+        A leaf has no child in this tier. Leaves go first, because a child's states are of little use without its
+        parent's.
+        """
         found: Node | None = None
         least = float("inf")
         for node, entry in self._entries.items():
@@ -67,12 +72,12 @@ class Tier(Generic[Payload]):
         return found
 
     def evict(self, node: Node) -> Payload:
-        """Lets a node go for lack of space, which moves the clock."""
+        """Removes a node for lack of space, which advances the policy's clock."""
         self.policy.evicted(self._entries[node].priority)
         return self.remove(node)
 
     def remove(self, node: Node) -> Payload:
-        """Lets a node go for another reason."""
+        """Removes a node for another reason."""
         entry = self._entries.pop(node)
         self.used -= entry.nbytes
         return entry.payload

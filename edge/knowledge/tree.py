@@ -1,19 +1,18 @@
-"""The knowledge tree: KV states of documents, reused where the same tokens come again (RAGCache, section 5.1).
+"""The knowledge tree: KV states of documents, reused when the same tokens come again (RAGCache, section 5.1).
 
-A prefix tree of segments: below the root the system prompts, below them documents, each node after its path. A node
-holds the states of its own tokens only. States lie in context (one path), in host memory and on disk. What is nowhere
-is computed.
+It is a prefix tree of segments. The root's children are system prompts, and below them are documents, each node after
+its path. A node holds the states of its own tokens only. States are in context (one path), in host memory and on disk.
+States that are nowhere are computed.
 
-Whatever is cached, the same tokens end up in context with the same states: a hit needs the exact tokens from the root
-down and the backend's fingerprint, and a state that cannot be read or restored is computed instead.
+The cache does not change the tokens or states in context. A hit needs the exact tokens from the root down and the
+backend's fingerprint, and a state that cannot be read or restored is computed instead.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,21 +29,23 @@ from edge.replacement import PGDSF, Replacement
 from edge.trace import Trace
 
 _LOSS = 1e-6
-"""Seconds a byte given back costs, where no cost table tells: about that of a model of half a billion parameters on a
-few cores."""
+"""Seconds lost per byte given up, if there is no cost table: about the cost for a model of half a billion parameters on
+a few cores."""
 
 _TYPICAL = 512
-"""Tokens of a document that a byte's cost is reckoned for."""
+"""Length in tokens of the document for which the cost of a byte is computed."""
 
 
 class KnowledgeTree:
     """States of segments in context, host memory and on disk. Thread-safe; the context serves one path at a time.
 
-    Counters, all `knowledge.`: segments asked for that were `context_hits`, `host_hits`, `disk_hits`, `speculated`
-    (computed ahead by a guess) or `misses`; `cached_tokens` and `computed_tokens` of requests, `guessed_tokens`
-    computed by guesses; `prefill_s`, `restore_s`, and `keep_s` of copying out of the context; states `kept` in host
-    memory and `saved` to disk, with `_nbytes`; `host_evictions`, `disk_evictions`, `dropped` (gone though wanted:
-    no room, or no time to save), `corrupt`, `unread` (no memory to read it into), `retries`, `disk_errors`.
+    Counters, all named `knowledge.`:
+    - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `misses`
+    - tokens: `cached_tokens` and `computed_tokens`
+    - seconds: `prefill_s`, `restore_s`, and `keep_s` for copying states out of the context
+    - states: `kept` in host memory and `saved` to disk, each also with `_nbytes`; `host_evictions`, `disk_evictions`
+    - failures: `dropped` (no room for a state, or no time to save it), `corrupt`, `unread` (no memory to read a state)
+    - other failures: `retries`, `disk_errors`
     """
 
     def __init__(
@@ -59,18 +60,19 @@ class KnowledgeTree:
         trace: Trace | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Takes up what an earlier run left in the store.
+        """Loads the index of the states that an earlier run left in the store.
 
         Args:
-            host_limit: bytes of states in host memory at most; it takes only what the budget has free, and gives way.
-            store: the disk tier; without one, states live as long as the process.
-            costs: prefill times of this backend, to rank states by; they learn from every prefill. Without them the
-                time that each request computed counts.
+            host_limit: bytes of states in host memory, at most. The tree takes only memory that the budget has free,
+                and gives it up when others need it.
+            store: the disk tier. Without one, states live as long as the process.
+            costs: prefill times of this backend, by which states are ranked. Every prefill improves them. Without them,
+                states are ranked by the measured time of the requests that computed them.
             policy: makes the replacement policy of a tier.
-            clock: seconds; a simulation has its own.
+            clock: returns seconds; a simulation passes its own.
 
         Raises:
-            BudgetExceeded: the index of the stored states does not fit.
+            BudgetExceeded: the index of the stored states does not fit the memory limit.
             StorageError: the store's directory cannot be read.
             ValueError: the store or the costs belong to another backend.
         """
@@ -86,15 +88,10 @@ class KnowledgeTree:
             budget, host_limit=host_limit, store=store, policy=policy, loss=loss, trace=self._trace
         )
         self._context: list[Node] = []
-        self._in_use = threading.Lock()  # the context is; taken before every other lock
-
-    @property
-    def busy(self) -> bool:
-        """True while somebody uses the context."""
-        return self._in_use.locked()
+        self._in_use = threading.Lock()  # guards the context; taken before every other lock
 
     def match(self, path: Sequence[Segment]) -> Match:
-        """Where the states of a path are now. Changes nothing."""
+        """Counts the tokens of a path by the place where their states are now. Changes nothing."""
         found = {"context": 0, "host": 0, "disk": 0, "missing": 0}
         with self._states.locked():
             for segment, node in zip(path, self._states.find(map(_key, path)), strict=True):
@@ -102,65 +99,50 @@ class KnowledgeTree:
                 found[place or "missing"] += len(segment.tokens)
         return Match(**found)
 
-    @contextmanager
-    def pinned(self, path: Sequence[Segment]) -> Iterator[None]:
-        """Locks what there is of a path against eviction from host memory, such as for a request that waits."""
-        with self._states.locked():
-            nodes = [node for node in self._states.find(map(_key, path)) if node is not None]
-            for node in nodes:
-                node.pins += 1
-        try:
-            yield
-        finally:
-            self._states.leave(nodes)
-
     def prepare(
         self,
         path: Sequence[Segment],
         *,
         suffix: int = 0,
-        speculative: bool = False,
         cancelled: Callable[[int], bool] | None = None,
     ) -> Prepared:
-        """Brings a path in context: what is cached is restored, what is not is computed, segment by segment.
+        """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
 
-        Waits until the context is free. The caller then appends its question and generates with the backend itself,
-        and releases.
+        Waits until the context is free. The caller then appends its question, generates with the backend itself, and
+        releases the path.
 
         Args:
-            path: the system prompt, then documents in their order.
-            suffix: tokens the caller will compute after the path.
-            speculative: a guess: it does not count as a request, copies nothing, and does not wait for the context.
-            cancelled: asked between segments and batches, with the number of the segment that would be worked on; once
-                true, the rest is left out.
+            path: the system prompt, then the documents in their order.
+            suffix: number of tokens the caller will compute after the path.
+            cancelled: called between segments and batches with the number of the current segment; once it returns true,
+                the remaining segments are left out.
 
         Raises:
             InputError: a segment is empty, or path and suffix do not fit the context.
-            BudgetExceeded: not even the path's index fits.
+            BudgetExceeded: the path's index does not fit the memory limit.
             ModelError: the backend failed twice.
         """
         self._check(path, suffix)
-        if not self._in_use.acquire(blocking=not speculative):
-            return Prepared([], lambda _: None)
-        prepared = Prepared([], self._release_guess if speculative else self._release)
+        self._in_use.acquire()
+        prepared = Prepared([], self._release)
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
             self._bring(prepared, cancelled or _never)
-            self._learn(prepared, suffix, speculative)
+            self._learn(prepared, suffix)
         except BaseException:
-            self._release_guess(prepared)
+            self._leave(prepared)
             raise
         return prepared
 
     def status(self) -> KnowledgeStatus:
-        """What is held now."""
+        """The amounts of states that the tree holds now."""
         with self._states.locked():
             host, disk = self._states.host, self._states.disk.tier
             context = self._context[-1].end if self._context else 0
             return KnowledgeStatus(context, len(host), host.used, len(disk), disk.used)
 
     def close(self, *, save: bool = True) -> None:
-        """Saves what is not on disk yet, the most valuable first, unless told not to; gives the memory back."""
+        """Releases the memory. With `save`, first writes states that are not on disk yet, as far as they fit."""
         with self._in_use:
             if save and self._states.disk.available:
                 self._states.save()
@@ -179,8 +161,10 @@ class KnowledgeTree:
                 raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
 
     def _bring(self, prepared: Prepared, cancelled: Callable[[int], bool]) -> None:
-        """Fills the context. Nothing of the answer exists yet, so a failure is met by trying once more, from an empty
-        context (RAGCache, section 6)."""
+        """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6).
+
+        A second attempt is safe because no token of the answer exists yet.
+        """
         try:
             self._fill(prepared, cancelled)
         except ModelError:
@@ -214,14 +198,14 @@ class KnowledgeTree:
         prepared.complete = True
 
     def _common(self, nodes: Sequence[Node]) -> int:
-        """How many nodes of the path are in context already."""
+        """Number of leading nodes of the path that are in context already."""
         if self._context and self._backend.length < self._context[-1].end:
-            return 0  # somebody else used the backend
+            return 0  # other code has used the backend
         pairs = zip(nodes, self._context, strict=False)
         return next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(nodes), len(self._context)))
 
     def _restore(self, node: Node) -> str | None:
-        """Appends a node's cached state to the context; returns where it was, None if it must be computed."""
+        """Appends a node's cached state to the context; returns its tier, or None if it must be computed."""
         started = self._clock()
         place = self._states.place(node)
         with self._states.state(node) as state:
@@ -256,25 +240,20 @@ class KnowledgeTree:
                 node.in_context = True
             self._states.released(reversed(gone))
 
-    def _learn(self, prepared: Prepared, suffix: int, speculative: bool) -> None:
-        """Updates what ranks the path's nodes (algorithm 1), and the counters."""
+    def _learn(self, prepared: Prepared, suffix: int) -> None:
+        """Updates the usage that ranks the path's nodes (algorithm 1), and the counters."""
         nodes, new = prepared.nodes, prepared.computed_tokens
         if new:
             cost = prepared.compute_s / new
             if self._costs is not None:
-                new += 0 if speculative else suffix
+                new += suffix
                 cost = self._costs.estimate(prepared.cached_tokens, new) / new
             for node, count in zip(nodes, prepared.computed, strict=False):
                 if count == node.length:
                     node.usage.missed(cost)
-                    node.speculated = speculative
-        if speculative:
-            self._trace.count("knowledge.guessed_tokens", prepared.computed_tokens)
-        elif prepared.complete:
+        if prepared.complete:
             for node, place in zip(nodes, prepared.places, strict=True):
-                found = "misses" if place == "nowhere" else "speculated" if node.speculated else f"{place}_hits"
-                self._trace.count(f"knowledge.{found}")
-                node.speculated = False
+                self._trace.count("knowledge.misses" if place == "nowhere" else f"knowledge.{place}_hits")
                 node.usage.requested()
             self._trace.count("knowledge.cached_tokens", prepared.cached_tokens)
             self._trace.count("knowledge.computed_tokens", prepared.computed_tokens)
@@ -289,9 +268,9 @@ class KnowledgeTree:
                     self._states.keep(node, node.length * self._backend.bytes_per_token, extract)
         finally:
             self._trace.count("knowledge.keep_s", self._clock() - started)
-            self._release_guess(prepared)
+            self._leave(prepared)
 
-    def _release_guess(self, prepared: Prepared) -> None:
+    def _leave(self, prepared: Prepared) -> None:
         self._states.leave(prepared.nodes)
         self._in_use.release()
 

@@ -1,4 +1,4 @@
-"""States on disk: whole or gone, whatever happened to the process or to the bytes."""
+"""States on disk: whole or gone, after any damage to the process or to the bytes."""
 
 from __future__ import annotations
 

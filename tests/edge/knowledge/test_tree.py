@@ -1,4 +1,4 @@
-"""The knowledge tree: the answer never depends on what is cached, and what is cached is what deserves it."""
+"""The knowledge tree: the answer never depends on the cache, and the states that deserve it are cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A, B, C, D = (segment(name, 20) for name in "abcd")
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
-    """What a kill leaves behind is tested elsewhere."""
+    """Other tests check the files after a kill."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -98,7 +98,7 @@ def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
 
 
 def test_popularity_survives_a_restart(tmp_path: Path) -> None:
-    """Every run answers one question, as a command does; what most of them asked for stays."""
+    """Every run answers one question, as a command does; the states that most of them asked for stay."""
     room = 3 * (CELL * 20 + 600)
     for number in range(12):
         rig = Rig(disk=room, folder=tmp_path)
@@ -132,7 +132,7 @@ def test_a_states_cost_is_that_of_the_requests_that_computed_it() -> None:
 
 
 def test_restoring_is_not_counted_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ranks a state is what computing it takes; that another state of its path came from a slow disk is not."""
+    """A state is ranked by the time to compute it, even if another state of its path came from a slow disk."""
     rig = Rig(host=CELL * 200)
     rig.ask([SYSTEM, A])
     rig.ask([B])  # leaves the context
@@ -168,13 +168,13 @@ def test_costs_learn_from_every_prefill_that_was_not_interrupted() -> None:
     assert next(node for node in rig.nodes() if node.id == "c").usage.cost == pytest.approx(1.0, rel=0.5)
 
 
-def test_leaves_go_first_and_pinned_paths_stay() -> None:
+def test_leaves_go_first() -> None:
     rig = Rig(host=CELL * 50)
     rig.ask([SYSTEM, A, B])
-    with rig.tree.pinned([SYSTEM, A]):
-        rig.ask([SYSTEM, C, D])
-        host, _ = rig.held()
-        assert {"system", "system/a"} <= host
+    assert rig.held()[0] == {"system", "system/a", "system/a/b"}
+    rig.ask([SYSTEM, C])
+    assert rig.held()[0] == {"system", "system/a", "system/c"}
+    rig.ask([SYSTEM, C, D])
     rig.ask([SYSTEM, D, C])
     rig.check()
     assert "system" in rig.held()[0]

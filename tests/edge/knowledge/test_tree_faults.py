@@ -1,4 +1,4 @@
-"""What goes wrong around the knowledge tree: damage, failures, cancelling, limits, threads."""
+"""Faults around the knowledge tree: damage, failures, cancelling, limits, threads."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def test_a_failure_before_the_first_token_is_tried_once_more() -> None:
         rig.ask([SYSTEM, B])
     rig.backend.failures = []
     rig.check()
-    assert not rig.tree.busy
-    assert rig.ask([SYSTEM, A])[1] == "host"
+    assert rig.ask([SYSTEM, A])[1] == "host", "the context is free again"
 
 
 def test_what_somebody_else_put_in_context_is_noticed() -> None:
@@ -75,24 +74,6 @@ def test_a_cancelled_request_leaves_what_is_complete() -> None:
     assert rig.ask([SYSTEM, A]) == ["context", "nowhere"]
 
 
-def test_a_guess_counts_as_no_request_and_does_not_wait() -> None:
-    rig = Rig()
-    with rig.tree.prepare([SYSTEM, A], speculative=True) as guess:
-        assert guess.complete
-        assert rig.tree.busy
-        with rig.tree.prepare([SYSTEM, B], speculative=True) as second:
-            assert not second.complete
-    assert rig.count("guessed_tokens") == 30
-    assert rig.count("kept") == 0, "what may be wrong is not copied"
-    assert rig.ask([SYSTEM, A]) == ["context", "context"]
-    assert rig.count("speculated") == 2
-    assert rig.count("context_hits") == 0
-    assert {node.usage.frequency for node in rig.nodes()} == {1}
-    rig.ask([SYSTEM, A])
-    assert rig.count("speculated") == 2, "the second request found what the first had asked for"
-    assert rig.count("context_hits") == 2
-
-
 def test_match_tells_where_a_path_is_and_changes_nothing(tmp_path: Path) -> None:
     rig = Rig(disk=10**6, folder=tmp_path)
     rig.ask([SYSTEM, A])
@@ -115,8 +96,8 @@ def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
         rig.tree.prepare([SYSTEM, A], suffix=11)
     with pytest.raises(InputError, match="'empty' has no tokens"):
         rig.tree.prepare([SYSTEM, Segment("empty", ())])
-    assert not rig.tree.busy
     rig.check()
+    assert rig.ask([SYSTEM, A]), "the context is free again"
 
 
 def test_a_store_or_costs_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -179,9 +160,8 @@ def test_requests_pressure_and_questions_from_many_threads(tmp_path: Path) -> No
 
     def look(generator: random.Random) -> None:
         path = [SYSTEM, *generator.sample(documents, 2)]
-        with rig.tree.pinned(path):
-            assert rig.tree.match(path).cached <= 10 + 2 * 15
-            rig.tree.status()
+        assert rig.tree.match(path).cached <= 10 + 2 * 15
+        rig.tree.status()
 
     threads = [guarded(ask, seed, 60) for seed in range(3)]
     others = [guarded(press, 7, 10**6), guarded(look, 8, 10**6)]

@@ -1,4 +1,4 @@
-"""Whatever is asked, evicted, damaged or restarted: answers equal those without a cache, and the books balance."""
+"""After any requests, evictions, damage and restarts: answers equal those without a cache, and the books balance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ path_of = st.lists(st.integers(0, len(POOL) - 1), max_size=3, unique=True).map(
 event = st.one_of(
     st.tuples(st.just("ask"), path_of),
     st.tuples(st.just("ask"), path_of),
-    st.tuples(st.just("guess"), path_of, st.integers(0, 6)),
     st.tuples(st.just("cancel"), path_of, st.integers(0, 6)),
     st.tuples(st.just("fail"), path_of, st.integers(0, 2), st.booleans()),
     st.tuples(st.just("press"), st.integers(1, 6000)),
@@ -39,7 +38,7 @@ event = st.one_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
-    """What a kill leaves behind is tested elsewhere."""
+    """Other tests check the files after a kill."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -87,10 +86,10 @@ def test_whatever_happens_answers_equal_those_without_a_cache(
             try:
                 if kind == "ask":
                     now.ask(details[0])
-                elif kind in ("guess", "cancel"):
+                elif kind == "cancel":
                     calls = iter(range(10**6))
                     stop = lambda _, calls=calls, last=details[1]: next(calls) >= last  # noqa: E731
-                    now.tree.prepare(details[0], speculative=kind == "guess", cancelled=stop).release()
+                    now.tree.prepare(details[0], cancelled=stop).release()
                 elif kind == "fail":
                     now.backend.failures = [details[1], details[1] + 1] if details[2] else [details[1]]
                     now.ask(details[0])
@@ -111,7 +110,7 @@ def test_whatever_happens_answers_equal_those_without_a_cache(
             except BudgetExceeded:
                 assert limit < 24_000
                 if kind == "reopen":
-                    return  # the index of what is stored does not fit
+                    return  # the index of the stored states does not fit
             now.backend.failures = []
             now.check(files=not damaged)
         now.tree.close()
