@@ -1,9 +1,10 @@
 """edge-rag: semantic search, agent memory and a retrieval-augmented assistant inside one memory limit.
 
-The public classes are found here by name and loaded on first use, so that `import edge` stays fast and pulls in no
-runtime: `from edge import Reranker, Embedder`. Type checkers read `__init__.pyi`; nothing here imports another room.
+The public classes are imported by name from here and loaded on first use, so that `import edge` stays fast and loads no
+runtime: `from edge import Reranker, Embedder`. Type checkers read `__init__.pyi`. Nothing here imports a package
+outside `edge`.
 
-The import also tells libraries that are loaded later to report nothing (see `edge.privacy`).
+The import also turns off the usage reports of libraries that are loaded later (see `edge.privacy`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ silence_libraries()
 _PUBLIC = {
     "Answer": "edge.apps.assistant.answer",
     "Assistant": "edge.apps.assistant.assistant",
+    "Client": "edge.apps.serve.client",
     "Collection": "edge.apps.collection.collection",
     "Config": "edge.config",
     "EdgeError": "edge.errors",

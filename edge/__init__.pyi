@@ -3,6 +3,7 @@ from edge.apps.assistant.assistant import Assistant as Assistant
 from edge.apps.collection.collection import Collection as Collection
 from edge.apps.collection.hits import Hit as Hit
 from edge.apps.memory.memory import Memory as Memory
+from edge.apps.serve.client import Client as Client
 from edge.budget import MemoryBudget as MemoryBudget
 from edge.config import Config as Config
 from edge.errors import EdgeError as EdgeError

@@ -1,7 +1,7 @@
-"""How one request is laid out in the memory that is free: chunk size, where hidden states live, how wide the window is.
+"""Lays out one request in the free memory: chunk size, place of the hidden states, and bytes of weights.
 
-What gives speed is granted in the order of what it saves: chunks large enough to saturate the cores, then hidden states
-in memory instead of on disk, then pinned layers. With the least there is still an answer, only later.
+Memory goes first to the uses that save most time: chunks large enough to saturate the cores, then hidden states in
+memory instead of on disk, then pinned layers. With the smallest arrangement the answer is the same, but takes longer.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from edge.chunking import OffloadedStates
 from edge.window import SLIDING
 
 SLACK = 1 << 20
-"""Bytes kept back per request for small arrays and the allocator's rounding."""
+"""Bytes reserved per request for small arrays and the allocator's rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Sizes of one request.
+    """The sizes of one request.
 
     Attributes:
-        tokens: of all sequences together.
+        tokens: number of tokens of all sequences together.
         longest: tokens of the longest sequence, which cannot be cut.
-        width: of a hidden state, and `dtype` how it is held between layers.
-        workspace: bytes a layer needs for a chunk of so many tokens, the longest sequence's being the second argument.
+        width, dtype: components of a hidden state, and their type between layers.
+        workspace: returns the bytes a layer needs, given the tokens of a chunk and of the longest sequence.
         layers, layer_nbytes: number and size of the weight blocks.
-        saturating_tokens: chunk size past which the cores gain nothing.
+        saturating_tokens: chunk size above which the cores gain nothing.
     """
 
     tokens: int
@@ -43,11 +43,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What was chosen: tokens of a chunk, hidden states resident or offloaded, bytes for weights and in all.
+    """The layout of a request: tokens of a chunk, whether hidden states are resident, and the bytes needed.
 
     Attributes:
-        nbytes: of states, workspace and the two sliding buffers; pinned layers come on top as far as memory is free.
-        saturated: the chunk is as large as is useful.
+        nbytes: bytes of states, workspace and two weight buffers. Pinned layers come on top, as far as memory is free.
+        saturated: whether the chunk is as large as is useful.
     """
 
     chunk_tokens: int
@@ -61,7 +61,7 @@ def arrange(request: Request, available: int, *, resident: bool | None = None) -
     """The fastest arrangement within `available` bytes (weights included), or None if not even the least fits.
 
     Args:
-        resident: where hidden states must live; None leaves it open.
+        resident: whether hidden states must be in memory (True) or on disk (False); None leaves the choice open.
     """
     if resident is not None:
         return _fit(request, available, _chunk_sizes(request), resident=resident)
@@ -69,20 +69,20 @@ def arrange(request: Request, available: int, *, resident: bool | None = None) -
     if best is not None and best.saturated:
         return best
     offloaded = _fit(request, available, _chunk_sizes(request), resident=False)
-    # States in memory at an unsaturated chunk lose to offloaded ones at a larger chunk: disk time hides, idle cores do
-    # not.
+    # A larger chunk with offloaded states beats resident states with an unsaturated chunk: disk reads overlap
+    # computing, but idle cores are lost.
     if best is None or (offloaded is not None and offloaded.chunk_tokens > best.chunk_tokens):
         return offloaded
     return best
 
 
 def least(request: Request) -> int:
-    """Bytes of the smallest arrangement that works: the number a refused caller is told."""
+    """Bytes of the smallest arrangement that works, for the message to a refused caller."""
     return min(_layout(request, request.longest, resident=resident).nbytes for resident in (True, False))
 
 
 def _chunk_sizes(request: Request) -> list[int]:
-    """Candidate chunk sizes, largest first: the saturating size and ever smaller ones, down to one longest sequence."""
+    """Candidate chunk sizes from the saturating size down to the longest sequence, each about 3/4 of the one before."""
     sizes = []
     size = max(request.longest, min(request.saturating_tokens, request.tokens))
     while size > request.longest:
@@ -101,7 +101,7 @@ def _fit(request: Request, available: int, sizes: list[int], *, resident: bool) 
 
 def _layout(request: Request, chunk_tokens: int, *, resident: bool) -> Arrangement:
     itemsize = np.dtype(request.dtype).itemsize
-    # Sequences pruned in between leave gaps, and then a chunk is copied together before it runs.
+    # Pruned sequences leave gaps in a chunk. Such a chunk is copied into one piece before it runs.
     workspace = request.workspace(chunk_tokens, request.longest) + chunk_tokens * request.width * itemsize
     if resident:
         states = request.tokens * request.width * itemsize

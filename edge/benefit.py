@@ -6,15 +6,17 @@ from edge.predictor import Seconds, TimePredictor
 from edge.trace import Trace
 
 _TRIALS = 1.5
-"""Work is done until so many observations, of which earlier ones count less, tell what it saves."""
+"""Work is started without a forecast until the observations weigh this much; older ones weigh less."""
 
 
 class BenefitGate:
-    """Everything speculative asks here before it starts. What such work saved is learned from each time it was done, in
-    the `TimePredictor`. What did not pay is tried again once so much time has passed that little is known about it.
+    """Decides for each piece of speculative work whether to start it.
 
-    Counters, all `gate.<kind>.`: `started`, `refused`, `saved_s`, `cost_s` of what was started. The trace shows each
-    refusal with both figures.
+    The gate learns from each completed piece how many seconds such work saves, and keeps this in the `TimePredictor`.
+    Work that did not pay is tried again after some time, when the old observations have lost their weight.
+
+    Counters, all named `gate.<kind>.`: `started`, `refused`, `saved_s`, `lost_s`, and `cost_s` of the started work. The
+    trace shows each refusal with its expected saving and cost.
     """
 
     def __init__(self, predictor: TimePredictor, trace: Trace) -> None:
@@ -25,9 +27,9 @@ class BenefitGate:
         """Whether to start a piece of work.
 
         Args:
-            kind: of work, as counters and trace name it, such as `lookahead`.
-            where: what its benefit depends on, such as the step of a pipeline.
-            cost: seconds that it takes from the caller; None while that is not known.
+            kind: kind of work, as counters and the trace name it, such as `lookahead`.
+            where: the circumstances that determine the saving, such as the step of a pipeline.
+            cost: seconds that the work takes from the caller; None if unknown.
         """
         work = f"{kind}/{where}"
         saving = self.predictor.saving(work)
@@ -44,6 +46,11 @@ class BenefitGate:
         return False
 
     def learn(self, kind: str, where: str, saved: float) -> None:
-        """Takes in the seconds that one piece of work saved, below 0 if it did harm."""
+        """Learns the seconds that one piece of work saved; negative if it did harm."""
         self.predictor.learn_saving(f"{kind}/{where}", saved)
         self._trace.count(f"gate.{kind}.saved_s", saved)
+
+    def charge(self, kind: str, where: str, lost: float) -> None:
+        """Learns the seconds that a finished piece of work made others lose afterwards."""
+        self.predictor.charge_saving(f"{kind}/{where}", lost)
+        self._trace.count(f"gate.{kind}.lost_s", lost)

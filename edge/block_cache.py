@@ -1,6 +1,6 @@
-"""`BlockCache`: the buffers of a residency's blocks under one lease, and who of them gives way.
+"""`BlockCache`: the buffers of a residency's blocks under one lease, and the choice of blocks to evict.
 
-What is freed is kept as spare buffers, as far as those may go: see `edge.buffers.Spares`.
+Some freed buffers are kept as spares for other blocks: see `edge.buffers.Spares`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 
 from edge.budget import Loss, MemoryBudget
 from edge.buffers import ENTRY_NBYTES, Spares, charge_of, page_buffer, pages_of
-from edge.eviction import LRU, Policy
-from edge.lanes import Ticket
+from edge.eviction import DecayedHotness, Policy
+from edge.link import Ticket
 from edge.trace import Trace
 
 Fetch = Callable[[Any], Ticket]
-"""Starts the transfer of a block into the buffer it is given."""
+"""Starts the transfer of a block into a given buffer."""
 
 Allowed = Callable[["Entry"], bool]
 """Whether a block may be evicted."""
 
-_SPARE = 64
-"""Such a part of the bytes held may be buffers without a block."""
+SPARE = 64
+"""Spare buffers may take at most this fraction (1/64) of the bytes held."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,13 +33,13 @@ class Entry:
     """A block that has a buffer.
 
     Attributes:
-        buffer, whole: its bytes, and the buffer with what is beyond them.
-        charged: bytes of the lease.
-        round: of its last use.
-        locks: handles that are in use.
-        guards: predictions that protect it from other blocks' misses.
-        ahead: fetched on a prediction, and nobody has asked for it yet.
-        present: it has a place; otherwise its memory goes back with the last handle.
+        buffer, whole: the block's bytes, and the allocated buffer that they are a part of.
+        charged: bytes that the block adds to the lease.
+        round: round of the last use.
+        locks: number of handles in use.
+        guards: predictions that protect the block from eviction for other blocks.
+        ahead: whether the block was fetched on a prediction, and has not been requested yet.
+        present: whether the block is in the cache. If not, its memory is freed with the last handle.
     """
 
     key: Hashable
@@ -51,28 +51,28 @@ class Entry:
     locks: int = 0
     guards: set[object] = field(default_factory=set)
     ahead: bool = False
-    pinned: bool = False
     present: bool = True
 
     @property
     def coming(self) -> bool:
-        """The bytes are there, or on their way as far as is known."""
+        """Whether the bytes are there or on their way: the transfer has neither failed nor been cancelled."""
         return not self.ticket.cancelled and not self.ticket.failed
 
     def stop(self) -> bool:
-        """Withdraws a transfer that has not begun; returns whether nothing writes into the buffer any more."""
+        """Cancels a transfer that has not begun; returns whether nothing writes into the buffer any more."""
         return self.ticket.done or self.ticket.cancel()
 
 
 class BlockCache:
-    """Blocks by key. All but the properties is called with `lock` held, and inside the ledger's lock wherever the lease
-    may change.
+    """Blocks by key.
+
+    All methods must be called with `lock` held, and inside the ledger's lock if they may change the lease.
 
     Attributes:
-        entries: the blocks that have a place.
-        policy: knows those of them that are not pinned.
-        capacity: bytes held at most, however much is free; None for no bound.
-        lock: taken inside the ledger's.
+        entries: the blocks in the cache.
+        policy: the eviction policy.
+        capacity: bytes held at most, even if more are free; None for no bound.
+        lock: taken inside the ledger's lock.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class BlockCache:
         trace: Trace,
     ) -> None:
         self.entries: dict[Hashable, Entry] = {}
-        self.policy = policy or LRU()
+        self.policy = policy or DecayedHotness()
         self.capacity = capacity
         self.lock = threading.RLock()
         self.spares = Spares()
@@ -105,18 +105,18 @@ class BlockCache:
 
     @property
     def room(self) -> int:
-        """Bytes that could be held now: what is, and what the ledger has free."""
+        """Bytes that could be held now: those that are held, and those that the ledger has free."""
         free = self._lease.nbytes + max(0, self._budget.free)
         return free if self.capacity is None else min(free, self.capacity)
 
     def enter(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, later: int = 0) -> Entry:
-        """Takes in a block for which room was made, as for further ones that are charged with `later` in all.
+        """Adds a block. Room must have been made for it, and for later blocks that will be charged with `later` bytes.
 
         Args:
-            now: the round.
+            now: number of the current round.
 
         Raises:
-            BudgetExceeded: no room was made.
+            BudgetExceeded: there is not enough room.
         """
         whole = self.spares.fitting(nbytes)
         if whole is not None and self._missing(ENTRY_NBYTES + later) <= self.spares.nbytes - pages_of(whole.nbytes):
@@ -140,30 +140,30 @@ class BlockCache:
         self.policy.insert(key)
         return entry
 
-    def make_room(self, charged: int, allowed: Allowed | None) -> bool:
-        """Evicts the coldest of those that are `allowed` until so much is free; nothing if that is not enough.
+    def make_room(self, charged: int, allowed: Allowed | None) -> list[Hashable] | None:
+        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys.
 
-        Spare buffers are counted on only when nobody is left to evict; the more there are, the likelier one fits, so
-        that a few more blocks go than must.
+        If that is impossible, evicts nothing and returns None. Spare buffers are used up only when no block is left to
+        evict. A few more blocks are evicted than necessary, because with more spare buffers one is more likely to fit.
         """
         missing = self._missing(charged)
         chosen: dict[Hashable, Entry] = {}
-        wanted = self._lease.nbytes // _SPARE - self.spares.nbytes
+        wanted = self._lease.nbytes // SPARE - self.spares.nbytes
         spare = charged if missing > 0 and wanted >= charged else 0
         while missing > 0 or -missing < spare:
             entry = None if allowed is None else self.coldest(allowed, chosen)
             if entry is None and missing <= self.spares.nbytes:
                 break
             if entry is None:
-                return False
+                return None
             chosen[entry.key] = entry
             missing -= entry.charged
         for entry in chosen.values():
             self.evict(entry)
-        return True
+        return list(chosen)
 
     def coldest(self, allowed: Allowed, spared: Container[Hashable] = ()) -> Entry | None:
-        """The cached block that goes first among those that nobody uses and that have arrived."""
+        """The next block to evict: it is not in use, has arrived, is `allowed`, and is not `spared`."""
 
         def evictable(key: Hashable) -> bool:
             entry = self.entries[key]
@@ -173,36 +173,35 @@ class BlockCache:
         return None if key is None else self.entries[key]
 
     def evict(self, entry: Entry) -> None:
-        """Takes out a block; its buffer is kept for another one of its size, as far as spare buffers may go."""
+        """Removes a block. Its buffer becomes a spare one, as far as there is room for spares."""
         whole = entry.whole
         self.drop(entry)
         self._trace.count(f"{self._name}.evictions")
         if self.spares.put(whole):
             self._lease.resize(self._lease.nbytes + pages_of(whole.nbytes))
-            self.give_back(self.spares.nbytes - self._lease.nbytes // _SPARE)
+            self.give_back(self.spares.nbytes - self._lease.nbytes // SPARE)
 
     def give_back(self, nbytes: int) -> int:
-        """Returns spare buffers to the system, at least so many bytes of them if there are; returns how many."""
+        """Frees spare buffers of at least `nbytes` bytes, or all of them; returns the number of bytes freed."""
         freed = self.spares.release(nbytes)
         if freed:
             self._lease.resize(self._lease.nbytes - freed)
         return freed
 
     def drop(self, entry: Entry) -> None:
-        """Takes the place of a block; its memory goes back unless it is locked."""
+        """Removes a block from the cache. Its memory is freed now, or with its last handle if it is in use."""
         del self.entries[entry.key]
-        if not entry.pinned:
-            self.policy.remove(entry.key)
+        self.policy.remove(entry.key)
         entry.present = False
         if not entry.locks:
             self.free(entry)
 
     def free(self, entry: Entry) -> None:
-        """Gives the memory of a block back that has no place."""
+        """Frees the memory of a removed block."""
         self._lease.resize(self._lease.nbytes - entry.charged)
 
     def trim(self, share: float) -> None:
-        """Evicts the coldest until what is cached takes at most `share` of the room."""
+        """Evicts the coldest blocks until the cache takes at most `share` of the room."""
         while self.nbytes > share * self.room:
             if self.give_back(1):
                 continue
@@ -212,7 +211,7 @@ class BlockCache:
             self.evict(entry)
 
     def close(self) -> None:
-        """Waits for transfers under way and gives everything back."""
+        """Waits for running transfers, and frees everything."""
         for entry in list(self.entries.values()):
             entry.ticket.settle()
             self.drop(entry)
@@ -220,7 +219,7 @@ class BlockCache:
         self._unregister()
 
     def _missing(self, charged: int) -> int:
-        """Bytes that must be freed before so many more can be held."""
+        """Bytes that must be freed before `charged` more can be held."""
         missing = charged - self._budget.free
         return missing if self.capacity is None else max(missing, self._lease.nbytes + charged - self.capacity)
 
@@ -233,7 +232,7 @@ class BlockCache:
                 while self._lease.nbytes > target and (entry := self.coldest(allowed)) is not None:
                     self.evict(entry)
                     self.give_back(self.spares.nbytes)
-            for entry in list(self.entries.values()):  # predictions that have not begun, and what is pinned
+            for entry in list(self.entries.values()):  # transfers that have not begun
                 if self._lease.nbytes <= target:
                     return
                 if not entry.locks and entry.stop():

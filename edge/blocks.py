@@ -1,8 +1,8 @@
-"""Blocks: named byte ranges of one file, each with a checksum, read with positioned reads into buffers the caller owns.
+"""Blocks: named byte ranges of one file, each with a checksum, read into the caller's buffers by positioned reads.
 
-A block is the unit that every tier and lane of the core moves: a layer's weights, a group of embedding rows, an IVF
-list, a document's KV states. The file stays a plain file; what makes it a block file is the table of extents, which the
-owner of the format keeps (a packed model in its `edge.json`, a collection in its SQLite manifest).
+Every tier and lane of the core moves whole blocks: a layer's weights, a group of embedding rows, an IVF list, or a
+document's KV states. The file itself is a plain file. The table of extents describes its blocks. The owner of the
+format keeps that table (a packed model in its `edge.json`, a collection in its SQLite manifest).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ALIGNMENT = 4096
 _CRC_STEP = 1 << 20
 
 _ADVICE = 1 << 17
-"""Bytes announced by one call: of a longer range Linux may read only the device's read-ahead, often 128 KiB."""
+"""Bytes announced by one call. Of a longer range, Linux may read only the device's read-ahead, often 128 KiB."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlockId:
-    """Names a block inside its file: `BlockId("layer", 3)`."""
+    """The name of a block inside its file: `BlockId("layer", 3)`."""
 
     kind: str
     index: int = 0
@@ -42,7 +42,7 @@ class BlockId:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a block lies: byte `offset` and `nbytes` in the file, and the CRC-32 of its bytes."""
+    """The position of a block: byte `offset` and `nbytes` in the file, and the CRC-32 of its bytes."""
 
     offset: int
     nbytes: int
@@ -51,7 +51,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """A block of equal rows that may be read singly: row r lies at `offset + r * row_nbytes`."""
+    """A block of equal rows that may be read one by one: row r is at `offset + r * row_nbytes`."""
 
     offset: int
     rows: int
@@ -59,7 +59,7 @@ class RowTable:
 
 
 class BlockSource(Protocol):
-    """What blocks are read from: a `BlockFile`, or a test's stand-in."""
+    """A source of blocks: a `BlockFile`, or a substitute in a test."""
 
     def nbytes(self, block: BlockId) -> int: ...
 
@@ -69,15 +69,15 @@ class BlockSource(Protocol):
 class BlockFile:
     """One file of blocks, open for reading. Thread-safe; positioned reads release the interpreter lock.
 
-    Every block is checked against its CRC-32 the first time this object reads it, and not again: the bytes on
-    disk are taken to be immutable while the file is open.
+    Every block is checked against its CRC-32 the first time this object reads it, and not again, because the file must
+    not change while it is open.
     """
 
     def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent], remedy: str = "") -> None:
         """Opens `path`.
 
         Args:
-            remedy: what helps when a block is damaged, for the end of the message.
+            remedy: advice for a damaged block, appended to the error message.
 
         Raises:
             StorageError: the file cannot be opened.
@@ -87,6 +87,7 @@ class BlockFile:
         self.extents = dict(extents)
         self.remedy = remedy
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        flags |= getattr(os, "O_NONBLOCK", 0)  # otherwise opening a named pipe would wait for its writer
         try:
             self._fd = os.open(self.path, flags)
         except OSError as error:
@@ -111,7 +112,7 @@ class BlockFile:
         return self.extents[block].nbytes
 
     def read(self, block: BlockId, into: memoryview) -> None:
-        """Fills the first `nbytes(block)` bytes of `into`, and checks them the first time.
+        """Fills the first `nbytes(block)` bytes of `into`, and verifies them the first time.
 
         Raises:
             CorruptBlock: the bytes end early or do not match the checksum.
@@ -152,11 +153,10 @@ class BlockFile:
         self.read_scattered((table.offset + rows * table.row_nbytes).tolist(), out)
 
     def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
-        """Reads rows of one size from anywhere in the file, in one pass over ascending positions; neighbours share a
-        read.
+        """Reads rows of one size from anywhere in the file, in one pass; adjacent rows share a read.
 
         Args:
-            offsets: of each row [n], in bytes, ascending.
+            offsets: position of each row [n], in bytes, ascending.
             out: destination [n, row_nbytes], C-contiguous.
 
         Raises:
@@ -169,10 +169,10 @@ class BlockFile:
             self._pread(flat[low * size : high * size], offsets[low], what=f"the rows at byte {offsets[low]:,}")
 
     def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> int:
-        """Reads rows as `read_scattered` does, as long as the system's page cache holds them.
+        """Reads rows as `read_scattered` does, up to the first row that the system's page cache does not hold.
 
         Returns:
-            How many of the first rows were there; 0 where the system cannot tell.
+            Number of rows read; 0 if the system cannot tell.
         """
         if not (hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")):
             return 0
@@ -181,15 +181,18 @@ class BlockFile:
         for low, high in _runs(offsets, size):
             try:
                 count = os.preadv(self._fd, [flat[low * size : high * size]], offsets[low], os.RWF_NOWAIT)
-            except OSError:  # not there, or a file system that does not know the flag: the plain read tells
+            except OSError:  # not cached, or the file system lacks the flag; `read_scattered` reports real errors
                 return low
             if count < (high - low) * size:
                 return low
         return len(offsets)
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Tells the system which ranges (offset, nbytes) will be read soon, so that the disk serves them side by side
-        and not one after the other; they go to the page cache. Where the system takes no advice nothing happens."""
+        """Tells the system which ranges (offset, nbytes) will be read soon, so that it reads them into its page cache.
+
+        The disk then serves the ranges together instead of one after the other. Does nothing on systems without such a
+        call.
+        """
         if hasattr(os, "posix_fadvise"):
             for offset, nbytes in ranges:
                 for start in range(offset, offset + nbytes, _ADVICE):
@@ -218,7 +221,7 @@ class BlockFile:
     def _read_some(self, view: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._fd, [view], offset)
-        # Windows has no positioned read: the lock keeps seek and read together.
+        # Windows has no positioned read, so a lock keeps seek and read together.
         with self._seek_lock:
             os.lseek(self._fd, offset, os.SEEK_SET)
             data = os.read(self._fd, len(view))
@@ -227,7 +230,7 @@ class BlockFile:
 
 
 def _runs(offsets: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
-    """Ranges [low, high) of rows of `size` bytes that lie next to each other in the file."""
+    """Ranges [low, high) of rows of `size` bytes that are adjacent in the file."""
     start = 0
     for place, offset in enumerate(offsets, 1):
         if place == len(offsets) or offsets[place] != offset + size:

@@ -1,8 +1,9 @@
-"""The process's memory ledger: who holds how many bytes of the one limit, who gives way, and who must be refused.
+"""The process's memory ledger: the bytes each owner holds of the one limit.
 
-Every large allocation is made under a `Lease`. Caches register a shrinker; when a reservation does not fit, shrinkers
-are asked in the order of what giving way would cost them, and only then is the reservation refused, with the numbers.
-What cannot be computed beforehand (a library's own tables) is charged by measuring how much the process grew.
+Every large allocation is made under a `Lease`. Caches register a shrinker. If a reservation does not fit, the ledger
+calls shrinkers in the order of the cost of giving memory back. If that is not enough, it refuses the reservation, and
+the error contains the numbers. Allocations that cannot be computed beforehand (a library's own tables) are charged by
+measuring the growth of the process.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded, RangeError
 from edge.libraries import import_nbytes
 from edge.public_calls import checked_arguments
-from edge.resident import Growth, anonymous_resident, measured_growth, share_heap, trim_heap
+from edge.resident import Growth, anonymous_resident, measured_growth, share_heap, small_pages, trim_heap
 
 Shrinker = Callable[[int], object]
-"""Asked to give back at least so many bytes, if it can, by resizing its own lease."""
+"""Called with a number of bytes to give back. It gives back at least as many, if it can, by resizing its lease."""
 
 Loss = Callable[[], float]
-"""Seconds that the next request takes longer for each byte that a cache gives back, as far as is known now."""
+"""Returns the seconds that the next request would take longer for each byte given back, as measured so far."""
 
 
 _CUSHION = 1 << 20
-"""Held beyond what is missing, or every search that fills a cache up would find the limit passed again."""
+"""Bytes reserved beyond those that are missing, so that not every search that fills a cache exceeds the limit again."""
+
+_LARGE = 1 << 20
+"""Bytes of a reservation before which memory is compared with the limit."""
 
 _LOADING = threading.RLock()
-"""Held while the growth of the process is measured: two threads that load at once would each be charged with both. It
-is taken before any ledger's lock, never inside it."""
+"""Held while the growth of the process is measured. Without it, two threads that load at once would each be charged
+with the memory of both. It is taken before any ledger's lock, and never inside one."""
 
 
 class Lease:
@@ -44,7 +48,7 @@ class Lease:
         self.nbytes = nbytes
 
     def resize(self, nbytes: int) -> None:
-        """Changes the size; growing can ask shrinkers.
+        """Changes the size. A larger size may call shrinkers.
 
         Raises:
             BudgetExceeded: the growth does not fit; the lease keeps its old size.
@@ -52,7 +56,7 @@ class Lease:
         self._budget._resize(self, nbytes)
 
     def release(self) -> None:
-        """Gives all bytes back. Releasing twice is harmless."""
+        """Releases all bytes. Releasing twice is harmless."""
         self._budget._resize(self, 0)
 
     def __enter__(self) -> Lease:
@@ -73,11 +77,13 @@ class _Cache:
 
 @checked_arguments
 class MemoryBudget:
-    """Ledger of one memory limit. Thread-safe. A shrinker runs in the thread whose reservation needs it, with the
-    ledger locked, so it must not wait for another thread that may be reserving (see `locked`).
+    """The ledger of one memory limit. Thread-safe.
+
+    A shrinker runs in the thread whose reservation needs it, with the ledger locked. So it must not wait for another
+    thread that may be reserving (see `locked`).
 
     Attributes:
-        lock: what `locked` holds, for those who take it for each of many blocks.
+        lock: the lock that `locked` holds, for code that takes it once for each of many blocks.
     """
 
     def __init__(self, limit: int, *, baseline: int | None = None, part: bool = False) -> None:
@@ -86,8 +92,8 @@ class MemoryBudget:
         Args:
             limit: bytes the whole process may hold.
             baseline: bytes already held by interpreter and libraries; measured now if not given.
-            part: of a part only, such as a device's own memory: nothing is held yet, and what the process holds in all
-                says nothing about it.
+            part: the limit is that of a part only, such as a device's own memory. The ledger then starts empty, and is
+                not compared with the process's memory.
 
         Raises:
             BudgetExceeded: the process already holds more than the limit.
@@ -99,12 +105,13 @@ class MemoryBudget:
         self._caches: list[_Cache] = []
         self._used = 0
         self._libraries: dict[str, int] = {}
-        self._moves = 0  # changes of leases by threads that are not loading
+        self._moves = 0  # changes of leases by threads other than the loader
         self._loader: int | None = None
         self._library_lease = Lease(self, "libraries", 0)
         self._unleased = Lease(self, "unleased", 0)
         if not part:
             share_heap()
+            small_pages()
             self.reserve("process", anonymous_resident() if baseline is None else baseline)
 
     @property
@@ -126,10 +133,10 @@ class MemoryBudget:
         return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
     def reserve(self, owner: str, nbytes: int) -> Lease:
-        """Takes `nbytes` for `owner`.
+        """Reserves `nbytes` for `owner`.
 
         Raises:
-            BudgetExceeded: not enough is free even after shrinking.
+            BudgetExceeded: there is not enough free memory, even after shrinking.
         """
         lease = Lease(self, owner, 0)
         self._resize(lease, nbytes)
@@ -137,14 +144,18 @@ class MemoryBudget:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the ledger over several steps. A cache with a lock of its own that its shrinker waits for must take
-        that lock inside this one, wherever it may reserve while it holds it."""
+        """Locks the ledger over several steps.
+
+        If a cache's shrinker takes the cache's own lock, the cache must take that lock inside this one wherever it may
+        reserve while holding it.
+        """
         with self._lock:
             yield
 
     def make_room(self, nbytes: int) -> int:
-        """Asks caches to give way until `nbytes` are free, or nobody gives any more: for those that lay out their work
-        in what is free before they reserve any of it.
+        """Asks caches to give memory back until `nbytes` are free, or none gives any more.
+
+        For callers that fit their work to the free memory before they reserve any of it.
 
         Returns:
             Bytes that are free now.
@@ -154,12 +165,14 @@ class MemoryBudget:
             return self.free
 
     def hold_libraries(self, names: Sequence[str]) -> None:
-        """Imports modules, and holds for good what the process grew by: those who use them come and go, the modules
-        stay. What they may take is reserved first. A missing module is its user's business to report.
+        """Imports modules, and reserves the growth of the process for good, because modules stay loaded.
+
+        The expected growth is reserved before the import. A missing module is ignored here; the code that needs it
+        reports it.
 
         Raises:
-            BudgetExceeded: what they may take does not fit, and they are not imported; or they took more, which is
-                charged when somebody asks again.
+            BudgetExceeded: the expected growth does not fit, and the module is not imported; or the growth was larger
+                than expected and does not fit, and it is charged at the next call.
         """
         with _LOADING:
             held = self._library_lease
@@ -173,12 +186,12 @@ class MemoryBudget:
             held.resize(sum(self._libraries.values()))
 
     def add_shrinker(self, name: str, shrink: Shrinker, *, loss: Loss | float) -> Callable[[], None]:
-        """Registers a cache that can give way.
+        """Registers a cache that can give memory back.
 
         Args:
             shrink: gives back at least the asked bytes if it can, by resizing its own lease.
             loss: seconds that the next request takes longer for each byte given back: a number, or a function that
-                says what was measured so far. The cache that loses least is asked first.
+                returns the latest measurement. The cache with the smallest loss is asked first.
 
         Returns:
             A function that removes the registration.
@@ -196,24 +209,24 @@ class MemoryBudget:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Held by whoever loads several things one after the other: others who load anything wait until it is done."""
+        """Held by code that loads several things in turn. Other threads that load anything wait until it ends."""
         with _LOADING:
             yield
 
     @contextmanager
     def charge(self, owner: str, most: int = 0) -> Iterator[Lease]:
-        """Holds what is loaded inside, whose size nobody can compute (a module, a tokenizer's tables): `most` bytes
-        while it is loaded, afterwards what the process grew by. The lease is valid after the block.
+        """Reserves memory for something whose size nobody can compute (a module, a tokenizer's tables).
 
-        One thread of the process loads at a time. Where others have changed the ledger meanwhile, what they took or
-        gave back is part of the growth, and `most` stays the better number.
+        While it is loaded inside the block, the lease holds `most` bytes; afterwards, the growth of the process. The
+        lease stays valid after the block. One thread of the process loads at a time. If other threads have changed the
+        ledger meanwhile, the growth includes their changes, and the lease keeps `most`, if given.
 
         Args:
-            most: bytes that it takes at most, while it is loaded and afterwards; 0 where nobody knows.
+            most: bytes needed at most, while loading and afterwards; 0 if unknown.
 
         Raises:
-            BudgetExceeded: `most` is not free, and nothing was loaded; or what was loaded does not fit, and unloading
-                it is the caller's business.
+            BudgetExceeded: `most` bytes are not free, and nothing was loaded; or the growth does not fit, and the
+                caller must unload.
         """
         with _LOADING:
             lease = self.reserve(owner, most)
@@ -227,7 +240,7 @@ class MemoryBudget:
 
     @contextmanager
     def _measured(self, most: int) -> Iterator[Growth]:
-        """How much the process grows inside; `most`, if that is known, where other threads changed the ledger."""
+        """Measures the growth of the process; takes `most` instead, if given, when other threads changed the ledger."""
         outer, self._loader = self._loader, threading.get_ident()
         moves = self._moves
         try:
@@ -239,8 +252,11 @@ class MemoryBudget:
             growth.nbytes = most
 
     def relieve(self) -> int:
-        """Compares the ledger with reality. If the process holds more than the limit, what nobody has a lease for is
-        held here (`unleased`), and caches give way to it, until it is gone or its bytes are needed.
+        """Compares the ledger with the process's real memory.
+
+        If the process holds more than the limit, memory that no lease covers is counted as a lease of its own
+        (`unleased`), and caches give memory back for it. The lease ends when the process has shrunk, or when its bytes
+        are needed.
 
         Returns:
             Anonymous resident bytes afterwards.
@@ -270,10 +286,12 @@ class MemoryBudget:
         if nbytes < 0:
             raise RangeError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
-            # A cache that grows may itself be asked to give way, and then needs more.
+            # A growing cache may be asked to give memory back itself, and then needs more.
             self._ask(lambda: nbytes - lease.nbytes)
             if (growth := nbytes - lease.nbytes) > self.free:
                 self._refuse(lease.owner, growth)
+            if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
+                trim_heap()  # the C library may still hold what an earlier owner has freed
             self._used += growth
             lease.nbytes = nbytes
             self._moves += self._loader != threading.get_ident()
@@ -283,7 +301,7 @@ class MemoryBudget:
                 self._leases.pop(id(lease), None)
 
     def _ask(self, wanted: Callable[[], int]) -> None:
-        """Asks caches until so many bytes are free, or nobody gives any more."""
+        """Asks caches until the wanted bytes are free, or none gives any more."""
         held = -1
         while (nbytes := wanted()) > self.free and self._used != held:
             held = self._used
@@ -293,13 +311,13 @@ class MemoryBudget:
         return sorted(self._caches, key=lambda cache: cache.loss())
 
     def _shrink(self, wanted: int) -> None:
-        """Asks caches until `wanted` bytes are free. What counts is the ledger, not what a cache says it gave."""
+        """Asks caches until `wanted` bytes are free, as the ledger counts them, not as a cache reports."""
         for cache in self._cheapest_first():
             if self.free >= wanted:
                 return
             cache.shrink(wanted - self.free)
         if self.free < wanted and self._unleased.nbytes:
-            self._resize(self._unleased, 0)  # whether what is asked for can be had after all, only trying tells
+            self._resize(self._unleased, 0)  # the estimate may be too high, so the reservation is tried
 
     def _refuse(self, owner: str, asked: int) -> None:
         needed = self._used + asked

@@ -1,4 +1,4 @@
-"""Buffers for blocks of many sizes that come and go, and what the ledger is charged for them."""
+"""Buffers for blocks of many sizes, and the bytes that the ledger charges for them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 ENTRY_NBYTES = 1024
-"""What a block costs beside its bytes: the objects that keep track of it, and the rest of its last page."""
+"""Bytes that a block takes besides its own: the objects that manage it, and the rest of its last page."""
 
 _OWN_PAGES = 64 << 10
 _PAGE = mmap.PAGESIZE
 
 
 _LARGER = 4
-"""A buffer serves a block that is smaller by at most such a part of it."""
+"""A buffer may be larger than its block by at most this fraction (1/4) of the block."""
 
 
 def charge_of(nbytes: int) -> int:
-    """Bytes a block of `nbytes` is charged with: its pages and what keeps track of it."""
+    """Bytes that the ledger charges for a block of `nbytes`: its pages and the objects that manage it."""
     return pages_of(nbytes) + ENTRY_NBYTES
 
 
@@ -31,8 +31,11 @@ def pages_of(nbytes: int) -> int:
 
 
 def page_buffer(nbytes: int) -> Bytes:
-    """A writable buffer. A large one has pages of its own, which the system gets back the moment nobody refers to them:
-    a heap would keep the holes that blocks of different sizes leave."""
+    """A writable buffer of `nbytes` bytes.
+
+    A large one has its own memory mapping, so that its pages return to the system with the last reference. A heap would
+    keep the holes that blocks of different sizes leave.
+    """
     if nbytes < _OWN_PAGES:
         return np.empty(nbytes, np.uint8)
     if hasattr(mmap, "MAP_PRIVATE"):
@@ -41,11 +44,12 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 class Spares:
-    """Buffers whose blocks are gone, for the next blocks of about their size: fresh pages cost a fault each, and
-    unmapping hands the interpreter over to other threads.
+    """Buffers whose blocks are gone, kept for the next blocks of about their size.
+
+    Reuse is cheaper, because each fresh page costs a fault, and unmapping lets other threads take the interpreter lock.
 
     Attributes:
-        nbytes: what their pages take.
+        nbytes: bytes of the buffers' pages.
     """
 
     def __init__(self) -> None:
@@ -53,7 +57,7 @@ class Spares:
         self._buffers: list[Bytes] = []  # the oldest first
 
     def put(self, buffer: Bytes) -> bool:
-        """Takes a buffer that nobody uses; returns whether it was worth keeping (a small one is the heap's)."""
+        """Adds an unused buffer; returns whether it was kept. Small ones are not, since they are part of the heap."""
         if not isinstance(buffer, np.ndarray) or buffer.nbytes < _OWN_PAGES:
             return False
         self._buffers.append(buffer)
@@ -61,19 +65,18 @@ class Spares:
         return True
 
     def fitting(self, nbytes: int) -> Bytes | None:
-        """The smallest that holds a block of `nbytes` and is not much larger; it stays here until `take`."""
+        """The smallest buffer that holds `nbytes` and is not much larger, or None. It stays here until `take`."""
         most = nbytes + nbytes // _LARGER
         return min((b for b in self._buffers if nbytes <= b.nbytes <= most), key=lambda b: b.nbytes, default=None)
 
     def take(self, buffer: Bytes) -> None:
-        """Hands one of them over."""
+        """Removes a buffer, which the caller then uses."""
         at = next(at for at, other in enumerate(self._buffers) if other is buffer)
         del self._buffers[at]
         self.nbytes -= pages_of(buffer.nbytes)
 
     def release(self, nbytes: int) -> int:
-        """Gives the oldest back to the system until at least so many bytes are free or none is left; returns how many
-        bytes that were."""
+        """Frees the oldest buffers until at least `nbytes` are free or none is left; returns the bytes freed."""
         freed = 0
         while freed < nbytes and self._buffers:
             freed += pages_of(self._buffers.pop(0).nbytes)

@@ -1,16 +1,12 @@
-"""Chunks of a monolithic batch, and where the hidden states of all its sequences live between layers (GRATING, 4.3).
+"""Chunks of a monolithic batch, and the storage of its hidden states between layers (GRATING, section 4.3).
 
-Within a layer the active sequences are run chunk by chunk, so that only one chunk's intermediates are alive. The hidden
-states themselves lie unpadded, sequence after sequence, in one array; when that does not fit either, in a file, of
-which at most three chunks are in memory: the one computing, the one being written, the one being read.
+Within a layer, the active sequences run chunk by chunk, so that memory holds only one chunk's intermediate results. The
+hidden states lie unpadded, sequence after sequence, in one array. If the array does not fit, it is a file, and memory
+holds at most three chunks: one is computed, one is written, and one is read.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,17 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.errors import StorageError
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
+from edge.link import Ticket
+from edge.scratch_file import ScratchFile
 
 _HIDDEN_PRIORITY = -1.0
-"""A chunk is needed before the next layer's weights are, so its transfer goes first."""
+"""Transfers of chunks go before those of weights, because a chunk is needed before the next layer's weights."""
+
+
+Groups = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Sequences that go through a layer together: their numbers and lengths, [batch] each. Their tokens are packed one
-    sequence after the other, in this order."""
+    """Sequences that go through a layer together: their numbers and lengths, [batch] each.
+
+    Their tokens are packed one sequence after the other, in this order.
+    """
 
     ids: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
@@ -50,7 +52,7 @@ def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_
         max_tokens: bound on a chunk's tokens.
 
     Returns:
-        Chunks of neighbours in that order.
+        Chunks of consecutive sequences, in that order.
     """
     chunks: list[Chunk] = []
     start = 0
@@ -65,16 +67,40 @@ def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_
     return chunks
 
 
-class HiddenStates(ABC):
-    """The hidden states of all sequences between two layers. `order` lists the sequences by falling length, which is
-    the order they are stored in and must be run in: the chunk that needs most memory comes first, and chunks of equal
-    lengths keep a batch's work even."""
+@dataclass(frozen=True, slots=True)
+class StatesShape:
+    """The size of a batch's hidden states.
 
-    def __init__(self, lengths: npt.NDArray[np.int32], width: int, dtype: str) -> None:
+    Attributes:
+        lengths: tokens of each sequence [n].
+        width: values per token.
+        dtype: numpy's name of the values' type.
+        groups: the request that each sequence belongs to [n]; None means that all belong to one.
+    """
+
+    lengths: npt.NDArray[np.int32]
+    width: int
+    dtype: str
+    groups: Groups | None = None
+
+
+class HiddenStates(ABC):
+    """The hidden states of all sequences between two layers.
+
+    Attributes:
+        groups: the request that each sequence belongs to [n].
+        order: the sequences request by request, and within a request by falling length. They are stored in this order
+            and must run in it. So the chunk of a request that needs most memory comes first, and a chunk has sequences
+            of about equal length, which keeps the work of a batch even.
+    """
+
+    def __init__(self, shape: StatesShape) -> None:
+        lengths = shape.lengths
         self.lengths = lengths
-        self.width = width
-        self.dtype = np.dtype(dtype)
-        self.order: npt.NDArray[np.int64] = np.argsort(-lengths, kind="stable")
+        self.width = shape.width
+        self.dtype = np.dtype(shape.dtype)
+        self.groups: Groups = np.zeros(len(lengths), np.int64) if shape.groups is None else shape.groups
+        self.order: npt.NDArray[np.int64] = np.lexsort((-lengths, self.groups))
         ends = np.cumsum(lengths[self.order].astype(np.int64))
         self._start = np.empty(len(lengths), np.int64)
         self._start[self.order] = ends - lengths[self.order]
@@ -82,8 +108,10 @@ class HiddenStates(ABC):
 
     @abstractmethod
     def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
-        """Yields each chunk with its states, [chunk.tokens, width], read only and valid until the next chunk is taken.
-        What is stored for a chunk must be stored before that, too.
+        """Yields each chunk with its states, [chunk.tokens, width], which are valid until the next chunk is taken.
+
+        The caller may write to the states. The changes are lost unless `store` is called before the next chunk is
+        taken.
 
         Raises:
             StorageError: offloaded states cannot be read, or could not be written earlier.
@@ -91,14 +119,18 @@ class HiddenStates(ABC):
 
     @abstractmethod
     def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
-        """Puts a chunk's new states, [chunk.tokens, width], in the place of the old ones, or of none."""
+        """Stores a chunk's states, [chunk.tokens, width], and replaces older ones."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives memory (and disk) back."""
+        """Releases memory (and disk space)."""
 
     def _runs(self, chunk: Chunk) -> list[tuple[int, int]]:
-        """First row and number of rows of each contiguous stretch; sequences pruned in between leave gaps."""
+        """First row and number of rows of each contiguous range of states. Pruned sequences leave gaps."""
+        start, tokens = int(self._start[chunk.ids[0]]), chunk.tokens
+        # Chunks keep the stored order, so a chunk that spans no more rows than it has tokens has no gaps.
+        if int(self._start[chunk.ids[-1]]) + int(chunk.lengths[-1]) - start == tokens:
+            return [(start, tokens)]
         starts = self._start[chunk.ids]
         ends = starts + chunk.lengths
         breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
@@ -110,22 +142,28 @@ class HiddenStates(ABC):
 class ResidentStates(HiddenStates):
     """All hidden states in memory."""
 
-    def __init__(self, lengths: npt.NDArray[np.int32], width: int, dtype: str, budget: MemoryBudget) -> None:
-        """Takes `tokens * width` values.
+    def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
+        """Reserves memory for `tokens * width` values.
 
         Raises:
-            BudgetExceeded: they do not fit.
+            BudgetExceeded: the states do not fit the memory limit.
         """
-        super().__init__(lengths, width, dtype)
-        self._lease = budget.reserve("hidden states", self.tokens * width * self.dtype.itemsize)
-        self._flat = np.empty((self.tokens, width), self.dtype)
+        super().__init__(shape)
+        self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
+        self._flat = np.empty((self.tokens, self.width), self.dtype)
+        self._streamed: Sequence[Chunk] = ()
+        self._rows: list[list[tuple[int, int]]] = []
 
     def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
-        for chunk in chunks:
-            runs = [self._flat[first : first + rows] for first, rows in self._runs(chunk)]
+        if chunks is not self._streamed:  # most layers have the chunks of the layer before
+            self._streamed, self._rows = chunks, [self._runs(chunk) for chunk in chunks]
+        for chunk, rows in zip(chunks, self._rows, strict=True):
+            runs = [self._flat[first : first + count] for first, count in rows]
             yield chunk, runs[0] if len(runs) == 1 else np.concatenate(runs)
 
     def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+        if states.base is self._flat:  # the caller has changed the states in place
+            return
         at = 0
         for first, rows in self._runs(chunk):
             self._flat[first : first + rows] = states[at : at + rows]
@@ -137,38 +175,31 @@ class ResidentStates(HiddenStates):
 
 
 class OffloadedStates(HiddenStates):
-    """Hidden states in a scratch file that crosses the disk lane, three chunks at a time in memory."""
+    """Hidden states in a scratch file. Memory holds three chunks at a time, transferred over the disk lane."""
 
     def __init__(
-        self,
-        lengths: npt.NDArray[np.int32],
-        width: int,
-        dtype: str,
-        budget: MemoryBudget,
-        lane: Lane,
-        directory: Path,
-        chunk_tokens: int,
+        self, shape: StatesShape, budget: MemoryBudget, lane: Lane, directory: Path, chunk_tokens: int
     ) -> None:
-        """Creates the scratch file and takes three chunk buffers.
+        """Creates the scratch file and reserves three chunk buffers.
 
         Args:
-            directory: a folder on a real disk; created if missing. The file is gone when the process is.
+            directory: a folder on a real disk; created if missing. The file disappears with the process.
             chunk_tokens: tokens of the largest chunk that will be streamed.
 
         Raises:
-            BudgetExceeded: the buffers do not fit.
-            StorageError: the disk has no room for all states; nothing is left behind.
+            BudgetExceeded: the buffers do not fit the memory limit.
+            StorageError: the disk has no room for all states. Nothing is left behind.
         """
-        super().__init__(lengths, width, dtype)
-        self._row_nbytes = width * self.dtype.itemsize
-        self._file = _scratch_file(directory, self.tokens * self._row_nbytes)
+        super().__init__(shape)
+        self._row_nbytes = self.width * self.dtype.itemsize
+        self._file = ScratchFile.make(directory, self.tokens * self._row_nbytes)
         self._lane = lane
         try:
-            self._lease = budget.reserve("hidden states", self.memory_needed(chunk_tokens, width, dtype))
+            self._lease = budget.reserve("hidden states", self.memory_needed(chunk_tokens, self.width, shape.dtype))
         except BaseException:
             self._file.close()
             raise
-        self._buffers = [np.empty((chunk_tokens, width), self.dtype) for _ in range(3)]
+        self._buffers = [np.empty((chunk_tokens, self.width), self.dtype) for _ in range(3)]
         self._reads: dict[int, Ticket] = {}
         self._writes: dict[int, Ticket] = {}
         self._failure: BaseException | None = None
@@ -195,7 +226,8 @@ class OffloadedStates(HiddenStates):
     def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
         index = self._next_buffer() if self._current is None else self._current
         self._current = None
-        self._buffers[index][: chunk.tokens] = states
+        if states.base is not self._buffers[index]:  # otherwise the buffer was changed in place
+            self._buffers[index][: chunk.tokens] = states
         self._writes[index] = self._move("write states", chunk, index, self._file.write)
 
     def close(self) -> None:
@@ -226,14 +258,16 @@ class OffloadedStates(HiddenStates):
     def _next_buffer(self) -> int:
         index = self._turn
         self._turn = (self._turn + 1) % 3
-        if index in self._reads:  # of a pass that was given up
+        if index in self._reads:  # left over from an abandoned pass
             self._reads.pop(index).settle()
         self._written(index)
         return index
 
     def _written(self, index: int) -> None:
-        """Makes sure that a buffer's contents reached the file. A failed write must show now and ever after, not as
-        stale states that are read back."""
+        """Waits until a buffer's contents are in the file.
+
+        After a failed write, this and every later call raises its error, so that stale states are never read back.
+        """
         try:
             if index in self._writes:
                 self._writes.pop(index).wait()
@@ -241,85 +275,3 @@ class OffloadedStates(HiddenStates):
             self._failure = error
         if self._failure is not None:
             raise self._failure
-
-
-class _ScratchFile:
-    """A file nobody else sees, with positioned reads and writes of whole ranges."""
-
-    def __init__(self, descriptor: int, path: Path | None) -> None:
-        self._fd = descriptor
-        self._path = path
-
-    def read(self, into: memoryview, offset: int) -> int:
-        done = 0
-        try:
-            while done < len(into):
-                count = self._read_some(into[done:], offset + done)
-                if count == 0:
-                    raise StorageError("the scratch file of hidden states ended early; was it truncated?")
-                done += count
-        except OSError as error:
-            raise StorageError(f"offloaded hidden states cannot be read: {error.strerror}") from error
-        return done
-
-    def write(self, data: memoryview, offset: int) -> int:
-        done = 0
-        try:
-            while done < len(data):
-                if hasattr(os, "pwrite"):
-                    done += os.pwrite(self._fd, data[done:], offset + done)
-                else:
-                    os.lseek(self._fd, offset + done, os.SEEK_SET)
-                    done += os.write(self._fd, data[done:])
-        except OSError as error:
-            raise StorageError(f"hidden states cannot be offloaded: {error.strerror}") from error
-        return done
-
-    def _read_some(self, into: memoryview, offset: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._fd, [into], offset)
-        os.lseek(self._fd, offset, os.SEEK_SET)
-        data = os.read(self._fd, len(into))
-        into[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            if self._path is not None:
-                self._path.unlink(missing_ok=True)
-
-
-def _scratch_file(directory: Path, nbytes: int) -> _ScratchFile:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix="edge-states-", dir=directory)
-    except OSError as error:
-        raise StorageError(f"no scratch file can be made in {directory}: {error.strerror}") from error
-    path: Path | None = Path(name)
-    with contextlib.suppress(OSError):  # an open file cannot be unlinked on Windows; then `close` does it
-        os.unlink(name)
-        path = None
-    file = _ScratchFile(descriptor, path)
-    try:
-        _claim(descriptor, nbytes)
-    except OSError as error:
-        file.close()
-        raise StorageError(
-            f"hidden states need {nbytes / 1e6:,.0f} MB of scratch space in {directory}: {error.strerror}"
-        ) from error
-    return file
-
-
-def _claim(descriptor: int, nbytes: int) -> None:
-    """Claims the room now, so that a full disk is found before any work is done rather than in the middle."""
-    if hasattr(os, "posix_fallocate") and nbytes:
-        try:
-            os.posix_fallocate(descriptor, 0, nbytes)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-    # A file system that cannot claim room only learns the size.
-    os.ftruncate(descriptor, nbytes)

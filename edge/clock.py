@@ -1,4 +1,4 @@
-"""Clocks: the system's own for real work, and any other one for tests and simulations."""
+"""Clocks: the system's clock for real work, and the interface for clocks of tests and simulations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and lets it pass. Readings are seconds from any start; they never fall."""
+    """Tells the time and lets it pass. Readings are in seconds from any start, and never decrease."""
 
     def now(self) -> float:
-        """The reading at this moment."""
+        """The current reading."""
 
     def sleep(self, seconds: float) -> None:
-        """Returns after so many seconds."""
+        """Returns after `seconds` seconds."""
 
 
 class SystemClock:

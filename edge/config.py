@@ -1,7 +1,7 @@
-"""Settings: sizes and durations parsed once, one frozen `Config`, and where each value came from.
+"""Settings: parsed sizes and durations, one frozen `Config`, and the source of each value.
 
 Precedence: flag (or argument) > environment `EDGE_*` > project file `.edge/config.toml` > user file > default.
-A project file may have come with a cloned folder, so it cannot choose models, runtimes or places to write.
+A project file may have come with a cloned folder. Therefore it cannot choose models, runtimes or folders to write to.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from typing import Any
 import platformdirs
 
 from edge.errors import ConfigError
-from edge.input_file import read_input
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from edge.input_file import read_small
 
 _UNITS = {
     "": 1, "b": 1,
@@ -34,16 +29,16 @@ _UNITS = {
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _MODES = ("ranked", "top-k")
 _THREADS_PER_CORE, _THREADS = 4, 16
-"""Threads that can be asked for: so many on every core, and so many on any machine."""
+"""Largest number of threads: the larger of 4 per core and 16."""
 
 _PROJECT_KEYS = frozenset({"memory", "threads", "mode", "threshold"})
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from `300MB`, `1.5 GiB`, `262144`. MB is 10**6 bytes and MiB 2**20, as the standards have it.
+    """Bytes from `300MB`, `1.5 GiB`, `262144`. MB is 10**6 bytes and MiB 2**20, as the standards define them.
 
     Raises:
-        ConfigError: not a positive size.
+        ConfigError: the text is not a positive size.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         size = text
@@ -61,7 +56,7 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(nbytes: int, *, up: bool = False) -> str:
-    """`285 MB`, `1.42 GB`: three digits. With `up`, rounded so that parsing it again gives at least `nbytes`."""
+    """`285 MB`, `1.42 GB`: a size in three digits. With `up`, rounded up, so that parsing gives at least `nbytes`."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if nbytes >= unit:
             value = nbytes / unit
@@ -80,21 +75,23 @@ class Config:
         memory: bytes the whole process may hold (anonymous resident memory).
         threads: compute threads, 0 for one per physical core this process may use.
         reranker, embedder: model names or paths; empty takes the default models.
-        llm: what writes answers: a GGUF file, the name of a pulled generator, the http:// address of a server on this
-            machine, or `extractive` (also if empty), the best sentences of the documents.
-        llm_key: what the server asks for as a bearer token, if anything.
-        llm_remote: allows a server that is not this machine: questions and documents are sent there.
-        context: tokens that prompt and answer may have; 0 for what the model was trained for, at most 4,096.
-        runtime: what executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto` takes `native`
-            where it runs the model, else `onnx`.
-        device: a further device that holds and searches lists of vectors, with its options, such as
-            `limited:cap=64MB` or `remote:cap=200MB`; empty for the host alone.
+        llm: the generator of answers: a GGUF file, the name of a pulled generator, the http:// address of a server on
+            this machine, or `extractive` (also if empty), which takes the best sentences of the documents.
+        llm_key: bearer token for the server, if it needs one.
+        llm_remote: allows a server on another machine, to which questions and documents are then sent.
+        context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
+        runtime: the library that executes layers: `native`, `onnx`, `numpy`, `mlx` or an installed plug-in; `auto`
+            takes `native` if it runs the model, else `onnx`.
+        device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
+            and searches lists of vectors, and runs layers if it can. Empty for the host alone.
+        device_memory: limit of the device's own memory, such as `2GB`; empty for its default.
         mode: `ranked` (exact order of the best K) or `top-k` (the best K as a set, where winners stop early too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
-        models_dir: where packed models live; empty takes the platform's place for user data.
-        scratch_dir: where hidden states are offloaded (a real disk, not a memory file system); empty takes the
+        models_dir: folder of packed models; empty takes the platform's folder for user data.
+        server: lets commands use the server that this user has started (`edge serve`), if one is running.
+        scratch_dir: folder for offloaded hidden states (on a real disk, not a memory file system); empty takes the
             platform's cache directory.
-        sources: for each setting, where its value came from.
+        sources: for each setting, the source of its value.
     """
 
     memory: int = 10**9
@@ -107,10 +104,12 @@ class Config:
     context: int = 0
     runtime: str = "auto"
     device: str = ""
+    device_memory: str = ""
     mode: str = "ranked"
     threshold: str = "auto"
     models_dir: str = ""
     scratch_dir: str = ""
+    server: bool = True
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +120,8 @@ class Config:
         if self.mode not in _MODES:
             raise ConfigError(f"mode is `top-k` or `ranked`, not {self.mode!r}")
         parse_threshold(self.threshold)
+        if self.device_memory:
+            parse_size(self.device_memory)
 
     @classmethod
     def load(
@@ -131,16 +132,16 @@ class Config:
         project: Path | None = None,
         user: Path | None = None,
     ) -> Config:
-        """Merges all sources; values that are None count as not given.
+        """Merges all sources. A value of None counts as not given.
 
         Args:
-            flags: highest precedence, by field name.
+            flags: settings by field name, with the highest precedence.
             environment: variables `EDGE_<FIELD>`; the process's own if not given.
-            project: project file, `.edge/config.toml` of the working directory if not given.
-            user: user file, `config.toml` in the platform's configuration directory if not given.
+            project: project file; if not given, `.edge/config.toml` of the working directory.
+            user: user file; if not given, `config.toml` in the platform's configuration directory.
 
         Raises:
-            ConfigError: a file is not TOML, a key is unknown or not allowed there, a value cannot be parsed.
+            ConfigError: a file is not TOML, a key is unknown or not allowed there, or a value cannot be parsed.
         """
         environment = os.environ if environment is None else environment
         known = {f.name for f in fields(cls)} - {"sources"}
@@ -164,6 +165,19 @@ class Config:
         return cls(**values, sources=sources)
 
     @property
+    def opened_device(self) -> str:
+        """The device with all its options, as it is opened; empty for the host alone.
+
+        Raises:
+            ConfigError: there is a limit of device memory, and no device.
+        """
+        if not self.device_memory:
+            return self.device
+        if not self.device:
+            raise ConfigError("a limit of device memory needs a device: --device NAME")
+        return f"{self.device}{',' if ':' in self.device else ':'}cap={self.device_memory}"
+
+    @property
     def scratch_path(self) -> Path:
         """Directory for offloaded hidden states."""
         return Path(self.scratch_dir or platformdirs.user_cache_dir("edge-rag", appauthor=False))
@@ -173,7 +187,7 @@ def parse_threshold(text: str | float) -> float | None:
     """None for `auto`, infinity for `inf`, else the number.
 
     Raises:
-        ConfigError: not a threshold.
+        ConfigError: the text is not a threshold.
     """
     if text == "auto":
         return None
@@ -188,13 +202,22 @@ def parse_threshold(text: str | float) -> float | None:
 
 def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = tomllib.loads(read_input(path, pipes=False).decode())
+        text = read_small(path).decode("utf-8-sig")
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for key in data:
         if key not in allowed:
             raise ConfigError(f"{path} may not set {key!r}; allowed there: {', '.join(sorted(allowed))}")
@@ -202,10 +225,10 @@ def _read_file(path: Path, allowed: set[str] | frozenset[str]) -> dict[str, Any]
 
 
 def _convert(name: str, value: Any, source: str) -> Any:
-    """A setting's value as its field's type.
+    """Converts a setting's value to its field's type.
 
     Raises:
-        ConfigError: names the setting, where it stands, and what it may be.
+        ConfigError: the value is not allowed. The message names the setting, its source, and the allowed values.
     """
     try:
         if name == "memory":
@@ -220,7 +243,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
             if isinstance(value, bool | float) or int(value) < 0:
                 raise ValueError
             return int(value)
-        if name == "llm_remote":
+        if name in ("llm_remote", "server"):
             known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
             if str(value).casefold() not in known:
                 raise ConfigError(f"it is true or false, not {value!r}")
@@ -239,10 +262,10 @@ def _convert(name: str, value: Any, source: str) -> Any:
 
 
 def _check_threads(number: int) -> None:
-    """Every thread has a stack and buffers of its own, so no more than can be of use are taken.
+    """Checks the number of threads. Each has its own stack and buffers, so more than can be useful are refused.
 
     Raises:
-        ConfigError: there are too many, or less than none.
+        ConfigError: the number is negative or too large.
     """
     most = max(_THREADS, _THREADS_PER_CORE * (os.cpu_count() or 1))
     if not 0 <= number <= most:

@@ -1,4 +1,4 @@
-"""`Connection`: what the core needs of a connection to somebody else's SQLite database."""
+"""`Connection`: the interface the core needs of a connection to the caller's SQLite database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """An open connection, in the manner of `apsw`."""
+    """An open connection with the interface of `apsw`."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -33,4 +33,4 @@ class Connection(Protocol):
     def create_scalar_function(
         self, name: str, callable: Callable[..., Any], numargs: int, /, *, deterministic: bool = ...
     ) -> None:
-        """Gives SQL a function."""
+        """Registers a function for use in SQL."""

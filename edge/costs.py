@@ -1,4 +1,4 @@
-"""What prefill costs on this machine: seconds T(cached, computed), measured on a grid or learned from every prefill."""
+"""The cost of prefill on this machine: seconds T(cached, computed), from a measured grid or learned from prefills."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from edge.knowledge.backend import KVBackend
 
 _FORGET = 0.98
-"""What earlier prefills count after each further one."""
+"""Factor by which the weight of earlier prefills falls with each further one."""
 
 _TERMS = 3
 
 _UNIT = 512
-"""Tokens."""
+"""Unit of lengths in tokens, which makes the terms about equally large."""
 
 Sums = npt.NDArray[np.float64]
 
 
 class PrefillCosts(Protocol):
-    """Seconds of computing some tokens after some that are cached."""
+    """Seconds to compute some tokens after some cached tokens."""
 
     @property
     def fingerprint(self) -> str:
-        """The backend they belong to."""
+        """The fingerprint of the backend to which the costs belong."""
         ...
 
     def estimate(self, cached: int, computed: int) -> float:
@@ -45,23 +45,24 @@ class PrefillCosts(Protocol):
         ...
 
     def learn(self, cached: int, computed: int, seconds: float) -> None:
-        """Takes in one prefill that was not interrupted."""
+        """Learns from one prefill that was not interrupted."""
         ...
 
 
 class LearnedCosts:
-    """Prefill times fitted to the prefills of an application: seconds = a + b * computed + c * computed * position.
+    """Prefill times fitted to an application's prefills: seconds = a + b * computed + c * computed * position.
 
-    Position is the mean number of tokens before each computed one. The first term is what a call costs, the second the
-    matrix products, the third attention. Least squares of relative errors, no term below 0, earlier prefills fading.
+    Position is the mean number of tokens before each computed one. The first term is the cost of a call, the second
+    that of the matrix products, and the third that of attention. The fit minimizes the squared relative errors with
+    terms of at least 0, and gives earlier prefills less weight.
 
-    One thread at a time learns.
+    Only one thread at a time may learn.
     """
 
     def __init__(self, fingerprint: str, path: Path | None = None) -> None:
         """
         Args:
-            path: where to keep what is learned; what another backend learned there is not used. None keeps nothing.
+            path: file for the learned costs; None stores nothing. Costs of another backend in that file are ignored.
         """
         self.fingerprint = fingerprint
         self._path = path
@@ -82,7 +83,7 @@ class LearnedCosts:
         return float(self._terms @ _features(cached, computed)) if computed > 0 else 0.0
 
     def learn(self, cached: int, computed: int, seconds: float) -> None:
-        """Takes in one prefill that was not interrupted."""
+        """Learns from one prefill that was not interrupted."""
         if computed < 1 or not 0 < seconds < math.inf:
             return
         row = _features(cached, computed) / seconds
@@ -91,7 +92,7 @@ class LearnedCosts:
         self._terms = _fitted(self._products, self._targets)
 
     def save(self) -> None:
-        """Keeps what was learned for the next process."""
+        """Stores the learned costs for the next process."""
         if self._path is not None and self.known:
             remember(
                 self._path,
@@ -116,13 +117,13 @@ class LearnedCosts:
 
 
 def _features(cached: int, computed: int) -> Sums:
-    """What the terms are multiplied by, in units that make them about equally large."""
+    """The factors of the terms, in units that make the terms about equally large."""
     share = computed / _UNIT
     return np.array([1.0, share, share * (cached + computed / 2) / _UNIT])
 
 
 def _fitted(products: Sums, targets: Sums) -> Sums:
-    """Terms of at least 0 with the least sum of squares: of all choices of terms that may be above 0, the best."""
+    """The terms of at least 0 with the least sum of squares, found by trying each subset of nonzero terms."""
     best, least = np.zeros(_TERMS), math.inf
     for count in range(1, _TERMS + 1):
         for chosen in combinations(range(_TERMS), count):
@@ -137,10 +138,10 @@ def _fitted(products: Sums, targets: Sums) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Seconds of computing some tokens after some that are cached (RAGCache, section 5.1, the profiler's table).
+    """Seconds to compute some tokens after some cached ones (the profiler's table of RAGCache, section 5.1).
 
     Attributes:
-        fingerprint: the backend it was measured with.
+        fingerprint: that of the backend on which the table was measured.
         cached: grid of tokens in context, ascending.
         computed: grid of tokens to compute, ascending, from 1 upwards.
         seconds: one row per value of `cached`, one column per value of `computed`.
@@ -170,8 +171,11 @@ class CostTable:
             )
 
     def estimate(self, cached: int, computed: int) -> float:
-        """Seconds to compute `computed` tokens after `cached`: bilinear inside the grid, and outside it the plane of
-        the nearest cell goes on; never negative, and 0 for nothing to compute."""
+        """Seconds to compute `computed` tokens after `cached`; 0 if there is nothing to compute.
+
+        Inside the grid the value is interpolated bilinearly. Outside, the plane of the nearest cell is extended, but
+        never below 0.
+        """
         if computed <= 0:
             return 0.0
         row, across = _cell(self.cached, cached)
@@ -182,7 +186,7 @@ class CostTable:
         return max(0.0, near + across * (far - near))
 
     def learn(self, cached: int, computed: int, seconds: float) -> None:
-        """A table that was measured on an idle machine does not change."""
+        """Does nothing: a table that was measured on an idle machine does not change."""
 
     @classmethod
     def measure(
@@ -195,13 +199,15 @@ class CostTable:
         repeats: int = 3,
         clock: Callable[[], float] = time.perf_counter,
     ) -> CostTable:
-        """Measures on an idle machine; what is in context is lost. Takes about `repeats` prefills of the largest grid
-        values.
+        """Measures the table, for about the time of `repeats` prefills of the largest grid values.
+
+        The machine should be idle. The tokens in context are lost.
 
         Args:
-            tokens: text to compute, at least as many tokens as the largest pair of grid values that fits the context.
-            cached, computed: the grid; values that do not fit context or text are left out.
-            repeats: the median of so many runs counts.
+            tokens: text to compute, with at least as many tokens as the largest pair of grid values that fits the
+                context.
+            cached, computed: the grid. Values that do not fit the context or the text are left out.
+            repeats: number of runs for each point, of which the median counts.
 
         Raises:
             InputError: the context or the text is too short for a single point of the grid.
@@ -215,7 +221,7 @@ class CostTable:
             )
         rows = []
         backend.truncate(0)
-        backend.prefill(tokens[: lengths[0]])  # the first run also brings the weights in
+        backend.prefill(tokens[: lengths[0]])  # the first run also loads the weights
         backend.truncate(0)
         for prefix in prefixes:
             backend.prefill(tokens[backend.length : prefix])
@@ -224,19 +230,19 @@ class CostTable:
         return cls(backend.fingerprint, tuple(prefixes), tuple(lengths), tuple(rows))
 
     def save(self, path: str | Path) -> None:
-        """Writes the table as JSON with a checksum, in place of what was there.
+        """Writes the table as JSON with a checksum, and replaces an existing file.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: the file cannot be written.
         """
         write_sealed(Path(path), {name: getattr(self, name) for name in self.__dataclass_fields__})
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable | None:
-        """The table that was saved there; None when there is none. Compare its `fingerprint` before use.
+        """The table saved at `path`; None if there is none. Compare its `fingerprint` before use.
 
         Raises:
-            CorruptBlock: the file is damaged or no cost table; measure again.
+            CorruptBlock: the file is damaged or is no cost table. Measure again.
         """
         try:
             data = read_sealed(Path(path))
@@ -264,7 +270,7 @@ def _median(backend: KVBackend, tokens: Sequence[int], repeats: int, clock: Call
 
 
 def _cell(grid: tuple[int, ...], value: int) -> tuple[int, float]:
-    """The cell that `value` lies in or next to, and how far across it: 0 at its start, 1 at its end."""
+    """The cell of `value` or nearest to it, and the position in it: 0 at the cell's start, 1 at its end."""
     if len(grid) == 1:
         return 0, 0.0
     index = next((i for i in range(len(grid) - 2, 0, -1) if value >= grid[i]), 0)

@@ -1,7 +1,7 @@
-"""The order of equally relevant documents: one whose beginning is cached costs less.
+"""The order of equally relevant documents: an order whose beginning is cached costs less.
 
-Order changes what a model answers, so documents change places only as far as the caller says that it does not matter:
-with no tolerance, only documents of exactly the same relevance.
+The order of documents changes a model's answer. So documents change places only within the caller's tolerance: with no
+tolerance, only documents of exactly the same relevance.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from edge.errors import InputError
 def cached_first(
     scores: Sequence[float], cached: Callable[[Sequence[int]], int | None], *, tolerance: float = 0.0
 ) -> list[int]:
-    """Numbers of documents in the order to put them in the prompt.
+    """Numbers of the documents in the order for the prompt.
 
-    Documents stay in groups of about equal relevance, and groups in their order; among the orders that this allows, one
-    with the longest beginning whose states are cached is taken, and what follows keeps its place.
+    Documents are grouped by about equal relevance, and the groups keep their order. Among the orders that this allows,
+    the function takes one with the longest cached beginning. The remaining documents keep their places.
 
     Args:
-        scores: relevance of each document, not ascending.
-        cached: tokens of a prompt that begins with these documents in this order, if the states of all of them are
-            cached; else None.
-        tolerance: a document is as good as the first of its group if its score is at most so much lower.
+        scores: relevance of each document, descending or equal.
+        cached: returns the number of tokens of a prompt that begins with these documents in this order, if all their
+            states are cached, else None.
+        tolerance: a document belongs to a group if its score is at most this much below that of the group's first.
 
     Raises:
         InputError: the scores ascend.
@@ -36,7 +36,7 @@ def cached_first(
     longest = 0
 
     def extend(order: list[int], tokens: int) -> None:
-        """Follows every allowed order as long as it is cached."""
+        """Extends the order in every allowed way as long as its states are cached."""
         nonlocal best, longest
         if tokens > longest:
             best, longest = order, tokens
@@ -61,7 +61,7 @@ def _groups(scores: Sequence[float], tolerance: float) -> list[list[int]]:
 
 
 def _next(groups: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
-    """The documents that may come after those in `order`: what is left of the first group that is not used up."""
+    """The documents that may follow those in `order`: the unused ones of the first group that is not used up."""
     for group in groups:
         left = [index for index in group if index not in order]
         if left:

@@ -1,4 +1,4 @@
-"""The exceptions a caller may want to tell apart. Each carries one sentence: what happened, the number, what to do."""
+"""The exceptions of this package. Each message is one sentence: the problem, the number, and a remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class EdgeError(Exception):
 
 
 class InputError(EdgeError):
-    """What the caller passed cannot be used (an empty query, K <= 0, text that is not UTF-8)."""
+    """The caller's input cannot be used (an empty query, K <= 0, text that is not UTF-8)."""
 
 
 class ArgumentError(InputError, TypeError):
@@ -16,7 +16,7 @@ class ArgumentError(InputError, TypeError):
 
 
 class RangeError(InputError, ValueError):
-    """A number that an argument cannot be, such as a size below zero."""
+    """A number is outside the range of its argument, such as a negative size."""
 
 
 class ConfigError(EdgeError):
@@ -24,11 +24,11 @@ class ConfigError(EdgeError):
 
 
 class BudgetExceeded(EdgeError):
-    """A reservation does not fit the memory limit, even after every cache has given back what it can.
+    """A reservation does not fit the memory limit, even after every cache has given back as much as it can.
 
     Attributes:
-        owner: who asked.
-        asked: bytes asked for.
+        owner: the owner for whom memory was asked.
+        asked: bytes that were asked for.
         free: bytes that were free after shrinking.
         needed: the smallest limit, in bytes, with which this reservation would have fitted.
     """
@@ -50,12 +50,28 @@ class ModelError(EdgeError):
 
 
 class StorageError(EdgeError):
-    """The disk refused (full, read-only, permission); what was being written has been taken back."""
+    """The disk reported an error (full, read-only, permission). Unfinished writes have been undone."""
+
+
+class CollectionMissing(StorageError):
+    """There is no collection in a directory that was named for reading."""
 
 
 class CapabilityError(EdgeError):
-    """A runtime or device was asked for something it does not do, or is not installed."""
+    """A runtime or device is not installed, or cannot do the requested operation."""
 
 
 class DeviceLost(EdgeError):
-    """A device does not answer any more: its process has died or its connection is broken."""
+    """A device has stopped answering: its process has died or its connection is broken."""
+
+
+class PartLost(DeviceLost):
+    """A part of a device does not answer any more. The lists on that part are gone, and the other parts go on."""
+
+
+class Withdrawn(EdgeError):
+    """The request was abandoned, because no caller waits for it any more."""
+
+
+class DeadlinePassed(EdgeError):
+    """The request was abandoned, because its deadline has passed."""

@@ -1,22 +1,21 @@
-"""Which cached block goes first: policies of a `Residency`."""
+"""Policies of a `Residency`: the choice of the cached block to evict first."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
 
 class Policy(Protocol):
-    """Which cached block goes first. Called with the residency locked."""
+    """Chooses the cached block to evict first. Called with the residency locked."""
 
     def insert(self, key: Hashable) -> None: ...
 
     def touch(self, key: Hashable) -> None:
-        """The block is used in this round."""
+        """Notes that the block is used in this round."""
 
     def remove(self, key: Hashable) -> None: ...
 
@@ -25,42 +24,23 @@ class Policy(Protocol):
     def victim(self, evictable: Callable[[Hashable], bool]) -> Hashable | None:
         """The coldest block that `evictable` allows; it stays until `remove`."""
 
-
-class LRU:
-    """Least recently used first."""
-
-    def __init__(self) -> None:
-        self._order: OrderedDict[Hashable, None] = OrderedDict()
-
-    def insert(self, key: Hashable) -> None:
-        self._order[key] = None
-
-    def touch(self, key: Hashable) -> None:
-        self._order.move_to_end(key)
-
-    def remove(self, key: Hashable) -> None:
-        del self._order[key]
-
-    def begin_round(self) -> None:
-        pass
-
-    def victim(self, evictable: Callable[[Hashable], bool]) -> Hashable | None:
-        return next((key for key in self._order if evictable(key)), None)
+    def copy(self) -> Policy:
+        """A policy of its own that knows the same blocks."""
 
 
 class DecayedHotness:
     """Lowest hotness first: h <- h / decay + (used ? gain : 0) per round (TeleRAG, appendix C).
 
-    All values decay alike, so their order changes only when a block is used: h * decay ** round, as a logarithm, is
-    kept in a heap, and a round costs nothing.
+    All values decay by the same factor, so that their order changes only when a block is used. The heap holds the
+    logarithm of h * decay ** round, and beginning a round costs nothing.
     """
 
     def __init__(self, *, decay: float = 1.02, gain: float = 1.0, initial: float = 1.0) -> None:
         """
         Args:
-            decay: above 1; rounds after which an unused block has cooled to a half: log(2) / log(decay).
-            gain: for being used in a round, however often.
-            initial: of a block that has just been fetched.
+            decay: factor above 1 per round. An unused block cools to a half in log(2) / log(decay) rounds.
+            gain: added once in each round in which the block is used.
+            initial: hotness of a block that has just been fetched.
         """
         if decay <= 1 or gain <= 0 or initial <= 0:
             raise ValueError(f"decay must be above 1, gain and initial above 0; not {decay}, {gain}, {initial}")
@@ -71,10 +51,6 @@ class DecayedHotness:
         self._hot: dict[Hashable, tuple[float, int, int]] = {}  # level, order of entry, round of the last use
         self._heap: list[tuple[float, int, Hashable]] = []
         self._order = itertools.count()
-
-    def hotness(self, key: Hashable) -> float:
-        """Present value."""
-        return math.exp(self._hot[key][0] - self._round * self._step)
 
     def insert(self, key: Hashable) -> None:
         self._set(key, math.log(self._initial) + self._round * self._step)
@@ -91,13 +67,20 @@ class DecayedHotness:
     def begin_round(self) -> None:
         self._round += 1
 
+    def copy(self) -> DecayedHotness:
+        made = DecayedHotness()
+        made._step, made._gain, made._initial = self._step, self._gain, self._initial
+        made._round, made._hot, made._heap = self._round, dict(self._hot), list(self._heap)
+        made._order = itertools.count(next(self._order))
+        return made
+
     def victim(self, evictable: Callable[[Hashable], bool]) -> Hashable | None:
         passed: list[tuple[float, int, Hashable]] = []
         found = None
         while self._heap and found is None:
             entry = heapq.heappop(self._heap)
             current = self._hot.get(entry[2])
-            if current is not None and current[1] == entry[1]:  # else it has been used or removed since
+            if current is not None and current[1] == entry[1]:  # otherwise it was used or removed since
                 passed.append(entry)
                 found = entry[2] if evictable(entry[2]) else None
         for entry in passed:

@@ -1,4 +1,4 @@
-"""`Expected`: what a time will be, and what it will hardly exceed, from what it was."""
+"""`Expected`: the expected value and an upper bound of a time, from earlier readings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _DEVIATIONS = 2.0
 
 
 class Expected:
-    """Exponentially smoothed mean and deviation of readings; the first count fully. Thread-safe."""
+    """Exponentially smoothed mean and deviation of readings. The first reading counts fully. Thread-safe."""
 
     def __init__(self, mean: float = 0.0, deviation: float = 0.0, *, count: int = 0) -> None:
         """
         Args:
-            mean, deviation: of `count` readings that are taken for granted.
+            mean, deviation: values assumed from `count` earlier readings.
         """
         self._mean = mean
         self._variance = deviation**2
@@ -23,22 +23,22 @@ class Expected:
 
     @property
     def mean(self) -> float:
-        """0 before the first reading."""
+        """Smoothed mean of the readings; 0 before the first."""
         return self._mean
 
     @property
     def count(self) -> int:
-        """Readings so far."""
+        """Number of readings, including assumed ones."""
         return self._count
 
     @property
     def upper(self) -> float:
-        """Two deviations above the mean."""
+        """The mean plus two deviations."""
         with self._lock:
             return self._mean + _DEVIATIONS * float(self._variance**0.5)
 
     def add(self, reading: float) -> None:
-        """Takes in one more."""
+        """Adds one reading."""
         with self._lock:
             self._count += 1
             step = max(_SMOOTHING, 1 / self._count)

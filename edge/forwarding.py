@@ -1,12 +1,13 @@
 """Monolithic forwarding (GRATING, section 3.2): all sequences advance through a layer before any enters the next.
 
-This gives the global view that pruning needs after each layer, and one long stretch of compute per layer that hides
-reading the next layer's weights. Every layer is read at most once per request.
+Pruning needs the scores of all sequences after each layer, and this order provides them. It also makes one long stretch
+of compute per layer, which hides reading the next layer's weights. Every layer is read at most once per pass, however
+many requests the sequences belong to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,56 +26,57 @@ class Kernel(Protocol):
 
     def bind(self, weights: Tensors) -> Tensors: ...
 
-    def run(
+    def advance(
         self, states: Array, lengths: npt.NDArray[np.int32], weights: Tensors, prefix: object | None = None
-    ) -> Array: ...
+    ) -> None: ...
 
     def run_prefix(self, states: Array, weights: Tensors) -> tuple[Array, object]: ...
 
 
 class Observer(Protocol):
-    """Looks at hidden states after each layer and says who goes on: a pruner, a pooler."""
+    """Sees the hidden states after each layer and decides which sequences go on, such as a pruner or a pooler."""
 
     def wants(self, layer: int) -> bool:
-        """Whether `collect` shall see the states after `layer` layers."""
+        """Whether `collect` shall be called with the states after `layer` layers."""
 
     def collect(self, chunk: Chunk, states: Array) -> None:
-        """Sees a chunk's new states, [chunk.tokens, width], before they are stored."""
+        """Receives a chunk's new states, [chunk.tokens, width], before they are stored."""
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Called after `layer` layers: the sequences, of those active, that go on; empty ends the pass."""
+        """Returns those of the `active` sequences that go on after `layer` layers; an empty result ends the pass."""
 
 
 def forward(
     *,
     window: SlidingWindow,
-    tensors: Callable[[int, memoryview], Tensors],
+    tensors: Callable[[int, Any], Tensors],
     kernel: Kernel,
     states: HiddenStates,
     embed: Callable[[Chunk], Array],
     observer: Observer,
     chunk_tokens: int,
-    prefix: Array | None = None,
+    prefixes: Sequence[Array] = (),
     on_layer: Callable[[], None] | None = None,
     trace: Trace,
 ) -> None:
-    """Runs all sequences of `states` through the layers of `window`, until the observer keeps nobody.
+    """Runs all sequences of `states` through the layers of `window`, until the observer keeps none.
 
     Args:
-        tensors: names the parts of layer i's bytes.
-        embed: the layer-0 input of a chunk: [chunk.tokens, width].
-        observer: decides who goes on after each layer.
+        tensors: returns the named tensors in the bytes of layer i.
+        embed: returns the layer-0 input of a chunk: [chunk.tokens, width].
+        observer: decides after each layer which sequences go on.
         chunk_tokens: bound on the tokens of a chunk.
-        prefix: embedded tokens that every sequence is preceded by, [tokens, width]; causal models only. Its states
-            are computed once per layer and attended to by all.
-        on_layer: called after each layer, when its intermediates are gone: the place to check resident memory.
+        prefixes: for each group of `states` the embedded tokens that precede all its sequences, [tokens, width]; causal
+            models only. Their states are computed once per layer, and the whole group attends to them.
+        on_layer: called after each layer, when its intermediate results are freed, to check resident memory.
 
     Raises:
         CorruptBlock, StorageError: weights or offloaded states cannot be read or written.
     """
     active = states.order
     layers = len(window.order)
-    chunks = plan_chunks(active, states.lengths, chunk_tokens)
+    before = list(prefixes)
+    chunks = _chunks(active, states, chunk_tokens, apart=bool(before))
     with trace.span("embed", "compute", sequences=len(active)):
         for chunk in chunks:
             states.store(chunk, embed(chunk))
@@ -82,11 +84,14 @@ def forward(
         with window.block(layer) as block, trace.span(f"layer {layer}", "compute", sequences=len(active)):
             weights = kernel.bind(tensors(layer, block))
             context: object | None = None
-            if prefix is not None:
-                prefix, context = kernel.run_prefix(prefix, weights)
+            group = -1
             collecting = observer.wants(layer + 1)
             for chunk, hidden in states.stream(chunks):
-                hidden = kernel.run(hidden, chunk.lengths, weights, context)
+                if before and (own := int(states.groups[chunk.ids[0]])) != group:
+                    # The groups come one after the other, so that memory holds the context of one group at a time.
+                    group, context = own, None
+                    before[group], context = kernel.run_prefix(before[group], weights)
+                kernel.advance(hidden, chunk.lengths, weights, context)
                 if collecting:
                     observer.collect(chunk, hidden)
                 if layer + 1 < layers:
@@ -101,4 +106,13 @@ def forward(
             return
         if len(kept) < len(active):
             active = kept
-            chunks = plan_chunks(active, states.lengths, chunk_tokens)
+            chunks = _chunks(active, states, chunk_tokens, apart=bool(before))
+
+
+def _chunks(active: npt.NDArray[np.int64], states: HiddenStates, chunk_tokens: int, *, apart: bool) -> list[Chunk]:
+    """The chunks of the remaining sequences. With `apart`, no chunk has sequences of two groups."""
+    if not apart:
+        return plan_chunks(active, states.lengths, chunk_tokens)
+    breaks = np.flatnonzero(np.diff(states.groups[active])) + 1
+    parts = np.split(active, breaks)
+    return [chunk for part in parts for chunk in plan_chunks(part, states.lengths, chunk_tokens)]

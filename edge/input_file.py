@@ -1,7 +1,7 @@
-"""`open_input`: the one way in which a file that the user names is opened for reading. It never waits for ever.
+"""`open_input` opens every file that the user names for reading. It never waits without end.
 
-Opening a named pipe waits until somebody writes into it, and reading a device may never end. A pipe that somebody
-writes into is read, as a shell's `<(command)` wants it.
+Opening a named pipe waits for its writer, and reading a device may never end. A pipe that has a writer is read, so that
+a shell's `<(command)` works.
 """
 
 from __future__ import annotations
@@ -10,25 +10,32 @@ import errno
 import io
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
 WRITER_SECONDS = 10.0
-"""How long a named pipe may be without anybody who writes into it."""
+"""Seconds to wait for the writer of a named pipe."""
 
 _LOOK_SECONDS = 0.02
 
+_PIECE = 1 << 16
+"""Bytes of a skipped line that are read at once."""
+
+SMALL = 8 << 20
+"""Largest size in bytes of a file that is small by its nature: settings, tables, marks, lists of files."""
+
 
 def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
-    """Opens a file, or a pipe that somebody writes into.
+    """Opens a file, or a pipe that has a writer.
 
     Args:
-        pipes: take a pipe, too; a pipe is read from its beginning to its end only.
+        pipes: accept a pipe, too. A pipe can only be read once, from its beginning to its end.
 
     Raises:
-        OSError: it cannot be opened, is a folder, a device or a socket, or nobody writes into the pipe; `strerror` says
-            so.
+        OSError: the file cannot be opened, is a folder, a device or a socket, or is a pipe without a writer. `strerror`
+            tells the reason.
     """
     if os.name == "nt":
         return open(path, "rb")
@@ -53,18 +60,69 @@ def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
         raise
 
 
-def read_input(path: str | Path, *, pipes: bool = True) -> bytes:
-    """All of a file, opened as `open_input` does.
+def read_input(path: str | Path, *, pipes: bool = True, most: int | None = None) -> bytes:
+    """Reads a whole file, opened as `open_input` does.
+
+    Args:
+        most: largest size in bytes. A larger file is refused.
 
     Raises:
-        OSError: as `open_input`, or the disk reports an error.
+        OSError: as `open_input`, or the file is larger than `most`, or the disk reports an error.
     """
     with open_input(path, pipes=pipes) as file:
-        return file.read()
+        data = file.read(-1 if most is None else most + 1)
+    if most is not None and len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes, and no such file is", os.fspath(path))
+    return data
+
+
+def read_stdin(most: int = SMALL) -> bytes:
+    """Reads stdin to its end.
+
+    Args:
+        most: largest size in bytes. Longer input is refused.
+
+    Raises:
+        OSError: there are more bytes, or they cannot be read.
+    """
+    data = sys.stdin.buffer.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes")
+    return data
+
+
+def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
+    """Reads a line in bounded memory: of a longer line the rest is skipped.
+
+    Args:
+        most: bytes of a line that are kept, with its end.
+
+    Returns:
+        The line, and its whole length in bytes, which is 0 at the end of the file.
+    """
+    line = piece = file.readline(most)
+    length = len(line)
+    while piece and not piece.endswith(b"\n"):
+        piece = file.readline(_PIECE)
+        length += len(piece)
+    return line, length
+
+
+def read_small(path: Path) -> bytes:
+    """Reads a small file of this program. It may have come with another person's folder, and be anything.
+
+    Raises:
+        OSError: as `read_input`.
+    """
+    return read_input(path, pipes=False, most=SMALL)
 
 
 def _first_byte(descriptor: int, path: str | os.PathLike[str]) -> bytes:
-    """The first byte of a pipe, or none where its writer has not written yet, or has gone."""
+    """The first byte of a pipe, or none if the writer has not written yet.
+
+    Raises:
+        OSError: no writer came in time.
+    """
     end = time.monotonic() + WRITER_SECONDS
     while time.monotonic() < end:
         try:
@@ -78,7 +136,7 @@ def _first_byte(descriptor: int, path: str | os.PathLike[str]) -> bytes:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe of which one byte has been read already."""
+    """A pipe whose first byte may have been read already."""
 
     def __init__(self, descriptor: int, first: bytes) -> None:
         self._descriptor = descriptor

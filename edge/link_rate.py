@@ -1,4 +1,4 @@
-"""`LinkRate`: how long a transfer of so many bytes takes, learned from the transfers of one link."""
+"""`LinkRate`: predicts the time of a transfer from its size, learned from the transfers of one link."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 _SMOOTHING = 0.2
 
 _ASSUMED = 1e-9
-"""Seconds per byte before anything was measured: a disk that reads 1 GB a second."""
+"""Seconds per byte before the first measurement: a disk that reads 1 GB a second."""
 
 _FULL_WEIGHT = 8
-"""A class of sizes that was seen so many times weighs no more when it is seen again."""
+"""Largest weight of a class of sizes: further transfers do not increase it."""
 
 
 @dataclass(slots=True)
 class _Size:
-    """Transfers of about one size: smoothed bytes and seconds, and how many there were."""
+    """Transfers of about one size: smoothed bytes and seconds, and their number."""
 
     nbytes: float
     seconds: float
@@ -26,9 +26,9 @@ class _Size:
 class LinkRate:
     """Fits seconds = latency + bytes / bandwidth. Thread-safe.
 
-    Transfers are smoothed by class of size (a power of two), so that a thousand small reads do not displace what is
-    known about large ones. The fit minimises relative errors: small transfers then decide the latency and large ones
-    the bandwidth.
+    Transfers are smoothed by class of size (a power of two), so that a thousand small reads do not displace the data
+    about large ones. The fit minimizes relative errors. Small transfers then determine the latency, and large ones the
+    bandwidth.
     """
 
     def __init__(self) -> None:
@@ -38,31 +38,31 @@ class LinkRate:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second, latency not counted; 0 before the first transfer."""
+        """Bytes per second without the latency; 0 before the first transfer."""
         per_byte = self._fitted()[1]
         return 1 / per_byte if per_byte else 0.0
 
     @property
     def latency(self) -> float:
-        """Seconds that a transfer takes beside its bytes; 0 where transfers of one size alone are known."""
+        """Seconds of a transfer besides the time for its bytes; 0 if only one size of transfers has been seen."""
         return self._fitted()[0]
 
     def seconds(self, nbytes: float) -> float:
-        """What a transfer of so many bytes will take; 0 before the first transfer."""
+        """Expected seconds of a transfer of `nbytes` bytes; 0 before the first transfer."""
         latency, per_byte = self._fitted()
         return latency + nbytes * per_byte
 
     def throughput(self, nbytes: float) -> float:
-        """Bytes per second of transfers of so many bytes each, one after the other; 0 before the first transfer."""
+        """Bytes per second of consecutive transfers of `nbytes` bytes each; 0 before the first transfer."""
         seconds = self.seconds(nbytes)
         return nbytes / seconds if seconds else 0.0
 
     def loss(self, nbytes: float) -> float:
-        """Seconds per byte of reading a block of so many bytes again (see `edge.budget.Loss`)."""
+        """Seconds per byte to read a block of `nbytes` bytes again (see `edge.budget.Loss`)."""
         return self.seconds(nbytes) / nbytes if nbytes and self._sizes else _ASSUMED
 
     def add(self, nbytes: int, seconds: float) -> None:
-        """Takes in a transfer that has ended."""
+        """Learns from a finished transfer."""
         if nbytes <= 0 or seconds <= 0:
             return
         with self._lock:
@@ -86,8 +86,10 @@ class LinkRate:
 
 
 def _fit(sizes: list[_Size]) -> tuple[float, float]:
-    """The line that minimises the sum of count * ((latency + nbytes * per_byte - seconds) / seconds)**2, with neither
-    term below 0."""
+    """The line (latency, per_byte) that fits best, with neither term below 0.
+
+    It minimizes the sum of count * ((latency + nbytes * per_byte - seconds) / seconds)**2.
+    """
     if not sizes:
         return 0.0, 0.0
     weights = [min(size.count, _FULL_WEIGHT) / size.seconds**2 for size in sizes]
@@ -100,6 +102,6 @@ def _fit(sizes: list[_Size]) -> tuple[float, float]:
     latency = y - slope * x
     if slope > 0 and latency >= 0:
         return latency, slope
-    # Without a latency the best line goes through zero. Where larger transfers were not slower, no latency is known.
+    # The best line without a latency goes through zero. It is used, too, if larger transfers were not slower.
     squares = sum(w * size.nbytes**2 for w, size in zip(weights, sizes, strict=True))
     return 0.0, sum(w * size.nbytes * size.seconds for w, size in zip(weights, sizes, strict=True)) / squares

@@ -1,7 +1,6 @@
-"""Lookahead: blocks that a prediction names are fetched while something else keeps the caller busy (TeleRAG,
-section 4.1).
+"""Lookahead: fetches blocks that a prediction names while other work keeps the caller busy (TeleRAG, section 4.1).
 
-It changes when bytes arrive and nothing else: whoever reads finds blocks in memory or does not.
+Lookahead changes only the time when bytes arrive, never a result.
 """
 
 from __future__ import annotations
@@ -9,38 +8,33 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from types import TracebackType
 from typing import Any
 
 from edge.blocks import BlockFile, BlockId
 from edge.buffers import Bytes
-from edge.lanes import Lane, Ticket
+from edge.demand import Displacement
+from edge.lanes import Lane
+from edge.link import Ticket
 from edge.miss_curve import MissCurve, bytes_to_fetch
 from edge.residency import Fetch, Residency
-from edge.worth import NEVER, Worth
 
 __all__ = ["Lookahead", "MissCurve", "Outcome", "Predicted", "bytes_to_fetch"]
 
 _DEPTH = 8
-"""Transfers asked for at a time: enough to keep a disk busy, few enough to be withdrawn at once."""
+"""Transfers requested at a time: enough to keep a disk busy, few enough to be withdrawn quickly."""
 
 _PRIORITY = 1.0
-"""Whatever is needed now goes first."""
-
-_LEAST = 0.1
-"""Probability below which a block is not worth the room that a search's misses could have."""
-
-_EVEN = 0.5
-"""A block that was used is given up only for one that is more likely needed by the next search than not."""
+"""Lower than the priority of blocks that are needed now."""
 
 _REFUSALS = 4
-"""So many predicted groups in a row for which no room could be made, and no more are tried."""
+"""Fetching stops when no room could be made for this many predicted groups in a row."""
 
 _POLL_S = 0.05
-"""A transfer that somebody else withdraws ends without a sign."""
+"""Interval of checking for transfers that other code has withdrawn, since they end without a notification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +42,11 @@ class Predicted:
     """A block that may be needed.
 
     Attributes:
-        source, block, nbytes: where it is, and its size.
-        key: the name it has in the residency.
-        beside: a range of the file (offset, nbytes) of which single rows may be needed once the block was read. The
-            system is told of it; it comes into the page cache, not into the residency.
-        read: fills a buffer of the residency and returns the bytes that came over its link; without it the block is
+        source, block, nbytes: the file, the block in it, and the block's size.
+        key: the block's name in the residency.
+        beside: a range of the file (offset, nbytes) of which single rows may be needed after the block. It is announced
+            to the system and comes into the page cache, not into the residency.
+        read: fills a buffer of the residency and returns the bytes that came over its link. If not given, the block is
             read from `source`.
     """
 
@@ -65,18 +59,18 @@ class Predicted:
 
 
 Order = Iterator[Sequence[Predicted]]
-"""Groups of blocks (the parts of one list), likeliest first; a group is fetched whole or not at all."""
+"""Groups of blocks (the parts of one list), likeliest first. A group is fetched whole or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one prediction, once searches have said what they needed.
+    """The result of one prediction, known once searches have reported the blocks they needed.
 
     Attributes:
-        saved_s: seconds of transfers that searches did not have to wait for, less those of blocks that had to be read
-            again since they had been displaced.
-        added_s: seconds that it saved beyond what the prediction it followed would have saved with as many bytes; None
-            if it followed none.
+        saved_s: seconds of transfers that searches would have waited for without lookahead, and did not. Losses by
+            displaced blocks are reported separately (see `edge.demand`).
+        added_s: seconds saved beyond the saving that the prediction it followed would have reached with as many bytes;
+            None if it followed none.
     """
 
     saved_s: float
@@ -84,13 +78,14 @@ class Outcome:
 
 
 class Lookahead:
-    """Predicted blocks on their way into a residency. A context manager; ending it never affects results.
+    """Fetches predicted blocks into a residency. A context manager; ending it never affects results.
 
-    The bytes are split equally over the predictions of a batch; what is there already costs nothing, so a later round
-    fetches only what is new. A transfer that has not begun when the window ends is withdrawn.
+    The bytes are split equally over the predictions of a batch. Resident blocks cost nothing, so that a later round
+    fetches only new ones. A transfer that has not begun when the window ends is withdrawn.
 
     Attributes:
-        nbytes: bytes it may fetch.
+        nbytes: largest number of bytes to fetch.
+        residency: where the blocks are fetched to.
     """
 
     def __init__(
@@ -103,44 +98,39 @@ class Lookahead:
         seconds: float | None = None,
         overrun: float = 0.0,
         misses: MissCurve | None = None,
-        worth: Worth | None = None,
+        spared: Iterable[Hashable] = (),
+        displacement: Displacement | None = None,
     ) -> None:
         """Starts fetching.
 
         Args:
             orders: one prediction for each query of the batch.
-            nbytes: at most so many bytes are fetched.
-            seconds: and none whose transfer would begin later than this from now.
-            overrun: when the window ends it is worth waiting so many seconds more for what is still to come (see
-                `bytes_to_fetch`).
+            nbytes: largest number of bytes to fetch.
+            seconds: length of the window. No transfer begins after it and the overrun.
+            overrun: seconds that are worth waiting after the window for further blocks (see `bytes_to_fetch`).
             misses: learns how good the prediction was (see `search_needs`).
-            worth: likewise; a predicted block then displaces only what is less likely to be needed.
+            spared: blocks that are not evicted for this prediction, such as resident blocks that it names.
+            displacement: receives the keys of the blocks that are evicted for this prediction.
         """
         self.nbytes = nbytes
-        self._residency = residency
+        self.residency = residency
         self._lane = lane
         self._orders = orders
         self._share = nbytes // max(1, len(orders))
         self._overrun = overrun
         self._deadline = math.inf if seconds is None else time.perf_counter() + seconds + overrun
         self._misses = misses
-        self._worth = worth
-        self._ages = residency.ages() if worth is not None else {}
-        self._oldest = max(self._ages.values(), default=0)
-        crowded = worth is not None and residency.nbytes + 2 * nbytes > residency.room  # the search brings as much
-        # Room that is free now is what the search's misses take; without it they push out what is oldest.
-        self._least = max(_LEAST, worth.of_age(self._oldest)) if worth is not None and crowded else 0.0
-        self._places: dict[Hashable, int] = {}
-        self._guarded: list[tuple[str, int]] = []
-        self._position: dict[tuple[str, int], float] = {}
-        self._needed: set[tuple[str, int]] | None = None
+        self._displaced: set[Hashable] = set() if displacement is None else displacement.keys
+        self._guarded: list[Hashable] = residency.guard(self, spared)
+        self._position: dict[Hashable, float] = {}
+        self._needed: set[Hashable] | None = None
+        self._unread: set[Hashable] = set()
         self._earlier: tuple[Lookahead, ...] = ()
         self._base: Lookahead | None = None
         self._skipped: list[Sequence[Predicted]] = []
         self._going_on = self._rest()
         self._moved_blocks: dict[tuple[str, int], tuple[int, _Transfer]] = {}
         self._sent: dict[tuple[str, int], _Transfer] = {}
-        self._gone: set[Hashable] = set()
         self._arrived = 0
         self._asked = 0
         self._transfers: list[_Transfer] = []
@@ -156,12 +146,12 @@ class Lookahead:
 
     @property
     def asked(self) -> int:
-        """Bytes asked for so far; never more than `nbytes`."""
+        """Bytes requested so far; never more than `nbytes`."""
         return self._asked
 
     @property
     def active(self) -> bool:
-        """It still asks for blocks."""
+        """Whether blocks are still being requested."""
         return self._thread.is_alive()
 
     def wait(self) -> None:
@@ -169,97 +159,111 @@ class Lookahead:
         self._thread.join()
 
     def supersede(self, earlier: Lookahead, *, follows: bool) -> None:
-        """Ends an earlier prediction for the same search; what both want stays. What is learned when this one ends is
-        learned for both.
+        """Ends an earlier prediction for the same search, and keeps the blocks that both name.
+
+        When this prediction ends, the statistics of both are updated.
 
         Args:
-            follows: it is the same prediction made anew, with more known.
+            follows: whether this is the same prediction, made again with more knowledge.
         """
-        earlier.cancel()
+        earlier._give_up()
         self._earlier = (*earlier._earlier, earlier)
         earlier._earlier = ()
         self._base = (earlier._base or earlier) if follows else None
 
     def finish(self) -> None:
-        """The window has ended: after the overrun asks for nothing more and withdraws what has not begun. What has
-        arrived stays protected until `cancel`."""
+        """Ends the window: waits for the overrun, then stops requesting blocks.
+
+        Transfers that have not begun are withdrawn. Blocks that have arrived stay protected until `cancel`.
+        """
         if self._overrun:
             self._thread.join(self._overrun)
         self._end()
-        ages = (*self._earlier, self)[0]._ages
-        self._gone = set(self._residency.absent(key for key in ages if isinstance(key, tuple)))
 
     def _end(self) -> None:
         with self._moved:
             self._stopped = True
             self._moved.notify()
         self._thread.join()
-        self._residency.withdraw(self._guarded)
+        self.residency.withdraw(self, self._guarded)
 
-    def search_needs(self, keys: Sequence[tuple[str, int]]) -> None:
-        """Tells which blocks a search needs. A batch may be searched in several parts: what was predicted for the whole
-        batch is compared, by `cancel`, with the union of what its parts needed."""
+    def search_needs(self, keys: Collection[Hashable], unread: Collection[Hashable]) -> None:
+        """Reports the blocks that a search needs.
+
+        A batch may be searched in several parts. `cancel` compares the prediction for the whole batch with the union of
+        the blocks that the parts needed.
+
+        Args:
+            unread: those of the blocks that would have to be read now if nothing had been fetched ahead.
+        """
         self._needed = {*(self._needed or ()), *keys}
+        self._unread |= {*unread}
 
     def cancel(self) -> list[Outcome]:
-        """Ends it at once, and the protection of what it fetched. Twice is harmless.
+        """Ends the prediction at once, and the protection of its blocks. Calling it twice is harmless.
 
-        If searches said what they needed, later predictions learn from it.
+        Fetched blocks that no search needed are dropped. If searches have reported their needs, later predictions learn
+        from them.
 
         Returns:
-            What came of each prediction for that search, those that were superseded first; nothing if no search came.
+            The outcome of each prediction for that search, superseded ones first; nothing if there was no search.
         """
-        self._end()
-        guarded, self._guarded = self._guarded, []
-        self._residency.unguard(self, guarded)
+        self._give_up()
         needed, self._needed = self._needed, None
+        self._drop_all_but(needed or ())
         if needed is None:
             return []
         if self._misses is not None:
             self._misses.observe([self._position.get(key, math.inf) for key in needed])
         windows = (*self._earlier, self)
-        if self._worth is not None and self._worth.of_age(NEVER) <= self._worth.of_age(self._oldest):
-            # What was predicted in vain would push out what is likelier to be used again.
-            fetched = [key for window in windows for key in window._moved_blocks]
-            self._residency.discard(key for key in fetched if key not in needed)
-        for window in windows:
-            if window._worth is not None:
-                window._worth.observe(window._places, self._ages if window is self else {}, needed)
         moved = [nbytes for window in windows for nbytes, _ in window._moved_blocks.values()]
         bandwidth = self._lane.rate.throughput(sum(moved) // len(moved)) if moved else 0.0
         if not bandwidth:
             return [Outcome(0.0) for _ in windows]
-        lost = sum(key in self._gone for key in needed) / max(1, len(moved))  # blocks for each that was fetched
         outcomes = []
         for window in windows:
-            used = window._used(needed)
-            displaced = lost * sum(nbytes for nbytes, _ in window._moved_blocks.values())
-            added = None if window._base is None else used - window._base._would_use(window._asked, needed)
-            outcomes.append(Outcome((used - displaced) / bandwidth, None if added is None else added / bandwidth))
+            used = window._used(self._unread)
+            added = None if window._base is None else used - window._base._would_use(window._asked, self._unread)
+            outcomes.append(Outcome(used / bandwidth, None if added is None else added / bandwidth))
         return outcomes
 
-    def _used(self, needed: set[tuple[str, int]]) -> int:
-        """Bytes that came in time and were needed."""
+    def _give_up(self) -> None:
+        self._end()
+        guarded, self._guarded = self._guarded, []
+        self.residency.unguard(self, guarded)
+
+    def _drop_all_but(self, keys: Collection[Hashable]) -> None:
+        """Drops all blocks that this prediction and the superseded ones have fetched, except `keys`.
+
+        Otherwise the next blocks would take the room of used blocks.
+        """
+        fetched = [key for window in (*self._earlier, self) for key in window._moved_blocks]
+        self.residency.discard(key for key in fetched if key not in keys)
+
+    def _used(self, needed: set[Hashable]) -> int:
+        """Bytes that arrived in time and were needed."""
         return sum(n for key, (n, transfer) in self._moved_blocks.items() if key in needed and transfer.arrived)
 
-    def _would_use(self, nbytes: int, needed: set[tuple[str, int]]) -> int:
-        """Bytes that would have been of use, had this prediction gone on for so many bytes more. Goes on from there
-        when it is asked again."""
+    def _would_use(self, nbytes: int, needed: set[Hashable]) -> int:
+        """Bytes that would have been needed among the next `nbytes` bytes of this prediction.
+
+        The next call continues where this one ended.
+        """
         used = 0
-        for group in self._going_on:
-            for predicted in group:
-                if predicted.key not in self._ages and predicted.key not in self._moved_blocks:
-                    nbytes -= predicted.nbytes
-                    used += predicted.nbytes if nbytes >= 0 and predicted.key in needed else 0
-            if nbytes <= 0:
-                break
+        while nbytes > 0 and (block := next(self._going_on, None)) is not None:
+            key, size = block
+            nbytes -= size
+            used += size if nbytes >= 0 and key in needed else 0
         return used
 
-    def _rest(self) -> Iterator[Sequence[Predicted]]:
-        """What it predicted and did not ask for: what did not fit, then the rest, each prediction in turn."""
-        yield from self._skipped
-        for groups in zip_longest(*self._orders, fillvalue=()):
-            yield from groups
+    def _rest(self) -> Iterator[tuple[Hashable, int]]:
+        """Keys and sizes of the blocks that would have been fetched next.
+
+        First the withdrawn ones, then those that did not fit, then the rest, each prediction in turn.
+        """
+        yield from [(key, nbytes) for key, (nbytes, transfer) in self._moved_blocks.items() if not transfer.arrived]
+        for group in chain(self._skipped, *zip_longest(*self._orders, fillvalue=())):
+            yield from [(block.key, block.nbytes) for block in group if block.key not in self._moved_blocks]
 
     def __enter__(self) -> Lookahead:
         return self
@@ -272,21 +276,15 @@ class Lookahead:
     def _feed(self) -> None:
         orders = list(self._orders)
         left = [self._share] * len(orders)
-        gone = [0] * len(orders)
         refused = 0
         while orders and refused < _REFUSALS:
-            for i in reversed(range(len(orders))):  # in turn, so that each prediction gets its likeliest first
+            for i in reversed(range(len(orders))):  # in turn, so that the likeliest groups of all come first
                 group = next(orders[i], None)
                 if group is None:
-                    del orders[i], left[i], gone[i]
+                    del orders[i], left[i]
                     continue
-                place = gone[i]
-                gone[i] += 1
-                absent = set(self._residency.absent(predicted.key for predicted in group))
+                absent = set(self.residency.absent(predicted.key for predicted in group))
                 missing = [predicted for predicted in group if predicted.key in absent]
-                own = self._worth_of(place, [predicted.key for predicted in missing])
-                if own is None:
-                    continue
                 if sum(predicted.nbytes for predicted in missing) > left[i]:
                     self._skipped.append(missing)
                     continue  # a list that does not fit is skipped whole
@@ -299,11 +297,13 @@ class Lookahead:
                     if predicted.beside is not None:
                         predicted.source.announce([predicted.beside])
                 blocks = [(predicted.key, predicted.nbytes, self._reader(predicted)) for predicted in group]
-                asked = self._residency.prefetch(self, blocks, left[i], *own)
-                if asked is None:
+                admitted = self.residency.prefetch(self, blocks, left[i])
+                if admitted is None:
                     refused += 1
                     continue
                 refused = 0
+                asked = admitted.asked
+                self._displaced.update(admitted.displaced)
                 left[i] -= asked
                 self._asked += asked
                 for predicted in group:
@@ -312,30 +312,6 @@ class Lookahead:
                         self._moved_blocks[predicted.key] = predicted.nbytes, self._sent[predicted.key]
                     self._position.setdefault(predicted.key, self._asked)
         self._wait_until(0)
-
-    def _worth_of(self, place: int, keys: Sequence[Hashable]) -> tuple[Callable[[int], bool], bool] | None:
-        """Which ages a group at this place of a prediction may displace, and whether it is to be kept for the search
-        even from what that reads itself; None if it is not worth its room.
-
-        Only absent blocks count: those that earlier searches left in memory are needed far more often than others at
-        the same place, and say nothing about what fetching is good for.
-
-        Args:
-            keys: the blocks of the group that are absent.
-        """
-        worth = self._worth
-        if worth is None:
-            return lambda age: True, True
-        for key in keys:
-            self._places[key] = min(place, self._places.get(key, place))
-        own = worth.of_place(place)
-        if keys and own < self._least:
-            return None
-        # Searches that no prediction preceded are not observed, and use again what seems forgotten.
-        return (
-            lambda age: max(worth.before(age, self._oldest), 0.0 if age == NEVER else _EVEN) < own,
-            worth.of_age(0) < own,
-        )
 
     def _reader(self, predicted: Predicted) -> Fetch:
         def fetch(buffer: Bytes) -> Ticket:
@@ -366,7 +342,7 @@ class Lookahead:
         return fetch
 
     def _wait_until(self, most: int) -> bool:
-        """Waits until at most so many transfers are under way; False when the window ends before."""
+        """Waits until at most `most` transfers are running; False if the window ends before."""
         with self._moved:
             while not self._stopped and time.perf_counter() < self._deadline:
                 self._transfers = [transfer for transfer in self._transfers if not transfer.over]
@@ -384,5 +360,5 @@ class _Transfer:
 
     @property
     def over(self) -> bool:
-        """It has ended, or somebody has withdrawn it."""
+        """Whether the transfer has ended or was withdrawn."""
         return self.ended or (self.ticket is not None and self.ticket.done)

@@ -1,4 +1,4 @@
-"""How many bytes a prediction should fetch: what it misses by bytes, and the best point (TeleRAG, appendix B)."""
+"""The number of bytes a prediction should fetch, from its miss rate by bytes (TeleRAG, appendix B)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ _SAMPLES = 4096
 
 
 class MissCurve:
-    """Share of needed blocks that a prediction misses, as a function of the bytes fetched: learned from what was
-    needed after earlier predictions. Thread-safe."""
+    """Share of needed blocks that a prediction misses, as a function of the bytes fetched. Thread-safe.
+
+    It is learned from the blocks that were needed after earlier predictions.
+    """
 
     def __init__(self) -> None:
         self._needed: list[float] = []
         self._lock = threading.Lock()
 
     def observe(self, positions: Sequence[float]) -> None:
-        """For each block that was needed: bytes that had to be fetched, in the order of the prediction, until it was
-        there; infinity for one that was not predicted."""
+        """Learns from the blocks that were needed after a prediction.
+
+        Args:
+            positions: for each needed block, the bytes that must be fetched in the order of the prediction until the
+                block is there; infinity for a block that was not predicted.
+        """
         with self._lock:
             self._needed = [*self._needed, *positions][-_SAMPLES:]
 
@@ -41,19 +47,19 @@ class MissCurve:
 def bytes_to_fetch(
     bandwidth: float, seconds: float, misses: Sequence[tuple[float, float]], slow_seconds: float
 ) -> float:
-    """Bytes that minimise fetch and search time together (TeleRAG, appendix B).
+    """Bytes to fetch for the smallest total time of fetching and searching (TeleRAG, appendix B).
 
-    t1 = max(window, b / bandwidth), t2 = miss(b) * slow_seconds: least at b = bandwidth * seconds, or past it at a step
-    of the miss curve, where t1 grows more slowly than t2 falls.
+    The total is t1 + t2 with t1 = max(window, b / bandwidth) and t2 = miss(b) * slow_seconds. It is smallest either at
+    b = bandwidth * seconds, or at a later step of the miss curve, where t1 has grown less than t2 has fallen.
 
     Args:
-        bandwidth: of the link, bytes per second.
-        seconds: the window.
+        bandwidth: bytes per second of the link.
+        seconds: length of the window.
         misses: (bytes, miss rate), ascending; see `MissCurve.points`.
-        slow_seconds: time of a search in which everything misses.
+        slow_seconds: time of a search that misses every block.
 
     Raises:
-        InputError: bandwidth or window are negative.
+        InputError: the bandwidth or the window is negative.
     """
     if bandwidth < 0 or seconds < 0:
         raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")

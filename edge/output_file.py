@@ -1,4 +1,4 @@
-"""`open_output`: the one way in which a file that the user names is opened for writing."""
+"""`open_output` opens every file that the user names for writing."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 _SYSTEM = ("/dev/", "/proc/")
-"""Folders whose files stand for devices and for open files, such as `/dev/stdout`."""
+"""Folders whose files are devices or open files, such as `/dev/stdout`."""
 
 
 @contextlib.contextmanager
 def open_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of an older one when it is complete; until then, and after an error, the older
-    one is there. A link stays, and the file that it leads to is replaced.
+    """Opens a file that replaces an older one when it is complete.
 
-    A device such as `/dev/null`, an open file such as `/dev/stdout`, and a file in a folder that takes no new ones are
-    written to directly and never replaced.
+    Until then, and after an error, the older file stays. If the path is a link, the link stays, and its target is
+    replaced. A device such as `/dev/null`, an open file such as `/dev/stdout`, and a file in a folder where none can be
+    created are written to directly.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     target = Path(os.path.realpath(path))
     if _is_direct(Path(path)) or not os.access(target.parent, os.W_OK):
         with open(path, "wb") as file:
             yield file
         return
-    # Not the file's own name and more: that may be as long as the file system allows.
+    # The draft has a short name of its own, because the target's name may be as long as the file system allows.
     draft = target.with_name(f".edge-{os.getpid()}-{threading.get_ident()}")
     try:
         with open(draft, "wb") as file:

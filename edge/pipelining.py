@@ -1,13 +1,13 @@
-"""Retrieval during generation (PipeRAG): a query a little stale, asked early, searched as widely as time allows.
+"""Retrieval during generation (PipeRAG): a slightly stale query is asked early and searched as widely as time allows.
 
-Every interval the text so far is a query whose result is used one interval later. The search may take as long as the
-next interval takes to generate: it probes as many lists as fit (`edge.ivf.pace`).
+At each interval, the text so far is a query, and its result is used one interval later. The search may take as long as
+generating the next interval takes, and probes as many lists as fit into that time (`edge.ivf.pace`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -21,27 +21,12 @@ Result = TypeVar("Result")
 _TOLERANCE = 1.1
 
 
-def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:
-    """Latency of a generation with retrievals, from the times of its parts.
-
-    Args:
-        generation: seconds of each interval.
-        retrieval: seconds of the retrieval for each interval but the first.
-        pipelined: False adds everything up; True takes the longer of the two for each interval, except for the first
-            retrieval, which nothing hides.
-    """
-    first, *rest = generation
-    pairs = list(zip(rest, retrieval, strict=True))
-    hidden = pairs[1:] if pipelined else []
-    return first + sum(map(sum, pairs[: len(pairs) - len(hidden)])) + sum(map(max, hidden))
-
-
 class RetrievalPipeline(Generic[Query, Result]):
-    """Searches one query at a time behind the caller's work. Belongs to one generation; a context manager.
+    """Searches one query at a time in a thread beside the caller's work. For one generation; a context manager.
 
-    Counters: `pipelining.searches`, `.search_s`, `.stall_s` (the caller waited), `.hidden_s` (it did not), `.late`
-    (searches that took longer than 1.1 times the time from `ask` to `take`: what there really was, whatever slack was
-    predicted), `.slack_error_s` (the difference of the two).
+    Counters: `pipelining.searches`, `.search_s`, `.stall_s` (the caller waited), `.hidden_s` (the caller did not wait),
+    `.late` (searches that took longer than 1.1 times the time from `ask` to `take`, regardless of the predicted slack),
+    `.slack_error_s` (difference of the predicted slack and that time).
     """
 
     def __init__(
@@ -54,7 +39,7 @@ class RetrievalPipeline(Generic[Query, Result]):
         """Starts a thread that waits for queries.
 
         Args:
-            search: takes a query and the seconds it may take.
+            search: called with a query and the seconds that the search may take.
         """
         self._search = search
         self._trace = trace or Trace()
@@ -63,15 +48,15 @@ class RetrievalPipeline(Generic[Query, Result]):
         self._asked: tuple[Future[tuple[Result, float]], float, float] | None = None
 
     def ask(self, query: Query, slack: float) -> None:
-        """Starts a search that should take at most `slack` seconds; one that is still under way is dropped."""
+        """Starts a search that should take at most `slack` seconds, and drops an earlier one that was not taken."""
         self._drop()
         self._asked = self._pool.submit(self._timed, query, slack), slack, self._clock()
 
     def take(self) -> Result:
-        """The result of the last query, once; waits for it.
+        """Waits for the result of the last query, and returns it. Each result can be taken once.
 
         Raises:
-            InputError: nothing was asked.
+            InputError: no search was started.
         """
         if self._asked is None:
             raise InputError("no retrieval is under way; ask first")
@@ -90,7 +75,7 @@ class RetrievalPipeline(Generic[Query, Result]):
         return result
 
     def close(self) -> None:
-        """Ends the thread; a search under way is waited for."""
+        """Ends the thread, after waiting for a running search."""
         self._drop()
         self._pool.shutdown()
 

@@ -1,7 +1,7 @@
-"""`Plan`: what a whole operation will need, stage by stage, before its first one begins.
+"""`Plan`: the memory that a whole operation will need, stage by stage, computed before the first stage begins.
 
-An operation that opens several models one after the other would otherwise be refused by one after the other, each with
-a limit that is enough for itself. The plan names one limit that is enough for all of them.
+Without a plan, an operation that opens several models in turn could be refused several times, each time with a limit
+that is enough for one more model. The plan names one limit that is enough for all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edge.errors import BudgetExceeded
 from edge.libraries import import_nbytes
 
 SPREAD = 1 << 20
-"""Bytes added to every limit that a refusal names: a process never starts with exactly the same bytes twice."""
+"""Bytes added to every limit in a refusal, because a process never starts with exactly the same size twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Stage:
     """A part of an operation.
 
     Attributes:
-        name: what is done, as a message says it.
-        own: bytes that it needs while it runs and gives back, or gives way with, when it ends.
-        kept: bytes that it leaves held until the operation ends.
-        libraries: modules that it imports, which stay in the process.
+        name: the stage's work, worded for a message.
+        own: bytes that the stage needs while it runs, and afterwards frees or can give up.
+        kept: bytes that stay held until the operation ends.
+        libraries: modules that the stage imports, which stay loaded.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Plan:
     """The stages of an operation in their order.
 
     Attributes:
-        operation: what is done, as a message says it.
+        operation: the operation, worded for a message.
     """
 
     operation: str
@@ -48,14 +48,14 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the operation needs at most, beside what is held when it begins."""
+        """The most bytes that the operation needs at a time, on top of those held when it begins."""
         return self._largest()[0]
 
     def check(self, budget: MemoryBudget) -> None:
-        """Asks caches to give way to the operation.
+        """Asks caches to make room for the operation.
 
         Raises:
-            BudgetExceeded: it does not fit even then; the error names the smallest limit that works.
+            BudgetExceeded: it does not fit even then. The error names the smallest limit that works.
         """
         nbytes = self.nbytes
         budget.make_room(nbytes)
@@ -63,10 +63,10 @@ class Plan:
             raise self.refusal(budget.limit, budget.used)
 
     def refusal(self, limit: int, held: int) -> BudgetExceeded:
-        """The error for a limit that is too small.
+        """The error for a limit that is too small for the operation.
 
         Args:
-            held: bytes held when the operation begins.
+            held: bytes held before the operation begins.
         """
         nbytes, stage = self._largest()
         needed = held + nbytes + SPREAD

@@ -1,4 +1,4 @@
-"""Runtimes, devices and codecs by name: installed packages offer them through entry points, this one's own included."""
+"""Runtimes, devices and codecs by name. Installed packages, this one included, offer them through entry points."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from edge.errors import CapabilityError
 
 
 def names(group: str) -> set[str]:
-    """What is registered in an entry-point group. An editable installation that is older than its sources lacks what
-    was added since."""
+    """The names registered in an entry-point group.
+
+    An editable installation must be renewed before names appear that were added to its sources since.
+    """
     return {entry.name for entry in entry_points(group=group)}
 
 
 def load(group: str, name: str) -> Any:
-    """What is registered under `name` in an entry-point group (`edge.runtimes`, `edge.devices`, `edge.codecs`).
+    """Loads the object that is registered under `name` in an entry-point group, such as `edge.runtimes`.
 
     Raises:
-        CapabilityError: nothing is; the message lists what there is.
+        CapabilityError: there is no such name. The message lists the registered names.
     """
     found = {entry.name: entry for entry in entry_points(group=group)}
     if name not in found:

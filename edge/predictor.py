@@ -1,8 +1,8 @@
-"""`TimePredictor`: how many seconds a piece of work will take, learned from what such work took before.
+"""`TimePredictor`: predicts the seconds of a piece of work from the times of earlier work of the same kind.
 
-There is one for everything that is planned by time: writing a token, computing or restoring the tokens of a prompt,
-embedding, searching, reranking. Each prediction has a deviation, so that a plan can ask for what is likely (`mean`) or
-for what is hardly exceeded (`upper`).
+It serves all planning by time: writing a token, computing or restoring the tokens of a prompt, embedding, searching,
+and reranking. Each prediction has a deviation, so that a plan can use the likely time (`mean`) or one that is rarely
+exceeded (`upper`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ _FORMAT = 2
 _WHAT = "the times of generations"
 
 _FORGET = 0.9
-"""What the readings before count after each further one."""
+"""Factor by which the weight of earlier readings falls with each further one."""
 
 _DEVIATIONS = 2.0
 
 _FADE = 0.97
-"""What earlier savings weigh after each time that work was not started: what did not pay is tried again in the end."""
+"""Factor by which the weight of earlier savings falls each time the work is refused, so that it is tried again
+later."""
+
+_DOUBT_S = 0.02
+"""Assumed deviation of the saving of one piece of speculative work: the time of a few disk reads."""
 
 _LENGTHS = 64
-"""Lengths of replies that are remembered for each step."""
+"""Lengths of replies remembered for each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class PromptWork:
-    """What reading a prompt takes, in tokens.
+    """The work of reading a prompt, in tokens.
 
     Attributes:
         computed: tokens whose states must be computed.
@@ -61,19 +65,22 @@ class PromptWork:
 
 
 class Rate:
-    """Seconds per unit of one kind of work: the least squares line through zero, each reading weighted by its units and
-    earlier readings fading. A reading of many units counts for as much as it tells. Not thread-safe."""
+    """Seconds per unit of one kind of work. Not thread-safe.
+
+    It is the slope of the least-squares line through zero. Readings are weighted by their units, and earlier ones lose
+    weight.
+    """
 
     def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
         """
         Args:
-            sums: of the units, the seconds, and the squares of seconds over units, as `sums` gave them.
+            sums: sums of the units, the seconds, and the squares of seconds over units, as `sums` returned them.
         """
         self._units, self._seconds, self._squares = map(float, sums)
 
     @property
     def sums(self) -> tuple[float, float, float]:
-        """What was learned, to be kept."""
+        """The learned state, for storage."""
         return self._units, self._seconds, self._squares
 
     @property
@@ -87,53 +94,63 @@ class Rate:
         return math.sqrt(max(0.0, self._squares / self._units - self.mean**2)) if self._units else 0.0
 
     def add(self, units: float, seconds: float) -> None:
-        """Takes in one reading."""
+        """Learns one reading."""
         self._units = _FORGET * self._units + units
         self._seconds = _FORGET * self._seconds + seconds
         self._squares = _FORGET * self._squares + seconds**2 / units
 
 
 class Saving:
-    """Seconds that one kind of speculative work saved, less what it made others lose; earlier ones fade. Not
-    thread-safe."""
+    """Seconds that one kind of speculative work saved, less the seconds that others lost by it. Not thread-safe.
+
+    Earlier observations lose weight.
+    """
 
     def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
         """
         Args:
-            sums: of the weights, the seconds and their squares, as `sums` gave them.
+            sums: sums of the weights, the seconds and their squares, as `sums` returned them.
         """
         self._weight, self._seconds, self._squares = map(float, sums)
 
     @property
     def sums(self) -> tuple[float, float, float]:
-        """What was learned, to be kept."""
+        """The learned state, for storage."""
         return self._weight, self._seconds, self._squares
 
     @property
     def weight(self) -> float:
-        """How many observations stand behind the mean."""
+        """The weighted number of observations."""
         return self._weight
 
     @property
     def mean(self) -> float:
-        """Seconds saved."""
+        """Mean seconds saved by one piece of work."""
         return self._seconds / self._weight if self._weight else 0.0
 
     @property
     def error(self) -> float:
-        """Standard error of the mean."""
-        if not self._weight:
-            return 0.0
-        return math.sqrt(max(0.0, self._squares / self._weight - self.mean**2) / self._weight)
+        """Standard error of the mean.
+
+        It includes one more reading with the deviation `_DOUBT_S`, since work that saved nothing ten times may save
+        something the next time.
+        """
+        spread = max(0.0, self._squares - self._weight * self.mean**2) + _DOUBT_S**2
+        return math.sqrt(spread) / (self._weight + 1)
 
     def add(self, seconds: float) -> None:
-        """Takes in one piece of work that was done."""
+        """Learns the saving of one piece of work."""
         self._weight, self._seconds, self._squares = (
             _FORGET * self._weight + 1, _FORGET * self._seconds + seconds, _FORGET * self._squares + seconds**2
         )  # fmt: skip
 
+    def charge(self, seconds: float) -> None:
+        """Subtracts seconds that earlier work turned out to cost others."""
+        self._seconds -= seconds
+        self._squares += seconds**2
+
     def fade(self) -> None:
-        """The work was not done: what is known about it grows old."""
+        """Lowers the weight of the observations, after the work was refused."""
         self._weight, self._seconds, self._squares = (_FADE * part for part in self.sums)
 
 
@@ -144,17 +161,17 @@ class ReplyLengths:
         self.lengths = list(lengths)[-_LENGTHS:]
 
     def add(self, length: int) -> None:
-        """Takes in one reply."""
+        """Learns the length of one reply."""
         self.lengths = [*self.lengths, length][-_LENGTHS:]
 
     def remaining(self, written: int, most: int) -> tuple[float, float]:
-        """Mean and deviation of the tokens that are still to come after `written`.
+        """Mean and deviation of the number of tokens that follow after `written` tokens.
 
-        Only replies that were longer than that count. A reply that is longer than all before goes on for as long as the
-        longer half of them went on past their median, on average: an exponential tail.
+        Only replies longer than `written` are used. If there is none, the remaining length is estimated by an
+        exponential tail: the mean excess of the longer half of the replies over their median.
 
         Args:
-            most: the longest reply that is allowed.
+            most: largest allowed length of a reply.
         """
         left = [length - written for length in self.lengths if length > written]
         if not left:
@@ -171,11 +188,11 @@ class ReplyLengths:
 class TimePredictor:
     """Learns times of work by name. Thread-safe.
 
-    A file that cannot be read or written is no obstacle: what it would tell is learned again.
+    A file that cannot be read or written is ignored: the times are then learned again.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Starts from what was saved at `path`; None keeps nothing."""
+        """Loads the state saved at `path`; with None nothing is stored."""
         self._path = path
         self._lock = threading.Lock()
         self._rates: dict[str, Rate] = {}
@@ -184,43 +201,50 @@ class TimePredictor:
         self._load()
 
     def learn(self, work: str, units: float, seconds: float) -> None:
-        """Takes in what `units` of some work took. A reading that cannot be is left out."""
+        """Learns the seconds that `units` of some work took. An impossible reading is ignored."""
         if units > 0 and 0 <= seconds < math.inf:
             with self._lock:
                 self._rates.setdefault(work, Rate()).add(units, seconds)
 
     def seconds(self, work: str, units: float = 1.0) -> Seconds | None:
-        """What `units` of some work will take; None before any was seen."""
+        """Predicts the seconds that `units` of some work take; None before the first reading."""
         with self._lock:
             rate = self._rates.get(work)
             return None if rate is None else Seconds(rate.mean * units, rate.deviation * units)
 
     def learn_saving(self, work: str, seconds: float) -> None:
-        """Takes in what one piece of speculative work saved; below 0 if it did harm."""
+        """Learns the seconds that one piece of speculative work saved; negative if it did harm."""
         if math.isfinite(seconds):
             with self._lock:
                 self._savings.setdefault(work, Saving()).add(seconds)
 
+    def charge_saving(self, work: str, seconds: float) -> None:
+        """Learns the seconds that others lost by earlier work of this kind."""
+        if math.isfinite(seconds):
+            with self._lock:
+                self._savings.setdefault(work, Saving()).charge(seconds)
+
     def saving(self, work: str) -> Saving:
-        """What such work saved so far."""
+        """The savings by such work so far."""
         with self._lock:
             return Saving(self._savings.get(work, Saving()).sums)
 
     def fade(self, work: str) -> None:
-        """Such work was not started for want of a benefit."""
+        """Lowers the weight of the savings of such work, after it was refused."""
         with self._lock:
             self._savings.setdefault(work, Saving()).fade()
 
     def learn_reply(
         self, generator: str, step: str, work: PromptWork, *, new: int, ttft_s: float, restore_s: float, seconds: float
     ) -> None:
-        """Takes in one finished generation.
+        """Learns from one finished generation.
 
         Args:
-            work: what its prompt took.
-            new: tokens written.
-            ttft_s: seconds to the first of them, of which `restore_s` were spent on restoring states; `seconds` to the
-                last. Only the generator's own time counts, not what its caller did between tokens.
+            work: the prompt's tokens, computed and restored.
+            new: number of tokens written.
+            ttft_s: seconds to the first token, of which `restore_s` were spent on restoring states.
+            seconds: seconds to the last token. All times are the generator's own, without its caller's time between
+                tokens.
         """
         if new < 1 or not 0 <= restore_s <= ttft_s <= seconds < math.inf:
             return
@@ -233,12 +257,12 @@ class TimePredictor:
     def reply(
         self, generator: str, step: str, *, prompt: PromptWork | None = None, written: int = 0, most: int
     ) -> Seconds | None:
-        """What a reply takes from here on; None before the first one of its step was seen.
+        """Predicts the remaining seconds of a reply; None before the first reply of its step.
 
         Args:
-            prompt: what is still to be read; None if the prompt has been read.
-            written: tokens that stand already.
-            most: the longest reply that is allowed, in tokens.
+            prompt: the part of the prompt that is still to be read; None if all of it has been read.
+            written: number of tokens written already.
+            most: largest allowed length of the reply, in tokens.
         """
         token = self.seconds(f"{generator}/token")
         with self._lock:
@@ -252,7 +276,7 @@ class TimePredictor:
         return total
 
     def save(self) -> None:
-        """Keeps what was learned for the next process."""
+        """Stores the learned state for the next process."""
         if self._path is None:
             return
         with self._lock:

@@ -1,7 +1,7 @@
-"""The switches that stop libraries from reporting about this machine and its use.
+"""Switches that stop libraries from reporting about this machine and its use.
 
-Each library reads its variable when it is first loaded, so `import edge` sets all of them. A process that this one
-starts inherits them.
+Each library reads its variable when it is first loaded, so `import edge` sets all of them. Child processes inherit
+them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ REPORTS_OFF = {
     # huggingface_hub, hf_xet and transformers report versions and transfers to the hub.
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Environment variables by which libraries are told to report nothing."""
+"""Environment variables that tell libraries to report nothing."""
 
 
 def silence_libraries() -> None:
-    """Sets the switches in the environment of this process, whatever they were before."""
+    """Sets the switches in the environment of this process, even if they have other values."""
     os.environ.update(REPORTS_OFF)

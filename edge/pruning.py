@@ -1,8 +1,8 @@
-"""Progressive cluster pruning (GRATING, section 4.1): who is safely in, who is safely out, who must go on.
+"""Progressive cluster pruning (GRATING, section 4.1): selects safe winners and drops hopeless candidates early.
 
 After a layer, candidates have provisional scores. Once these are dispersed (coefficient of variation above a
-threshold), their log-odds are split into one-dimensional clusters; clusters above the one that holds the K-th candidate
-are selected, those below are dropped, and only the boundary cluster needs further layers.
+threshold), their log-odds are split into one-dimensional clusters. Clusters above the one with the K-th candidate are
+selected, and clusters below it are dropped. Only the boundary cluster needs further layers.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from edge.errors import InputError
 Mode = Literal["top-k", "ranked"]
 
 MAX_CLUSTERS = 8
-"""More clusters than this split noise; the boundary cluster then no longer shields candidates that may still change."""
+"""With more clusters, noise is split, and the boundary cluster no longer contains all candidates that may still
+change."""
 
 _BLOCK = 1 << 16
-"""Values of a temporary while clustering: half a megabyte, whatever the pool's size."""
+"""Values of a temporary array while clustering: half a megabyte, for any pool size."""
 
 _SEPARATED = 0.5
-"""Mean silhouette below which clusters are not distinct (the customary bound of a reasonable structure)."""
+"""Mean silhouette below which clusters count as not distinct (the customary bound for a reasonable structure)."""
 
 _TIE = 1e-9
-"""Scores closer than this count as equal when the pool is judged degenerate."""
+"""Scores closer than this count as equal in the test for a degenerate pool."""
 
 
 _SURE = 1e-9
-"""Probabilities nearer to 0 or 1 are not told apart."""
+"""Probabilities nearer to 0 or 1 than this are treated as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What pruning decided after one layer, over the candidates that were active.
+    """Pruning's decision after one layer about the active candidates.
 
     Attributes:
-        layer: layers run so far, so the first layer's decision has 1.
+        layer: number of layers run so far; 0 before the first layer.
         cv: coefficient of variation of the scores (std / mean).
-        clusters: scores' cluster numbers [active], 0 the highest; empty if no clustering took place.
+        clusters: cluster number of each score [active], 0 the highest; empty if there was no clustering.
         selected, dropped, deferred: candidate numbers; `selected` best first.
-        finished: nothing needs another layer.
+        finished: whether no candidate needs another layer.
     """
 
     layer: int
@@ -59,7 +60,7 @@ class Decision:
 
 
 class ProgressivePruning:
-    """The state of one request's pruning: remaining slots and the order in which winners left."""
+    """The state of one request's pruning: the remaining places among the results."""
 
     def __init__(
         self,
@@ -74,11 +75,12 @@ class ProgressivePruning:
         """Prepares for a pool of `candidates`.
 
         Args:
-            k: winners wanted.
-            mode: `top-k` lets winners stop early too, `ranked` drops only the hopeless.
-            threshold: dispersion above which clusters are trusted; infinity never prunes.
-            first_layer: layers to run before scores mean anything (some models' heads are noise before).
-            cluster: stands for `cluster_scores`, of log-odds, where many passes share their partitions.
+            k: number of results wanted.
+            mode: with `top-k`, winners stop early, too; `ranked` drops only hopeless candidates.
+            threshold: dispersion above which clusters are trusted. With infinity nothing is pruned.
+            first_layer: layers to run before scores are used (before it, some models' scores are noise).
+            cluster: replaces `cluster_scores` on log-odds, so that passes which share partitions need not compute them
+                again.
 
         Raises:
             InputError: k is not positive.
@@ -86,7 +88,7 @@ class ProgressivePruning:
         if k <= 0:
             raise InputError(f"the number of results must be at least 1, not {k}")
         self.k = min(k, candidates)
-        # When everybody wins, only the order is left to ask for.
+        # If every candidate is a result, only the order remains to be found.
         self.mode: Mode = "ranked" if k >= candidates else mode
         self.threshold = threshold
         self.first_layer = first_layer
@@ -94,7 +96,7 @@ class ProgressivePruning:
         self._cluster = cluster or cluster_scores
 
     def wants(self, layer: int) -> bool:
-        """Whether scores after `layer` layers would be looked at: computing them is wasted otherwise."""
+        """Whether `decide` would use the scores after `layer` layers; if not, computing them is wasted."""
         return layer >= self.first_layer and math.isfinite(self.threshold)
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision:
@@ -110,7 +112,7 @@ class ProgressivePruning:
         if not self.wants(layer) or cv <= self.threshold:
             return go_on
         labels = self._cluster(log_odds(scores))
-        # K-th candidate by score; ties go to the smaller number, as in the final ranking.
+        # K-th candidate by score. Among equal scores the smaller number comes first, as in the final ranking.
         order = np.lexsort((ids, -scores))
         boundary = labels[order[min(self.remaining, len(ids)) - 1]]
         above, below = labels < boundary, labels > boundary
@@ -132,8 +134,8 @@ class ProgressivePruning:
 def log_odds(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """log(p / (1 - p)) of probabilities [n].
 
-    Clusters are found there: most candidates of a pool are irrelevant, their probabilities crowd near 0, and the K-th
-    is often among them.
+    Clusters are found on this scale. Most candidates of a pool are irrelevant, so that their probabilities crowd near
+    0, and the K-th candidate is often among them.
     """
     inside = np.clip(scores, _SURE, 1 - _SURE)
     odds: npt.NDArray[np.float64] = np.log(inside) - np.log1p(-inside)
@@ -143,8 +145,8 @@ def log_odds(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def dispersion(scores: npt.NDArray[np.float64]) -> float:
     """Coefficient of variation, std / mean, of positive scores [n].
 
-    A degenerate pool (fewer than two candidates, all equal, all zero) has no dispersion: 0. Nearly-zero scores all
-    round would make the ratio explode on noise, so the mean is taken to be at least 1e-6.
+    A degenerate pool (fewer than two candidates, all equal, all zero) has no dispersion: 0. If all scores are near
+    zero, noise would make the ratio very large. Therefore the mean is taken to be at least 1e-6.
     """
     if len(scores) < 2 or float(np.ptp(scores)) <= _TIE:
         return 0.0
@@ -154,9 +156,9 @@ def dispersion(scores: npt.NDArray[np.float64]) -> float:
 def cluster_scores(scores: npt.NDArray[np.float64], max_clusters: int = MAX_CLUSTERS) -> npt.NDArray[np.int64]:
     """Exact one-dimensional k-means with the number of clusters chosen from the data.
 
-    For each number of clusters the within-cluster sum of squares is minimised exactly by dynamic programming over the
-    sorted scores; the number is the one with the largest mean silhouette (Rousseeuw 1987), the smaller one on a tie. A
-    pool whose best silhouette is below 0.5 has no clusters worth the name and stays in one piece.
+    For each number of clusters, dynamic programming over the sorted scores minimizes the within-cluster sum of squares
+    exactly. The chosen number has the largest mean silhouette (Rousseeuw 1987), and is the smaller one on a tie. If the
+    best silhouette is below 0.5, the pool stays in one piece.
 
     Args:
         scores: [n], n >= 1.
@@ -185,10 +187,10 @@ def cluster_scores(scores: npt.NDArray[np.float64], max_clusters: int = MAX_CLUS
 
 
 def silhouette(values: npt.NDArray[np.float64], bounds: list[int]) -> float:
-    """Mean silhouette of sorted values [n] cut into clusters that start at `bounds` (the first is 0).
+    """Mean silhouette of sorted values [n] that are cut into clusters starting at `bounds` (the first is 0).
 
-    On a line the nearest other cluster is a neighbour, and its mean distance the distance to its mean, so prefix sums
-    give the exact value in linear time. A cluster of one counts 0, as usual.
+    On a line, the nearest other cluster is adjacent, and the mean distance to it is the distance to its mean. So prefix
+    sums give the exact value in linear time. A cluster of one value has silhouette 0, as usual.
     """
     sums = np.concatenate(([0.0], np.cumsum(values)))
     edges = [*bounds, len(values)]
@@ -202,7 +204,7 @@ def silhouette(values: npt.NDArray[np.float64], bounds: list[int]) -> float:
         rank = np.arange(size)
         before = sums[low:high] - sums[low]  # sum of the values that precede each one in its cluster
         after = sums[high] - sums[low + 1 : high + 1]
-        # Values fall: those before are larger, those after smaller.
+        # Values are descending: those before are larger, those after are smaller.
         own = (before - rank * inside + (size - 1 - rank) * inside - after) / (size - 1)
         others = [means[c] for c in (cluster - 1, cluster + 1) if 0 <= c < len(means)]
         nearest = np.min([np.abs(inside - mean) for mean in others], axis=0)
@@ -212,7 +214,7 @@ def silhouette(values: npt.NDArray[np.float64], bounds: list[int]) -> float:
 
 
 def _bounds(starts: npt.NDArray[np.int64], clusters: int) -> list[int]:
-    """Where each cluster starts in the best partition into so many, from the table of last clusters."""
+    """The start of each cluster in the best partition into `clusters`, from the table of last clusters."""
     bounds: list[int] = []
     end = starts.shape[1]
     for last in range(clusters - 1, -1, -1):
@@ -222,10 +224,14 @@ def _bounds(starts: npt.NDArray[np.int64], clusters: int) -> list[int]:
 
 
 def _partitions(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Least within-cluster sums of squares of sorted values for 1 ... `most` clusters, and the first position of the
-    last cluster for each prefix, [most, n]. O(most * n^2), a block of prefixes at a time."""
+    """Exact partitions of sorted values into 1 ... `most` clusters, in O(most * n^2), a block of prefixes at a time.
+
+    Returns:
+        The least within-cluster sums of squares [most], and the first position of the last cluster for each prefix,
+        [most, n].
+    """
     n = len(values)
-    centred = values - values.mean()  # keeps the differences of sums of squares exact
+    centred = values - values.mean()  # keeps differences of sums of squares precise
     sums = np.concatenate(([0.0], np.cumsum(centred)))
     squares = np.concatenate(([0.0], np.cumsum(centred**2)))
     first = np.arange(n)[:, None]
@@ -240,8 +246,9 @@ def _partitions(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray
         columns = slice(low, low + end.size)
         best[0, columns] = spread[0]
         for clusters in range(1, most):
-            # The last cluster starts at `first`; what stands before it needs one cluster less. Later blocks only look
-            # back, so going block by block is exact; inside a block, earlier prefixes of one cluster less are ready.
+            # The last cluster starts at `first`, and the values before it form one cluster less. Later blocks only use
+            # earlier ones, so working block by block is exact. Within a block, the results for one cluster less are
+            # complete.
             totals = best[clusters - 1, : n - 1, None] + spread[1:]
             starts[clusters, columns] = np.argmin(totals, axis=0) + 1
             best[clusters, columns] = np.min(totals, axis=0)

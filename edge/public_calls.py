@@ -1,7 +1,7 @@
-"""`checked_arguments`: the doors of the public classes, at which every argument is compared with its annotation.
+"""`checked_arguments`: compares every argument of a public class's methods with its annotation.
 
-What gets past a door in a wrong type fails somewhere deep inside, with a message about something else. The annotations
-say what a method takes already, so they are what is checked_arguments, and nothing is said twice.
+An argument of a wrong type would otherwise fail deep inside, with a misleading message. The annotations state the types
+already, so they serve as the rules of the check.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Class = TypeVar("Class", bound=type)
 
 _NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 _MOST_BITS = 63
-"""Of a whole number: what databases and arrays hold."""
+"""Largest number of bits of a whole number, since databases and arrays hold no more."""
 
 _TEXTS = frozenset({"items", "texts"})
-"""Parameters in which a text is a text, and only a `Path` is a path."""
+"""Parameters in which a string is a text, and only a `Path` is a path."""
 
 _LONGEST_LOOK = 10_000
-"""Items of a list that are looked at; the rest is judged where it is used."""
+"""Items of a list that are checked. Later items are checked where they are used."""
 
 
 def checked_arguments(cls: Class) -> Class:
-    """A class decorator: its public methods and its constructor raise `ArgumentError` for an argument whose type is
-    not the annotated one. Arguments without a usable annotation pass.
+    """A class decorator that checks the arguments of the constructor and the public methods.
 
-    Numbers of numpy are numbers, path-like objects are paths, a text is no sequence of texts, and a text in a path's
-    place must be one that a path can be.
+    They raise `ArgumentError` for an argument whose type does not match its annotation. Arguments without a usable
+    annotation pass. Numbers of numpy are numbers, and path-like objects are paths. A string is not a sequence of
+    strings. A string in a path's place must be a possible path.
     """
     for name, member in list(vars(cls).items()):
         if name.startswith("_") and name != "__init__":
@@ -84,7 +84,7 @@ def _wrong(function: Callable[..., Any], signature: inspect.Signature, name: str
 
 
 def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """The annotation of each parameter; `Any` where it is of a module that is not loaded here."""
+    """The annotation of each parameter; `Any` if it belongs to a module that is not loaded here."""
     scope = vars(sys.modules[function.__module__])
     found = {}
     for name, parameter in signature.parameters.items():
@@ -99,7 +99,7 @@ def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> 
 
 
 def _fits(value: Any, wanted: Any, *, paths: bool = True) -> bool:
-    """Whether a value is of the wanted type. `paths`: a text that may stand for a path must be one."""
+    """Whether a value has the wanted type. With `paths`, a string in a path's place must be a possible path."""
     if wanted is None or wanted is type(None):
         return value is None
     if isinstance(wanted, str | TypeVar) or wanted in (Any, object):
@@ -120,7 +120,7 @@ def _fits(value: Any, wanted: Any, *, paths: bool = True) -> bool:
     if wanted in (Path, PurePath, os.PathLike):
         return isinstance(value, os.PathLike)
     if wanted in (TextIO, BinaryIO):
-        # The streams of a terminal are wrapped, and what wraps them need not be derived from a stream.
+        # A terminal's streams are wrapped, and the wrapper's class need not be derived from a stream.
         return hasattr(value, "read") or hasattr(value, "write")
     if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
         return True
@@ -128,7 +128,8 @@ def _fits(value: Any, wanted: Any, *, paths: bool = True) -> bool:
 
 
 def _check_path(path: str) -> None:
-    """
+    """Checks that a string can be a path.
+
     Raises:
         ArgumentError: the system can have no such path.
     """

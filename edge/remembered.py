@@ -1,4 +1,4 @@
-"""Tables that the program keeps to save time: what was measured or computed once, and can be again."""
+"""Tables stored to save time: measured or computed once, they can be made again at any time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _log = logging.getLogger("edge")
 
 
 def recall(path: Path, what: str) -> dict[str, Any]:
-    """The table at a path; an empty one when there is none or it cannot be read.
+    """The table at a path; an empty one if there is none or it cannot be read.
 
-    A damaged table is said in the log (without a handler: on stderr) and removed. So it is said once, and whoever asked
-    makes it anew.
+    A damaged table is reported in the log (without a handler: on stderr) and removed. So it is reported once, and the
+    caller makes a new one.
 
     Args:
-        what: what the table holds, for the sentence: `the measured chunk sizes`.
+        what: the content of the table, for the message: `the measured chunk sizes`.
     """
     try:
         return read_sealed(path) or {}
@@ -33,13 +33,13 @@ def recall(path: Path, what: str) -> dict[str, Any]:
 
 
 def forget(path: Path, what: str, reason: str) -> None:
-    """Says that a table is not used, and removes it."""
+    """Logs that a table is not used, and removes it."""
     _log.warning("edge: %s; %s are found out anew", reason, what)
     with suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 def remember(path: Path, content: Mapping[str, Any]) -> None:
-    """Keeps a table for later. Only time depends on it: where nothing can be written, nothing is."""
+    """Stores a table for later. If that fails, nothing is stored, since only time depends on it."""
     with suppress(StorageError):
         write_sealed(path, content)

@@ -1,7 +1,7 @@
-"""Which cached states are worth least: PGDSF (RAGCache, section 5.1), and LRU and LFU to compare it with.
+"""Ranking of cached states by value: PGDSF (RAGCache, section 5.1), and LRU and LFU for comparison.
 
-One policy object serves one tier and carries that tier's clock. It ranks entries by a number; who may be evicted at all
-(leaves, not in use) is the tier's business.
+One policy object serves one tier and holds that tier's clock. It ranks entries by a number. The tier itself decides
+which entries may be evicted at all (leaves that are not in use).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class Usage:
-    """What is known about one entry's past.
+    """The history of one entry.
 
     Attributes:
-        frequency: requests that asked for it.
-        computed: those of them that found it nowhere and had to compute it.
-        total_cost: sum over those of the request's seconds per uncached token.
+        frequency: number of requests for it.
+        computed: number of these requests that had to compute it, because no tier had it.
+        total_cost: sum over the latter of the request's seconds per uncached token.
     """
 
     frequency: int = 0
@@ -41,26 +41,27 @@ class Usage:
 
 
 class Replacement(Protocol):
-    """Ranks the entries of one tier; the lowest priority leaves first."""
+    """Ranks the entries of one tier. The entry with the lowest priority is evicted first."""
 
     def used(self, usage: Usage) -> float:
-        """The priority of an entry that was just put in the tier, or asked for while there."""
+        """The priority of an entry that was just added to the tier, or requested from it."""
         ...
 
     def evicted(self, priority: float) -> None:
-        """An entry of this priority had to leave for lack of space."""
+        """Notes that an entry of this priority was evicted for lack of space."""
         ...
 
     def resumed(self, priorities: Collection[float]) -> None:
-        """The tier was filled from an earlier run with entries of these priorities: go on from there."""
+        """Continues from an earlier run: the tier holds entries of these priorities."""
         ...
 
 
 class PGDSF:
     """Prefix-aware greedy dual-size frequency: clock + frequency * cost per uncached token.
 
-    The cost stands for cost / size of the classic policy: computing a document takes the longer the more precedes it,
-    and that time is spread over all tokens the request had to compute. The clock lets what was popular once grow old.
+    The cost replaces cost / size of the classic policy: the more tokens precede a document, the longer it takes to
+    compute, and this time is spread over all tokens that the request had to compute. The clock makes entries lose rank
+    that were popular only in the past.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class PGDSF:
         self.clock = max(self.clock, priority)
 
     def resumed(self, priorities: Collection[float]) -> None:
-        # Nothing in a tier ranks below its clock, and the next eviction would set the clock to the lowest anyway.
+        # No entry of a tier ranks below its clock, and the next eviction would set the clock to the lowest anyway.
         self.clock = max(self.clock, min(priorities, default=0.0))
 
 

@@ -1,85 +1,50 @@
-"""Residency: which blocks are in memory, which of them stay there, and which give way.
+"""Residency: the blocks in memory, the ones that stay there, and the ones that are evicted.
 
-A block is pinned (other blocks never push it out), cached (a policy says who goes first) or cold (on disk only). All
-bytes of one residency are under one lease. It grows into what the ledger has free and never at another cache's cost;
-beyond that its own coldest blocks make room. A handle locks a block while somebody reads it.
+A block is cached (a policy chooses which is evicted first) or cold (on disk only). All bytes of one residency are under
+one lease. The lease grows into free memory of the ledger, but never makes another cache shrink. If there is no free
+memory, the residency's own coldest blocks make room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
 
-from edge.block_cache import BlockCache, Entry, Fetch
+from edge.block_cache import SPARE, BlockCache, Entry, Fetch
 from edge.budget import MemoryBudget
 from edge.buffers import charge_of
 from edge.errors import BudgetExceeded, DeviceLost
 from edge.eviction import Policy
+from edge.handle import Handle
 from edge.link_rate import LinkRate
 from edge.trace import Trace
-from edge.worth import NEVER
 
 __all__ = ["Fetch", "Handle", "Residency"]
 
-_SMOOTHING = 0.2
-"""Weight of the last round in the share of blocks that a round uses."""
 
-
-class Handle:
-    """A block that is in memory or on its way there, and stays until `release`. A context manager.
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Predicted blocks that were admitted.
 
     Attributes:
-        hit: it was there, or on its way, before it was asked for.
+        asked: bytes that had to be requested.
+        displaced: keys of the blocks that were evicted for them.
     """
 
-    __slots__ = ("_entry", "_residency", "hit")
+    asked: int
+    displaced: Sequence[Hashable] = ()
 
-    def __init__(self, residency: Residency, entry: Entry, hit: bool) -> None:
-        self._residency = residency
-        self._entry: Entry | None = entry
-        self.hit = hit
 
-    @property
-    def ready(self) -> bool:
-        """The bytes have arrived (or their transfer has failed, which `wait` raises)."""
-        assert self._entry is not None
-        return self._entry.ticket.done
-
-    def wait(self) -> Any:
-        """The bytes, once they are there; valid until `release`.
-
-        Raises:
-            CorruptBlock, StorageError: what the transfer met; the block is forgotten, and read again when asked for.
-        """
-        assert self._entry is not None
-        try:
-            self._entry.ticket.wait()
-        except BaseException:
-            self._residency._forget(self._entry)
-            raise
-        return self._entry.buffer
-
-    def release(self) -> None:
-        """Lets the block go; releasing twice is harmless."""
-        entry, self._entry = self._entry, None
-        if entry is not None:
-            self._residency._unlock(entry)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+_SMOOTHING = 0.2
+"""Weight of the last round in the average share of blocks that a round uses."""
 
 
 class Residency:
     """The blocks of one place (host memory, a device). Thread-safe.
 
-    Counters (in `trace`): `<name>.hits` (asked for and there or on its way), `.misses`, `.streamed` (misses that found
-    no room), `.evictions`, `.ahead` (blocks fetched on a prediction), `.ahead_used`.
+    Counters (in `trace`): `<name>.hits` (requested blocks in memory or on their way), `.misses`, `.streamed` (misses
+    for which there was no room), `.evictions`, `.ahead` (blocks fetched on a prediction), `.ahead_used`.
     """
 
     def __init__(
@@ -93,15 +58,15 @@ class Residency:
         rate: LinkRate | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """Takes no memory yet.
+        """Creates an empty residency that holds no memory.
 
         Args:
-            policy: who goes first; least recently used if not given.
-            capacity: at most so many bytes, however much is free; None for no bound of its own.
-            allocate: makes a buffer of so many bytes; pages of this process if not given. A buffer elsewhere is any
-                object; its memory goes back when nobody refers to it.
-            name: of the owner in the ledger, and of the counters.
-            rate: of the link that blocks come over; what a block is worth is measured by it.
+            policy: chooses the block that is evicted first; by decayed hotness if not given.
+            capacity: largest number of bytes held, even if more are free; None for no such bound.
+            allocate: makes a buffer of a given size; a numpy array of this process if not given. A buffer elsewhere may
+                be any object that frees its memory with its last reference.
+            name: name of the owner in the ledger, and of the counters.
+            rate: speed of the link that blocks come over, by which the value of a cached block is estimated.
         """
         self.name = name
         self.trace = trace or Trace()
@@ -122,8 +87,13 @@ class Residency:
 
     @property
     def room(self) -> int:
-        """Bytes that could be held now: what is, and what the ledger has free."""
+        """Bytes that could be held now: those that are held, and those that the ledger has free."""
         return self._cache.room
+
+    @property
+    def usable(self) -> int:
+        """Bytes of blocks that fit into `room`, since a part of it is kept for spare buffers."""
+        return self._cache.room - self._cache.room // SPARE
 
     def __len__(self) -> int:
         return len(self._cache.entries)
@@ -137,13 +107,15 @@ class Residency:
             return list(self._cache.entries)
 
     def loss(self) -> float:
-        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`): reading a block
-        again, times the share of the blocks that a round uses."""
+        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`).
+
+        It is the time to read a block again, times the share of the blocks that a round uses.
+        """
         count = len(self._cache.entries)
         return self._share * self._rate.loss(self._cache.nbytes / count if count else 0)
 
     def begin_round(self) -> int:
-        """Starts a round of use (one search); what is used in it makes no room for its own later misses."""
+        """Starts a round of use (one search), and returns its number. A round's misses do not evict its own blocks."""
         with self._lock:
             if self._round and self._cache.entries:
                 self._share += _SMOOTHING * (min(1.0, self._used / len(self._cache.entries)) - self._share)
@@ -153,13 +125,12 @@ class Residency:
             return self._round
 
     def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
-        """The blocks that are in memory or on their way; None for those that are cold, which count neither as hit nor
-        as miss.
+        """Locks blocks that are in memory or on their way. Cold ones give None, and count neither as hit nor miss.
 
         Args:
-            blocks: key of each, and its transfer: called when a prediction has asked for the block but its transfer has
-                not begun; it is asked for again, as something that is needed.
-            now: the round they are used in.
+            blocks: key and transfer of each block. The transfer is started if a prediction has requested the block and
+                its own transfer has not begun, so that the block comes with the priority of a needed one.
+            now: the round in which the blocks are used.
         """
         with self._budget.lock, self._lock:
             handles = [self._claim(key, fetch, now) for key, fetch in blocks]
@@ -167,11 +138,11 @@ class Residency:
         return handles
 
     def admit(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, *, evict: bool = True) -> Handle | None:
-        """Takes room for a cold block and starts its transfer; None if there is no room.
+        """Makes room for a cold block and starts its transfer; None if there is no room.
 
         Args:
-            nbytes: of the block.
-            evict: blocks last used before round `now` may give way; without, only free memory is taken.
+            nbytes: size of the block.
+            evict: whether blocks last used before round `now` may be evicted; otherwise only free memory is used.
         """
         with self._budget.lock, self._lock:
             if (handle := self._claim(key, fetch, now)) is not None:
@@ -179,12 +150,12 @@ class Residency:
                 return handle
             self.trace.count(f"{self.name}.misses")
             older = (lambda entry: not entry.guards and entry.round < now) if evict else None
-            if key in self._cache.entries or not self._cache.make_room(charge_of(nbytes), older):
+            if key in self._cache.entries or self._cache.make_room(charge_of(nbytes), older) is None:
                 self.trace.count(f"{self.name}.streamed")
                 return None
             try:
                 entry = self._cache.enter(key, nbytes, fetch, self._round)
-            except BudgetExceeded:  # of what the host keeps of a block that lies elsewhere
+            except BudgetExceeded:  # raised for the host memory that belongs to a block on a device
                 self.trace.count(f"{self.name}.streamed")
                 return None
             entry.locks += 1
@@ -192,8 +163,22 @@ class Residency:
             self._used += 1
             return Handle(self, entry, hit=False)
 
+    def recall(self, handle: Handle) -> bool:
+        """Withdraws a locked block whose transfer has not begun, and releases the handle.
+
+        Returns:
+            False, and nothing is changed, if the transfer has begun or others use or guard the block.
+        """
+        with self._budget.lock, self._lock:
+            entry = handle.entry
+            if entry is None or entry.locks > 1 or entry.guards or entry.ticket.done or not entry.ticket.cancel():
+                return False
+            self._cache.drop(entry)
+        handle.release()
+        return True
+
     def held(self, key: Hashable) -> Handle | None:
-        """A block whose bytes are there, for copying it elsewhere: that is no use of it, and counts as none."""
+        """Locks a block that is in memory, for copying it elsewhere. This does not count as a use of the block."""
         with self._lock:
             entry = self._cache.entries.get(key)
             if entry is None or not entry.ticket.done or not entry.coming:
@@ -206,37 +191,41 @@ class Residency:
         with self._lock:
             return [key for key in keys if not self._coming(key)]
 
-    def ages(self) -> dict[Hashable, int]:
-        """Rounds since each block's last use, 0 in the last round; `NEVER` if it was fetched on a prediction only."""
+    def fork(self) -> tuple[dict[Hashable, int], Policy]:
+        """Charged bytes of the blocks in memory or on their way, and a copy of the policy, for a simulation."""
         with self._lock:
-            return {key: self._age(entry) for key, entry in self._cache.entries.items()}
+            return {key: entry.charged for key, entry in self._cache.entries.items()}, self._cache.policy.copy()
 
-    def prefetch(
-        self,
-        owner: object,
-        blocks: Iterable[tuple[Hashable, int, Fetch]],
-        limit: int,
-        displaces: Callable[[int], bool] = lambda age: True,
-        guard: bool = True,
-    ) -> int | None:
-        """Fetches blocks on a prediction, all or none of them.
+    def guard(self, owner: object, keys: Iterable[Hashable]) -> list[Hashable]:
+        """Protects those of `keys` that are in memory or on their way, and returns them.
+
+        Until `unguard`, they are evicted neither for other blocks' misses nor for predictions. The ledger may still
+        evict them.
+        """
+        with self._lock:
+            found = [key for key in keys if self._coming(key)]
+            for key in found:
+                self._cache.entries[key].guards.add(owner)
+            return found
+
+    def prefetch(self, owner: object, blocks: Iterable[tuple[Hashable, int, Fetch]], limit: int) -> Admitted | None:
+        """Fetches blocks on a prediction, all or none of them, and guards them (see `guard`).
 
         Args:
-            blocks: key, size and transfer of each.
-            limit: at most so many bytes may be asked for.
-            displaces: whether a block of an age (see `ages`) may make room.
-            guard: other blocks' misses do not push them out until `unguard`, though the ledger may.
+            blocks: key, size and transfer of each block.
+            limit: largest number of bytes to request.
 
         Returns:
-            Bytes that had to be asked for; None, and nothing is fetched, if they are too many or do not fit.
+            None, and nothing is fetched, if the blocks have too many bytes or do not fit.
         """
         with self._budget.lock, self._lock:
             wanted = list(blocks)
             cold = [block for block in wanted if not self._coming(block[0])]
             asked = sum(nbytes for _, nbytes, _ in cold)
-            if asked > limit or not self._clear(
-                [key for key, *_ in wanted], sum(charge_of(n) for _, n, _ in cold), displaces
-            ):
+            displaced = None
+            if asked <= limit:
+                displaced = self._clear([key for key, *_ in wanted], sum(charge_of(n) for _, n, _ in cold))
+            if displaced is None:
                 return None
             later = sum(charge_of(nbytes) for _, nbytes, _ in cold)
             for key, nbytes, fetch in cold:
@@ -246,50 +235,63 @@ class Residency:
                 except (BudgetExceeded, DeviceLost):
                     return None
                 self.trace.count(f"{self.name}.ahead")
-            for key, *_ in wanted if guard else ():
+            for key, *_ in wanted:
                 self._cache.entries[key].guards.add(owner)
-        return asked
+        return Admitted(asked, displaced)
 
-    def withdraw(self, keys: Iterable[Hashable]) -> None:
-        """Forgets those of `keys` that were predicted, that nobody has asked for, and whose transfer has not begun."""
+    def withdraw(self, owner: object, keys: Iterable[Hashable]) -> None:
+        """Drops those of `keys` that were only predicted and whose transfer has not begun.
+
+        Blocks that were requested meanwhile, or that another owner guards, stay.
+        """
         with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._cache.entries.get(key)
-                if entry is not None and entry.ahead and (entry.ticket.cancel() or entry.ticket.cancelled):
+                if entry is None or not entry.ahead or entry.guards - {owner}:
+                    continue
+                if entry.ticket.cancel() or entry.ticket.cancelled:
                     self._cache.drop(entry)
 
     def unguard(self, owner: object, keys: Iterable[Hashable]) -> None:
-        """Ends `owner`'s protection of predicted blocks."""
+        """Ends `owner`'s protection of these blocks."""
         with self._lock:
             for key in keys:
                 if (entry := self._cache.entries.get(key)) is not None:
                     entry.guards.discard(owner)
 
-    def pin(self, keys: Iterable[Hashable]) -> None:
-        """Makes exactly the blocks of `keys` that are in memory pinned; all others are cached."""
-        chosen = set(keys)
-        with self._lock:
-            for key, entry in self._cache.entries.items():
-                if entry.pinned != (key in chosen):
-                    entry.pinned = not entry.pinned
-                    (self._cache.policy.remove if entry.pinned else self._cache.policy.insert)(key)
-
     def trim(self, share: float) -> None:
-        """Evicts the coldest until cached blocks hold at most `share` of the room (TeleRAG's cache fraction: what is
-        left is for the next prefetch). Guarded and pinned blocks stay."""
+        """Evicts the coldest blocks until cached blocks hold at most `share` of the room (TeleRAG's cache fraction).
+
+        The rest is left for the next prefetch. Guarded blocks stay.
+        """
         with self._budget.lock, self._lock:
             self._cache.trim(share)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
-        """Forgets blocks that will not be asked for again."""
+        """Drops blocks that will not be requested again."""
         with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._cache.entries.get(key)
                 if entry is not None and not entry.locks and entry.stop():
                     self._cache.drop(entry)
 
+    def forget(self, entry: Entry) -> None:
+        """Drops a block whose transfer has failed. Its memory is freed with the last handle."""
+        with self._budget.lock, self._lock:
+            if entry.present:
+                self._cache.drop(entry)
+
+    def unlock(self, entry: Entry) -> None:
+        """Takes back the lock of a handle. A dropped block's memory is freed with its last lock."""
+        with self._lock:
+            entry.locks -= 1
+            gone = not entry.locks and not entry.present
+        if gone:  # no other code can reach it any more
+            with self._budget.lock, self._lock:
+                self._cache.free(entry)
+
     def close(self) -> None:
-        """Waits for transfers under way and gives all memory back; no handle may be in use."""
+        """Waits for running transfers, and releases all memory. No handle may be in use."""
         with self._budget.lock, self._lock:
             self._cache.close()
 
@@ -300,18 +302,22 @@ class Residency:
         if entry.ahead:
             entry.ahead = False
             self.trace.count(f"{self.name}.ahead_used")
+            self._cache.policy.remove(key)  # being fetched ahead was no use of it
+            self._cache.policy.insert(key)
         entry.locks += 1
         self._used += entry.round < now
         entry.round = max(entry.round, now)
-        if not entry.pinned:
-            self._cache.policy.touch(key)
+        self._cache.policy.touch(key)
         return Handle(self, entry, hit=True)
 
     def _usable(self, entry: Entry, fetch: Fetch) -> bool:
-        """The bytes are there or certain to come. A prediction's transfer that has not begun is asked for anew; one
-        that has failed is forgotten, so that the disk is asked again."""
+        """Whether the bytes are in memory or certain to come.
+
+        A prediction's transfer that has not begun is requested anew. A failed one is dropped, so that the block is read
+        again.
+        """
         if entry.ticket.done and entry.ticket.failed:
-            self._forget(entry)
+            self.forget(entry)
             return False
         if (entry.ahead and entry.ticket.cancel()) or entry.ticket.cancelled:
             entry.ticket = fetch(entry.buffer)
@@ -321,33 +327,19 @@ class Residency:
         entry = self._cache.entries.get(key)
         return entry is not None and entry.coming
 
-    def _clear(self, keys: Sequence[Hashable], charged: int, displaces: Callable[[int], bool]) -> bool:
-        """Makes room for blocks that are predicted, not at each other's cost; drops what is left of those that once
-        failed to arrive."""
+    def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
+        """Makes room for predicted blocks without evicting any of them.
+
+        Those whose transfer has failed before are dropped.
+
+        Returns:
+            Keys of the evicted blocks; None if there is no room.
+        """
         for key in keys:
             entry = self._cache.entries.get(key)
             if entry is not None and not entry.coming:
                 if entry.locks:
-                    return False
+                    return None
                 self._cache.drop(entry)
         spared = set(keys)
-        return self._cache.make_room(
-            charged, lambda entry: not entry.guards and entry.key not in spared and displaces(self._age(entry))
-        )
-
-    def _age(self, entry: Entry) -> int:
-        return NEVER if entry.ahead else self._round - entry.round
-
-    def _forget(self, entry: Entry) -> None:
-        """A transfer has failed: the block counts as cold, its memory goes back with the last handle."""
-        with self._budget.lock, self._lock:
-            if entry.present:
-                self._cache.drop(entry)
-
-    def _unlock(self, entry: Entry) -> None:
-        with self._lock:
-            entry.locks -= 1
-            gone = not entry.locks and not entry.present
-        if gone:  # nobody else can reach it any more
-            with self._budget.lock, self._lock:
-                self._cache.free(entry)
+        return self._cache.make_room(charged, lambda entry: not entry.guards and entry.key not in spared)

@@ -1,8 +1,8 @@
-"""How much memory the process really holds: anonymous resident bytes, their high-water mark, and giving the heap back.
+"""The memory the process really holds: anonymous resident bytes, their high-water mark, and trimming of the heap.
 
-The kernel keeps a high-water mark of all resident pages, file-backed ones included, but none of the anonymous ones, so
-the watch samples. File-backed pages (the code of libraries, a mapped file) can be dropped by the kernel at any moment;
-anonymous ones cannot, and are what a limit must bound.
+The kernel keeps a high-water mark of all resident pages, including file-backed ones, but not of the anonymous pages
+alone. Therefore `ResidentWatch` samples. The kernel can drop file-backed pages (the code of libraries, a mapped file)
+at any moment. It cannot drop anonymous ones, so a memory limit must bound those.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from types import TracebackType
 import psutil
 
 _ARENA_MAX = -8
-"""glibc's number of the setting."""
+"""glibc's number for the parameter M_ARENA_MAX."""
+_PR_SET_THP_DISABLE = 41
+"""Linux's number for the option of `prctl`."""
 
 
 def anonymous_resident() -> int:
-    """Anonymous resident bytes of this process (RssAnon on Linux; where the system does not tell, all resident)."""
+    """Anonymous resident bytes of this process (RssAnon on Linux; all resident bytes on other systems)."""
     if sys.platform == "linux":
         # statm is one short line: pages of size, resident, shared (file-backed and shared memory), ...
         with open("/proc/self/statm", "rb") as file:
@@ -34,7 +36,7 @@ def anonymous_resident() -> int:
 
 
 def trim_heap() -> None:
-    """Hands free heap pages back to the system where the C library can (glibc); elsewhere nothing happens."""
+    """Returns free heap pages to the system, if the C library can (glibc)."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
@@ -42,13 +44,13 @@ def trim_heap() -> None:
 
 @cache
 def share_heap() -> bool:
-    """Makes all threads allocate from one heap where the C library would give each its own (glibc); done once.
+    """Makes all threads allocate from one heap, if the C library would give each its own (glibc). Runs once.
 
-    A request's arrays are freed to the heap of the thread that ran it and wait there for the next request of that
-    thread. With a heap for each of eight threads, the process would hold the memory of eight requests while one runs.
+    A request's arrays are freed to the heap of the thread that ran it, and only that thread's next request uses them
+    again. With a heap for each of eight threads, the process would hold the memory of eight requests while one runs.
 
     Returns:
-        Whether there was something to set. Heaps that exist by then stay.
+        Whether the setting was made. Heaps that exist already stay.
     """
     if sys.platform != "linux":
         return False
@@ -56,16 +58,32 @@ def share_heap() -> bool:
     return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
 
 
+@cache
+def small_pages() -> bool:
+    """Makes the system give this process and its later children memory in small pages only (Linux). Runs once.
+
+    NumPy asks for huge pages, of 2 MB, for arrays of 4 MB and more, and some systems use them everywhere. Then the
+    first byte that is written makes 2 MB resident, so the memory held would exceed the memory allocated.
+
+    Returns:
+        Whether the setting was made.
+    """
+    if sys.platform != "linux":
+        return False
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    return prctl is not None and prctl(_PR_SET_THP_DISABLE, *map(ctypes.c_ulong, (1, 0, 0, 0))) == 0
+
+
 @dataclass(slots=True)
 class Growth:
-    """Anonymous bytes the process grew by; known when the block that measured it has ended."""
+    """Anonymous bytes by which the process grew; set when the measured block has ended."""
 
     nbytes: int = 0
 
 
 @contextmanager
 def measured_growth() -> Iterator[Growth]:
-    """Measures what libraries allocate on their own inside the block (a module's import, a tokenizer's tables)."""
+    """Measures the memory that libraries allocate inside the block (a module's import, a tokenizer's tables)."""
     trim_heap()
     before = anonymous_resident()
     growth = Growth()
@@ -78,7 +96,7 @@ class ResidentWatch:
     """Samples anonymous resident memory from a thread and keeps the highest value seen."""
 
     def __init__(self, interval: float = 0.005) -> None:
-        """Starts sampling every `interval` seconds; a spike shorter than that can be missed."""
+        """Starts sampling every `interval` seconds. A shorter spike can be missed."""
         self.high_water = anonymous_resident()
         self._interval = interval
         self._stop = threading.Event()
@@ -86,14 +104,14 @@ class ResidentWatch:
         self._thread.start()
 
     def sample(self) -> int:
-        """Takes a sample now, in bytes."""
+        """Takes a sample now; returns the anonymous resident bytes."""
         resident = anonymous_resident()
         if resident > self.high_water:
             self.high_water = resident
         return resident
 
     def reset(self) -> None:
-        """Starts a new high-water mark from the present value."""
+        """Starts a new high-water mark at the current value."""
         self.high_water = anonymous_resident()
 
     def close(self) -> None:

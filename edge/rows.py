@@ -1,7 +1,7 @@
-"""An LRU cache of table rows (GRATING, section 4.4): the embedding table stays on disk, the rows in use stay in memory.
+"""An LRU cache of table rows (GRATING, section 4.4): the embedding table stays on disk, and its used rows in memory.
 
-A request's tokens are a small share of the vocabulary and token frequencies are skewed, so a tenth of the rows serves
-almost every look-up. Misses are read in one pass over ascending file positions.
+A request's tokens are a small share of the vocabulary, and token frequencies are skewed. So a cache of a tenth of the
+rows serves almost every look-up. Misses are read in one pass over ascending file positions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from edge.lanes import Lane
 from edge.trace import Trace
 
 _PRIORITY = -1.0
-"""Nothing can be computed before the first layer's input is there: rows go before weights and lists."""
+"""Rows go before weights and lists, because computing cannot start without the first layer's input."""
 
 _PIECE = 1 << 20
-"""Bytes of rows read at a time."""
+"""Bytes of rows that are read at a time."""
 
 
 class RowSource(Protocol):
-    """What rows are read from: a `BlockFile`, or a test's stand-in."""
+    """A source of rows: a `BlockFile`, or a substitute in a test."""
 
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None: ...
 
@@ -47,16 +47,16 @@ class RowCache:
         owner: str = "embedding rows",
         remedy: str = "",
     ) -> None:
-        """Takes the cache's memory.
+        """Reserves the cache's memory.
 
         Args:
-            capacity: rows kept, at least 1; more than the table has is cut to the table.
-            lane: what rows are read over; it counts their bytes and waits.
-            checksums: CRC-32 of each row [rows], compared whenever a row is read.
-            remedy: what helps when a row is damaged, for the end of the message.
+            capacity: number of rows kept, at least 1 and at most as many as the table has.
+            lane: the lane over which rows are read. It counts their bytes and the waiting time.
+            checksums: CRC-32 of each row [rows], verified whenever a row is read.
+            remedy: advice for a damaged row, appended to the error message.
 
         Raises:
-            BudgetExceeded: the cache does not fit.
+            BudgetExceeded: the cache does not fit the memory limit.
         """
         self.table = table
         self.capacity = max(1, min(capacity, table.rows))
@@ -74,7 +74,7 @@ class RowCache:
 
     @staticmethod
     def memory_needed(table: RowTable, capacity: int) -> int:
-        """Bytes a cache of `capacity` rows holds, its index included."""
+        """Bytes that a cache of `capacity` rows holds, including its index."""
         return table.rows * 4 + capacity * (table.row_nbytes + 16)
 
     def gather(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
@@ -89,14 +89,14 @@ class RowCache:
             outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])
             raise IndexError(f"row {outside} is not among the table's {self.table.rows:,}")
         if len(unique) > self.capacity:
-            # More different rows than the cache holds at once: read them past it rather than churn through it.
+            # More different rows than the cache holds are read without caching, since they would evict each other.
             self._trace.count("rows.misses", len(unique))
             return self._read(unique)[inverse]
         self.prefetch(unique)
         return self._rows[self._slot_of[ids]]
 
     def prefetch(self, unique: npt.NDArray[np.int64]) -> None:
-        """Makes rows resident: `unique` [n], ascending; those past the capacity are left out."""
+        """Loads rows `unique` [n], ascending, into the cache; rows beyond the capacity are left out."""
         unique = unique[: self.capacity]
         self._clock += 1
         held = self._slot_of[unique]
@@ -107,9 +107,9 @@ class RowCache:
         self._trace.count("rows.misses", len(missing))
         if len(missing) == 0:
             return
-        # Slots in use by this request carry the newest clock and are therefore never among the victims.
+        # Slots in use by this request have the newest clock value, and are therefore never among the victims.
         victims = np.argpartition(self._last_use, len(missing) - 1)[: len(missing)]
-        step = max(1, _PIECE // self.table.row_nbytes)  # what is read but not yet in its slot stays small
+        step = max(1, _PIECE // self.table.row_nbytes)  # bounds the memory of rows that are not in a slot yet
         for start in range(0, len(missing), step):
             rows, slots = missing[start : start + step], victims[start : start + step]
             fresh = self._read(rows)
@@ -121,7 +121,7 @@ class RowCache:
             self._last_use[slots] = self._clock
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self._rows = np.empty((0, self.table.row_nbytes), np.uint8)
         self._slot_of = np.empty(0, np.int32)
         self._lease.release()

@@ -1,13 +1,11 @@
-"""Files that appear whole or not at all, and JSON documents that carry a checksum of themselves.
+"""Files that are written whole or not at all, and JSON documents with a checksum.
 
-A file that the program writes and reads back goes through here, unless its format has checksums of its own (blocks of
-weights, IVF segments, KV states) or a person edits it. What is read is what was written, byte for byte, or the damage
-is noticed.
+All files that the program writes and reads back use this module, unless their format has its own checksums (blocks of
+weights, IVF segments, KV states) or people edit them. Reading returns exactly the written bytes, or reports damage.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,29 +13,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from edge.errors import CorruptBlock, StorageError
+from edge.input_file import read_small
+from edge.own_folder import make_folder
 
 CHECKSUM = "sha256"
-"""The key that holds the checksum; it stands last."""
+"""The key of the checksum, which is the last key."""
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Hex SHA-256 of a document, whatever the order of its keys."""
+    """Hex SHA-256 of a document. It does not depend on the order of the keys."""
+    import hashlib  # slow to import, and most short commands read no such file
+
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """A document as JSON with its checksum. Keys are text, and none of them is `sha256`."""
+    """A document as JSON with its checksum. Keys must be strings, and `sha256` is not allowed."""
     return (json.dumps({**content, CHECKSUM: digest(content)}, indent=1) + "\n").encode()
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """The document that `sealed` was given.
+    """The document that was passed to `sealed`.
 
     Raises:
-        ValueError: the bytes are not what `sealed` returned; the message says in what way.
+        ValueError: the bytes were not returned by `sealed`; the message tells the difference.
     """
     try:
         content = json.loads(data)
@@ -47,7 +47,8 @@ def unsealed(data: bytes) -> dict[str, Any]:
             raise ValueError("it carries no checksum, so that an earlier version may have written it")
         if content.pop(CHECKSUM) != digest(content):
             raise ValueError("its content does not match its checksum")
-        # The checksum is of the content; this finds what JSON ignores, such as white space or a key that comes twice.
+        # The checksum covers the content only. This test finds changes that JSON ignores, such as white space or
+        # repeated keys.
         if sealed(content) != data:
             raise ValueError("it is not as it was written")
     except RecursionError:
@@ -56,23 +57,23 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a document with its checksum, in place of what was there.
+    """Writes a document with its checksum, and replaces an existing file.
 
     Raises:
-        StorageError: the disk refuses; what was there is still there.
+        StorageError: the file cannot be written; an existing file stays.
     """
     replace(path, sealed(content))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
-    """The document that `write_sealed` wrote; None when there is no file.
+    """The document that `write_sealed` wrote; None if there is no file.
 
     Raises:
-        CorruptBlock: it is damaged, or was never sealed.
+        CorruptBlock: the file is damaged, or was never sealed.
         StorageError: the disk reports an error.
     """
     try:
-        data = path.read_bytes()
+        data = read_small(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -86,15 +87,15 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 def replace(path: Path, data: bytes) -> None:
     """Writes a file under another name, flushes it, renames it into place and flushes the folder.
 
-    After a kill or a power loss the older file or this one is there, and nothing in between. Unfinished files of
-    processes that are no more are removed.
+    After a kill or a power loss, the file has either the old or the new content. Drafts of processes that have ended
+    are removed.
 
     Raises:
-        StorageError: the disk refuses; what was there is still there.
+        StorageError: the file cannot be written; an existing file stays.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         _remove_abandoned(path)
         try:
             with open(draft, "wb") as file:
@@ -112,7 +113,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes the names in a folder durable. Where a folder cannot be opened (Windows) the system does so by itself.
+    """Makes the names in a folder durable. Does nothing on Windows, which does so by itself.
 
     Raises:
         OSError: the disk reports an error.
@@ -127,6 +128,8 @@ def flush_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
+    import psutil  # imported here, because reading needs none of it
+
     for draft in path.parent.glob(f".{path.name}.*"):
         owner = draft.name.rpartition(".")[2]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):

@@ -1,4 +1,4 @@
-"""Text cut into sentences: the one splitter that documents, questions, replies, quotations and memories share."""
+"""Splits text into sentences: the one splitter for documents, questions, replies, quotations and memories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 _STOP = re.compile(
     "(?P<stop>(?<=\\S)[.!?…]{1,9}(?P<closed>[\"'”’)\\]»*_]{0,4}))\\s+"
-    # Scripts that write no spaces between sentences have stops of their own.
+    # Scripts without spaces between sentences have their own full stops.
     '|(?P<wide>[。！？]{1,9}[”’」』）)"]{0,4})\\s*'
     "|\\s*\\n[^\\S\\n]*\\n\\s*"
 )
@@ -21,14 +21,14 @@ _ABBREVIATIONS = frozenset({
     "z.b", "d.h", "bzw", "usw", "ca", "nr", "vgl", "bspw", "u.a", "p.m", "a.m", "u.s", "u.k",
 })  # fmt: skip
 _MAY_END = frozenset({"etc", "al", "inc", "ltd", "co", "corp", "jr", "sr", "usw", "p.m", "a.m", "u.s", "u.k"})
-"""Abbreviations that often stand at the end of a sentence: a capital after them begins a new one."""
+"""Abbreviations that often end a sentence: a capital letter after them begins a new one."""
 
 
 def boundaries(text: str) -> Iterator[tuple[int, int]]:
-    """Where sentences end: (end of one with its closing marks, beginning of the next), in order.
+    """The boundaries of sentences, in order: (end of one with its closing marks, beginning of the next).
 
-    A full stop ends no sentence after an initial, a common abbreviation, the number of a list item or of a day. An
-    empty line always ends one.
+    A full stop does not end a sentence after an initial, a common abbreviation, the number of a list item, or a day of
+    the month. An empty line always ends one.
     """
     for match in _STOP.finditer(text):
         if match["wide"] is not None:
@@ -40,8 +40,10 @@ def boundaries(text: str) -> Iterator[tuple[int, int]]:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Where the sentences of `text` stand in it, as (start, end) without white space around them; what has no letter
-    or digit is left out."""
+    """The sentences of `text` as (start, end), without surrounding white space.
+
+    Spans without a letter or digit are left out.
+    """
     found: list[tuple[int, int]] = []
     start = 0
     for end, begin in boundaries(text):
@@ -52,7 +54,7 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text in their order, each on one line; the last may be unfinished.
+    """The sentences of a text in order, each on one line. The last may be unfinished.
 
     >>> sentences("It rains. Dr. Who, e.g., knows\\nwhy.")
     ['It rains.', 'Dr. Who, e.g., knows why.']
@@ -61,25 +63,25 @@ def sentences(text: str) -> list[str]:
 
 
 def abbreviated(word: str) -> bool:
-    """Whether a full stop after a word usually ends no sentence: an initial, or a short form such as `Fig`."""
+    """Whether a full stop after a word usually does not end a sentence: an initial, or a short form such as `Fig`."""
     word = word.strip(".").casefold()
     return word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha())
 
 
 def _goes_on(text: str, match: re.Match[str]) -> bool:
-    """Whether a stop is followed by more of the same sentence."""
-    if match["closed"]:  # a quotation that somebody says, or a word in brackets
+    """Whether the sentence continues after a stop."""
+    if match["closed"]:  # the end of a quotation or of a bracket
         return text[match.end() : match.end() + 1].islower()
     if match["stop"] != ".":
         return False
     word = _WORD.search(text, max(0, match.start() - 12), match.start())
     following = text[match.end() : match.end() + 1]
-    if word is not None and word[0].isdigit() and len(word[0]) < 3:  # the number of an item, or a day
+    if word is not None and word[0].isdigit() and len(word[0]) < 3:  # the number of an item, or a day of the month
         return not text[: word.start()].rpartition("\n")[2].strip() or _MONTH.match(text, match.end()) is not None
     if word is None or not abbreviated(word[0]):
         return False
     short = word[0].strip(".").casefold()
-    if short == "no":  # the number of something, or an answer
+    if short == "no":  # an abbreviation of "number", or the word "no"
         return following.isdigit()
     return short not in _MAY_END or not following.isupper()
 
@@ -89,6 +91,6 @@ def _spaces(text: str) -> str:
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span that holds more than white space, without the white space around it."""
+    """A span without the white space around it. The span must not be blank."""
     part = text[start:end]
     return start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())

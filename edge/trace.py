@@ -1,6 +1,6 @@
-"""What happened when: counters that `--stats`, tests and benchmarks read, and events written as Chrome/Perfetto JSON.
+"""Counters for `--stats`, tests and benchmarks, and events that are written as Chrome/Perfetto JSON.
 
-There is one set of numbers: whatever prints a figure reads it here.
+All reported figures come from these counters, so that they agree.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +22,15 @@ from edge.output_file import open_output
 
 
 class Trace:
-    """Counters always; events only when asked for, since a long run has many. Thread-safe.
+    """Counters, and events if asked for, since a long run has many events. Thread-safe.
 
-    Counter names are `subject.what`, seconds end in `_s`: `disk.bytes_read`, `disk.stall_s`, `rows.hits`.
+    Counter names have the form `subject.quantity`; seconds end in `_s`: `disk.bytes_read`, `disk.stall_s`, `rows.hits`.
     """
 
     def __init__(self, *, events: bool = False) -> None:
         self.counters: Counter[str] = Counter()
         self.recording = events
-        self._events: list[dict[str, Any]] = []
+        self._events: deque[dict[str, Any]] = deque()
         self._tracks: dict[str, int] = {}
         self._origin = time.perf_counter()
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Trace:
 
     @contextmanager
     def listening(self, name: str, heard: Callable[[float], None]) -> Iterator[None]:
-        """While inside, calls `heard` with each amount that is added to a counter, in the thread that adds it."""
+        """Inside the block, calls `heard` with each amount added to a counter, in the thread that adds it."""
         self._listeners[name] = heard
         try:
             yield
@@ -59,7 +59,7 @@ class Trace:
 
     @contextmanager
     def span(self, name: str, track: str, **details: Any) -> Iterator[None]:
-        """Records the time spent inside as an event on `track` (one line of the picture)."""
+        """Records the time spent inside the block as an event on `track` (one line of the timeline)."""
         if not self.recording:
             yield
             return
@@ -75,32 +75,59 @@ class Trace:
             self._append({"ph": "X", "name": name, "ts": self._us(start), "dur": seconds * 1e6, "args": details}, track)
 
     def mark(self, name: str, track: str, **details: Any) -> None:
-        """Records a moment: a decision, an eviction."""
+        """Records an event without duration, such as a decision or an eviction."""
         if self.recording:
             now = self._us(time.perf_counter())
             self._append({"ph": "i", "s": "t", "name": name, "ts": now, "args": details}, track)
 
     def level(self, name: str, **values: float) -> None:
-        """Records a quantity over time, such as resident bytes; the picture shows it as an area."""
+        """Records a quantity over time, such as resident bytes; the timeline shows it as an area."""
         if self.recording:
             now = self._us(time.perf_counter())
             self._append({"ph": "C", "name": name, "ts": now, "args": values}, "levels")
 
-    def write(self, path: str | Path) -> None:
-        """Writes the events as trace JSON, which ui.perfetto.dev and chrome://tracing open.
+    def record(self, most: int) -> None:
+        """Forgets the events and records the next ones. Of more than `most` events the latest are kept."""
+        with self._lock:
+            self._events = deque(maxlen=most)
+            self.recording = True
 
-        Raises:
-            StorageError: the file cannot be written.
-        """
+    def forget(self) -> None:
+        """Records no more events and forgets those that were recorded."""
+        with self._lock:
+            self.recording = False
+            self._events = deque()
+
+    @property
+    def recorded(self) -> int:
+        """Number of events that are kept."""
+        return len(self._events)
+
+    def text(self) -> bytes:
+        """The events as trace JSON, which ui.perfetto.dev and chrome://tracing open."""
         with self._lock:
             names = [
                 {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": track}}
                 for track, tid in self._tracks.items()
             ]
-            document = {"traceEvents": names + self._events, "otherData": {"counters": dict(self.counters)}}
+            events, counters = [*names, *self._events], dict(self.counters)
+        found = bytearray(b'{"traceEvents": [')
+        for number, event in enumerate(events):
+            found += b", " if number else b""
+            found += json.dumps(_plain(event)).encode()
+        found += b'], "otherData": ' + json.dumps(_plain({"counters": counters})).encode() + b"}"
+        return bytes(found)
+
+    def write(self, path: str | Path) -> None:
+        """Writes `text` to a file.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        text = self.text()
         try:
             with open_output(path) as file:
-                file.write(json.dumps(_plain(document)).encode())
+                file.write(text)
         except OSError as error:
             raise StorageError(f"the trace cannot be written to {path}: {error.strerror}") from error
 
@@ -115,7 +142,7 @@ class Trace:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it: numpy numbers and arrays as lists and numbers, infinities as text."""
+    """The value in JSON types: numpy arrays and numbers become lists and numbers, infinities become text."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

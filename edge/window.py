@@ -1,8 +1,7 @@
 """A sliding window over blocks that are used in a known order, pass after pass (GRATING, section 4.2).
 
-With the least budget it is the paper's dual-layer window: while block i is used, block i+1 is read into the other
-buffer.
-Every further buffer pins one more block of the prefix, which is then never read again, up to all of them.
+With the smallest budget it is the paper's dual-layer window: while block i is used, block i+1 is read into the other
+buffer. Every further buffer pins one more block of the prefix, up to all blocks. A pinned block is not read again.
 """
 
 from __future__ import annotations
@@ -11,119 +10,184 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
 
 SLIDING = 2
-"""Buffers that slide: one in use, one being read."""
+"""Number of sliding buffers: one is used, and one is being read."""
 
 _CACHE_LINE = 64
 
 
+class Arrival(Protocol):
+    """A block on its way into a buffer (see `edge.link.Ticket`)."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    def wait(self) -> None:
+        """Makes the buffer's next user wait for the block. That user is this thread, or a device's stream."""
+
+    def settle(self) -> None:
+        """Ensures that nothing but the next request writes into the buffer any more."""
+
+
+class Way(Protocol):
+    """The transfer of blocks into a window's buffers, and the memory of these buffers."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Makes a buffer that can be sliced."""
+
+    def free(self, buffer: Any) -> None:
+        """Frees a buffer."""
+
+    def fetch(self, source: BlockSource, block: BlockId, into: Any, *, priority: float = 0.0) -> Arrival:
+        """Requests a block. Work that this thread has put into a stream before still reads the old contents."""
+
+    def loss(self, nbytes: int) -> float:
+        """Seconds per byte to read a block of `nbytes` bytes again."""
+
+
+class HostWay:
+    """Transfers blocks from disk into buffers of this process."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """A writable buffer that starts at a cache line. The system provides its pages only when a block arrives."""
+        raw: npt.NDArray[np.uint8] = np.empty(nbytes + _CACHE_LINE, np.uint8)
+        start = -raw.ctypes.data % _CACHE_LINE
+        return raw.data[start : start + nbytes]
+
+    def free(self, buffer: memoryview) -> None:
+        """Does nothing, because the pages are freed with the last reference to them."""
+
+    def fetch(self, source: BlockSource, block: BlockId, into: memoryview, *, priority: float = 0.0) -> Arrival:
+        """Requests a block from the lane."""
+        return self._lane.fetch(source, block, into, priority=priority)
+
+    def loss(self, nbytes: int) -> float:
+        """Seconds per byte to read a block again."""
+        return self._lane.rate.loss(nbytes)
+
+
 @dataclass(slots=True)
 class _Slot:
-    """A buffer and the block it holds or is receiving."""
+    """A buffer and the block that it holds or receives."""
 
-    buffer: memoryview
-    ticket: Ticket
+    buffer: Any
+    ticket: Arrival
 
 
 class SlidingWindow:
-    """Blocks in a fixed order through as many buffers as the budget allows, at least two.
+    """Blocks in a fixed order, read through as many buffers as the budget allows, at least two.
 
-    One thread uses the window; the budget may take pinned blocks back from another thread at any time, and between
-    passes all of them, down to no buffer at all.
+    One thread uses the window. The budget may take the memory of pinned blocks back from another thread at any time,
+    and between passes the memory of all buffers.
     """
 
     def __init__(
         self,
         source: BlockSource,
         order: Sequence[BlockId],
-        lane: Lane,
+        lane: Lane | Way,
         budget: MemoryBudget,
         *,
         owner: str = "weights",
         widest: int | None = None,
     ) -> None:
-        """Takes no memory yet: `start` takes the two sliding buffers, `widen` the pinned ones.
+        """Creates the window without buffers: `start` reserves the two sliding ones, `widen` the pinned ones.
 
         Args:
             order: the blocks of one pass.
-            owner: name in the ledger.
-            widest: at most so many buffers, however much is free; None for no bound.
+            lane: the lane over which blocks come into buffers of this process, or a `Way` to other buffers.
+            budget: the budget of the memory that holds the buffers.
+            owner: the window's name in the ledger.
+            widest: largest number of buffers, even if more memory is free; None for no bound.
         """
         self.order = tuple(order)
         self.block_nbytes = max(source.nbytes(block) for block in self.order)
         self._source = source
-        self._lane = lane
+        self._way: Way = HostWay(lane) if isinstance(lane, Lane) else lane
         self._budget = budget
         self._widest = min(len(self.order), max(SLIDING, widest or len(self.order)))
         self._slots: dict[int, _Slot] = {}
-        self._free: list[memoryview] = []
+        self._free: list[Any] = []
         self._in_use: int | None = None
-        self._lock = threading.RLock()  # taken inside the ledger's wherever the width may change
+        self._lock = threading.RLock()  # taken inside the ledger's lock wherever the width may change
         self._buffers = 0
         self._passing = False
         self._growing = False
         self._lease = budget.reserve(owner, 0)
-        # Each pass reads again what does not stay.
-        self._unregister = budget.add_shrinker(owner, self._shrink, loss=lambda: lane.rate.loss(self.block_nbytes))
+        # Each pass reads the blocks again that are not pinned.
+        self._unregister = budget.add_shrinker(owner, self._shrink, loss=lambda: self._way.loss(self.block_nbytes))
 
     @property
     def buffers(self) -> int:
-        """Buffers held; equal to the number of blocks when nothing is streamed."""
+        """Number of buffers held. It equals the number of blocks if none is streamed."""
         return self._buffers
 
     @property
     def pinned(self) -> int:
-        """How many blocks of the prefix stay in memory between passes."""
+        """Number of blocks of the prefix that stay in memory between passes."""
         return self._pinned_with(self._buffers)
 
     @property
+    def can_hold_all(self) -> bool:
+        """Whether every block may have its own buffer, if there is memory for it."""
+        return self._widest == len(self.order)
+
+    @property
     def fully_resident(self) -> bool:
-        """True when every block has its own buffer."""
+        """Whether every block has its own buffer."""
         return self._buffers == len(self.order)
 
     def widen(self) -> None:
-        """Takes as many further buffers as the budget has free now, without asking anybody to give way. Call it between
-        `start` and the first block."""
+        """Adds as many buffers as fit into the free memory, without asking caches to give way.
+
+        Call it between `start` and the first block.
+        """
         with self._budget.locked(), self._lock:
             wanted = min(self._widest - self._buffers, self._budget.free // self.block_nbytes)
             if wanted > 0:
                 self._add_buffers(wanted)
 
     def prefetch(self) -> None:
-        """Asks for the first blocks of the coming pass, as far as there are buffers, so that they arrive while the
-        caller still prepares."""
+        """Requests the first blocks of the next pass, as far as there are buffers.
+
+        They then arrive while the caller prepares the pass.
+        """
         with self._lock:
             for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
-                self._drop(index)  # read ahead of an earlier pass; the disk is asked again
+                self._drop(index)  # a read ahead that failed earlier; the block is read again
             self._reclaim(keep=self._wanted(0))
             self._request(0)
 
     def start(self) -> None:
-        """Begins a pass: holds at least the sliding buffers from here to `finish`, and asks for the first blocks.
+        """Begins a pass: reserves the sliding buffers until `finish`, and requests the first blocks.
 
         Raises:
-            BudgetExceeded: the sliding buffers do not fit.
+            BudgetExceeded: the sliding buffers do not fit the memory limit.
         """
         with self._budget.locked(), self._lock:
             self._hold()
             self.prefetch()
 
     def finish(self) -> None:
-        """Ends a pass: from here to the next `start` the budget may take every buffer back."""
+        """Ends a pass. Until the next `start`, the budget may take back every buffer."""
         with self._lock:
             self._passing = False
 
     @contextmanager
-    def block(self, index: int) -> Iterator[memoryview]:
-        """Yields the bytes of block `index` (valid inside the `with` only), and has asked for what follows.
+    def block(self, index: int) -> Iterator[Any]:
+        """Yields the bytes of block `index`, valid inside the `with` only, while the following blocks are read.
 
         Raises:
             CorruptBlock, StorageError: the block cannot be read.
@@ -141,7 +205,7 @@ class SlidingWindow:
             yield slot.buffer[: self._source.nbytes(self.order[index])]
         except BaseException:
             with self._lock:
-                self._drop(index)  # what failed to arrive must be asked for again, not taken for good
+                self._drop(index)  # the block may not have arrived, so it must be requested again
             raise
         finally:
             with self._lock:
@@ -151,10 +215,12 @@ class SlidingWindow:
                     self._request(index + 1)
 
     def close(self) -> None:
-        """Waits for transfers under way and gives all memory back."""
+        """Waits for running transfers, and releases all memory."""
         with self._budget.locked(), self._lock:
             for index in list(self._slots):
                 self._drop(index)
+            for buffer in self._free:
+                self._way.free(buffer)
             self._free.clear()
             self._buffers = 0
             self._lease.release()
@@ -170,7 +236,7 @@ class SlidingWindow:
         return len(self.order) if buffers >= len(self.order) else max(0, buffers - SLIDING)
 
     def _wanted(self, index: int) -> list[int]:
-        """Blocks that should be resident or under way when `index` is used, soonest first."""
+        """Blocks that should be resident or on their way while `index` is used, soonest first."""
         if self.fully_resident:
             return [*range(index, len(self.order)), *range(index)]
         pinned = self.pinned
@@ -181,9 +247,10 @@ class SlidingWindow:
         for wanted in self._wanted(index):
             if wanted not in self._slots and self._free:
                 buffer = self._free.pop()
-                # First come, first served is the order of need; only the prefix of the next pass can wait.
+                # Transfers run in the order of their requests, which is the order of use. Only the next pass's prefix
+                # can wait.
                 priority = 0.0 if wanted >= index else 1.0
-                ticket = self._lane.fetch(self._source, self.order[wanted], buffer, priority=priority)
+                ticket = self._way.fetch(self._source, self.order[wanted], buffer, priority=priority)
                 self._slots[wanted] = _Slot(buffer, ticket)
 
     def _reclaim(self, keep: list[int]) -> None:
@@ -198,12 +265,12 @@ class SlidingWindow:
         self._free.append(slot.buffer)
 
     def _add_buffers(self, count: int) -> None:
-        self._growing = True  # asked to give way for its own growth, the window must not
+        self._growing = True  # the window must not shrink to make room for its own growth
         try:
             self._lease.resize((self._buffers + count) * self.block_nbytes)
         finally:
             self._growing = False
-        self._free += [_aligned(self.block_nbytes) for _ in range(count)]
+        self._free += [self._way.allocate(self.block_nbytes) for _ in range(count)]
         self._buffers += count
 
     def _shrink(self, nbytes: int) -> None:
@@ -214,7 +281,7 @@ class SlidingWindow:
             count = min(-(-nbytes // self.block_nbytes), self._buffers - least)
             if count <= 0:
                 return
-            # The end of the pinned prefix goes first: the prefix that stays is still used at the start of each pass.
+            # The end of the pinned prefix is dropped first, because a pass starts with the rest of the prefix.
             pinned = self._pinned_with(self._buffers - count)
             tail = [i for i in sorted(self._slots, reverse=True) if pinned <= i < self.pinned]
             others = [i for i in sorted(self._slots, reverse=True) if i >= self.pinned]
@@ -224,13 +291,8 @@ class SlidingWindow:
                 if index != self._in_use:
                     self._drop(index)
             count = min(count, len(self._free))
+            for buffer in self._free[:count]:
+                self._way.free(buffer)
             del self._free[:count]
             self._buffers -= count
             self._lease.resize(self._buffers * self.block_nbytes)
-
-
-def _aligned(nbytes: int) -> memoryview:
-    """A writable buffer starting at a cache line; pages are touched only when a block arrives."""
-    raw: npt.NDArray[np.uint8] = np.empty(nbytes + _CACHE_LINE, np.uint8)
-    start = -raw.ctypes.data % _CACHE_LINE
-    return raw.data[start : start + nbytes]

@@ -1,0 +1,292 @@
+"""`Link`: one physical link that moves one block at a time, and `Ticket`: one requested transfer over it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from edge.clock import Clock, SystemClock
+from edge.errors import EdgeError
+from edge.link_rate import LinkRate
+
+if TYPE_CHECKING:
+    from edge.lanes import Lane
+
+
+_ending = threading.Lock()
+"""Held while a ticket ends. All tickets share it, because making a lock takes longer than waiting for this one."""
+
+
+class Ticket:
+    """A requested transfer. `wait` returns when it is done, and raises an error that occurred in the worker."""
+
+    def __init__(self, lane: Lane, label: str, work: Callable[[], int], nbytes: int, after: Ticket | None) -> None:
+        self.label = label
+        self.nbytes = nbytes
+        self.cancelled = False
+        self.seconds = 0.0
+        self._lane = lane
+        self._work: Callable[[], int] | None = work
+        self._after = after
+        self._finished = threading.Event()
+        self._error: BaseException | None = None
+        self._accounted = False
+        self._asked = 0.0
+        self._quiet = False
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the transfer has ended, failed or been cancelled."""
+        return self._finished.is_set()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the transfer has failed."""
+        return self._error is not None
+
+    def wait(self) -> None:
+        """Blocks until the transfer has ended, and counts the waiting time the first time.
+
+        Raises:
+            CorruptBlock, StorageError: this transfer, or the one it follows, has failed.
+            EdgeError: the transfer was withdrawn, or its deadline passed before it could start.
+        """
+        if self._accounted and self._error is None:  # the common case: a block that is in memory
+            return
+        started = self._lane.clock.now()
+        stall = 0.0  # measured only if necessary: reading the clock for hundreds of finished transfers adds up
+        if not self._finished.is_set():
+            self._lane.link._run_now(self)
+            self._finished.wait()
+            stall = self._lane.clock.now() - started
+        if self.cancelled:
+            raise EdgeError(f"the transfer of {self.label} was withdrawn before it started")
+        if not self._accounted:
+            self._accounted = True
+            self._lane._waited(self, started, stall)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # the error keeps this frame, and the frame would keep the ticket and its buffer
+
+    def settle(self) -> None:
+        """Withdraws the transfer, or blocks until it has ended. Afterwards nothing writes into its buffer any more. It
+        counts no waiting time, and does not raise the transfer's error."""
+        if not self.cancel():
+            self._finished.wait()
+
+    def cancel(self) -> bool:
+        """Withdraws the transfer, and the one it follows, if it has not started; returns whether that succeeded."""
+        return self._lane.link._cancel(self)
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Calls `call` when the transfer has ended, failed or been withdrawn, in the thread that ends it.
+
+        If the transfer is over, calls it now. `call` must not wait for anything.
+        """
+        with _ending:
+            if not self._finished.is_set():
+                self._callbacks = [*(self._callbacks or ()), call]
+                return
+        call()
+
+    def _end(self, *, cancelled: bool = False) -> None:
+        """Must be called without the link's lock, because a transfer that follows may use another link."""
+        self._work = None  # it refers to the buffer, which must not live as long as the ticket
+        self._after = None
+        with _ending:
+            self.cancelled = cancelled
+            self._finished.set()
+            callbacks, self._callbacks = self._callbacks, None
+        for call in callbacks or ():
+            call()
+
+
+class Link:
+    """One physical link with one worker thread. The thread runs while a lane is open.
+
+    Attributes:
+        rate: latency and bandwidth, from the transfers so far.
+        clock: the clock that times the transfers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        bandwidth_limit: float = math.inf,
+        latency: float = 0.0,
+        depth: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        Args:
+            bandwidth_limit: bytes per second to which transfers are slowed down (a modelled link).
+            latency: least seconds of a transfer besides the time for its bytes.
+            depth: number of transfers whose latencies overlap. With more than one, the latency of a transfer counts
+                from its request, as on a disk with a queue or on a network. Bytes still move one after the other.
+        """
+        self.name = name
+        self.rate = LinkRate()
+        self.clock: Clock = clock or SystemClock()
+        self.condition = threading.Condition()
+        self._bandwidth_limit = bandwidth_limit
+        self._latency = latency
+        self._depth = depth
+        self._ends: deque[float] = deque(maxlen=depth)
+        self._moved_by = -math.inf  # when the last byte of the transfers so far has left
+        self._queue: list[tuple[float, float, int, Ticket]] = []
+        self._order = itertools.count()
+        self._quiet = 0  # tickets in the queue that the worker leaves to the threads that wait for them
+        self._running: Lane | None = None
+        self._closing = 0
+        self._lanes = 0
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Counts one more lane. The first one starts the worker."""
+        with self.condition:
+            self._lanes += 1
+            if self._lanes == 1:
+                self._thread = threading.Thread(target=self._serve, name=f"edge-lane-{self.name}", daemon=True)
+                self._thread.start()
+
+    def close(self, lane: Lane) -> None:
+        """Withdraws the lane's waiting requests, and lets a running one end. The last lane stops the worker."""
+        with self.condition:
+            own = [entry[3] for entry in self._queue if entry[3]._lane is lane]
+            self._queue = [entry for entry in self._queue if entry[3]._lane is not lane]
+            heapq.heapify(self._queue)
+            for ticket in own:
+                self._speak(ticket)
+            self._lanes -= 1
+            thread = self._thread
+            if not self._lanes:
+                self._thread = None
+            self.condition.notify_all()
+        for ticket in own:
+            ticket._end(cancelled=True)
+        if thread is threading.current_thread():  # the garbage collector closed the lane in the worker's thread
+            return
+        if not self._lanes and thread is not None:
+            thread.join()
+        with self.condition:
+            self._closing += 1
+            while self._running is lane:  # a waiting thread may be running the transfer itself
+                self.condition.wait()
+            self._closing -= 1
+
+    def enqueue(self, ticket: Ticket, priority: float, deadline: float, *, wake: bool = True) -> None:
+        """Puts a ticket in the queue. Unless `wake`, it is left to the thread that waits for it (see `Lane.submit`)."""
+        ticket._asked = self.clock.now()
+        with self.condition:
+            if not ticket._lane.closed:
+                heapq.heappush(self._queue, (priority, deadline, next(self._order), ticket))
+                if wake:
+                    self.condition.notify()
+                else:
+                    ticket._quiet = True
+                    self._quiet += 1
+                return
+        ticket._end(cancelled=True)
+
+    def _serve(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self.condition:
+                while (len(self._queue) == self._quiet or self._running is not None) and self._thread is me:
+                    self.condition.wait()
+                if self._thread is not me:
+                    return
+                _, deadline, _, ticket = heapq.heappop(self._queue)
+                self._speak(ticket)
+                late = self.clock.now() > deadline
+                if not late:  # from now on it cannot be withdrawn
+                    self._running = ticket._lane
+            if late:
+                ticket._lane._missed()
+                ticket._end(cancelled=True)
+            else:
+                self._transfer(ticket)
+                self._ended()
+            del ticket  # otherwise an idle link would keep the last buffer alive
+
+    def _run_now(self, ticket: Ticket) -> None:
+        """Runs the next transfer of an idle link in the waiting thread, which saves two switches of threads."""
+        with self.condition:
+            quiet = self._speak(ticket)
+            mine = self._running is None and bool(self._queue) and self._queue[0][3] is ticket
+            if not mine or ticket._lane.closed or self.clock.now() > self._queue[0][1]:
+                if quiet:
+                    self.condition.notify_all()  # the worker does it after those before it
+                return
+            heapq.heappop(self._queue)
+            self._running = ticket._lane
+        self._transfer(ticket)
+        self._ended()
+
+    def _ended(self) -> None:
+        with self.condition:
+            self._running = None
+            if len(self._queue) > self._quiet or self._closing:  # waking a thread for nothing takes long
+                self.condition.notify_all()
+
+    def _speak(self, ticket: Ticket) -> bool:
+        """Counts a ticket among those of the worker, or out of the queue. Returns whether it was a quiet one."""
+        quiet, ticket._quiet = ticket._quiet, False
+        self._quiet -= quiet
+        return quiet
+
+    def _transfer(self, ticket: Ticket) -> None:
+        started = self.clock.now()
+        before = self._ends[-1] if self._ends else -math.inf
+        due, moved = started, 0
+        try:
+            assert ticket._work is not None
+            moved = ticket._work()
+            due = self._due(ticket, moved, self.clock.now() - started)
+            spare = due - self.clock.now()
+            if spare > 0:
+                self.clock.sleep(spare)
+        except BaseException as error:  # `Ticket.wait` raises it; its frames would keep the buffer
+            ticket._error = error.with_traceback(None) if isinstance(error, EdgeError) else error
+        ticket.seconds = max(self.clock.now() - started, due - max(ticket._asked, before))
+        if not ticket.failed:
+            self.rate.add(moved, ticket.seconds)
+        ticket._lane._moved(ticket, started, moved)
+        ticket._end()
+
+    def _due(self, ticket: Ticket, nbytes: int, worked: float) -> float:
+        """When a transfer ends whose work took `worked` seconds.
+
+        A modelled link begins it on request, or when one of those under way ends if there are as many as it is deep.
+        Whether a thread had time for it then does not matter.
+        """
+        full = len(self._ends) == self._depth
+        begun = max(ticket._asked, self._ends[0]) if full else ticket._asked
+        self._moved_by = max(begun, self._moved_by) + nbytes / self._bandwidth_limit
+        due = max(self._moved_by + self._latency, begun + worked)
+        self._ends.append(due)
+        return due
+
+    def _cancel(self, ticket: Ticket) -> bool:
+        before = ticket._after
+        with self.condition:
+            if before is None or ticket.done:
+                place = next((i for i, entry in enumerate(self._queue) if entry[3] is ticket), None)
+                if place is None:
+                    return False
+                del self._queue[place]
+                heapq.heapify(self._queue)
+                self._speak(ticket)
+        if before is not None:  # it is not in the queue yet, and ends with the transfer that it follows
+            return before.cancel()
+        ticket._end(cancelled=True)
+        return True
