@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from naive.held import Held
+from naive.residing import Rig
 from naive.window import WindowRig
 
 from edge.lanes import Lane
@@ -31,3 +32,12 @@ def held(lane: Lane) -> Iterator[Held]:
     made = Held(lane)
     yield made
     made.open()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """A residency over a source and a lane of its own."""
+    made = Rig()
+    yield made
+    made.source.gate.set()
+    made.lane.close()

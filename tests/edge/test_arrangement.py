@@ -1,4 +1,4 @@
-"""What is chosen fits, is the fastest of what fits, and the number named as the least is exactly the least."""
+"""The chosen plan fits and is the fastest that fits; the number named as the least is exactly the least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate lets through what pays, and tries again in the end what once did not."""
+"""The gate lets steps through that pay, and in the end tries steps again that once did not."""
 
 from __future__ import annotations
 
@@ -33,8 +33,26 @@ def test_work_starts_if_it_should_save_more_than_it_costs(saved: tuple[float, ..
 
 def test_what_costs_nothing_starts_unless_it_does_harm() -> None:
     assert gate_after(0.001, 0.001, 0.001)[0].opens("guess", "here", Seconds(0.0))
-    assert not gate_after(-0.001, -0.001, -0.001)[0].opens("guess", "here", Seconds(0.0))
+    assert not gate_after(-0.01, -0.01, -0.01)[0].opens("guess", "here", Seconds(0.0))
     assert gate_after(0.001, 0.001, 0.001)[0].opens("guess", "here", None)
+
+
+def test_what_saved_nothing_may_save_something_the_next_time() -> None:
+    """A search that found everything in memory says little about one that will not."""
+    nothing = gate_after(*[0.0] * 20)[0]
+    assert nothing.opens("guess", "here", Seconds(0.001))
+    assert not nothing.opens("guess", "here", Seconds(0.01))
+
+
+def test_what_others_lost_later_is_charged() -> None:
+    gate, trace = gate_after(*[0.05] * 5)
+    assert gate.opens("guess", "here", Seconds(0.01))
+    gate.charge("guess", "elsewhere", 1.0)
+    assert gate.opens("guess", "here", Seconds(0.01))
+    for _ in range(8):
+        gate.charge("guess", "here", 0.1)
+    assert not gate.opens("guess", "here", Seconds(0.01))
+    assert trace.snapshot()["gate.guess.lost_s"] == pytest.approx(1.8)
 
 
 def test_what_did_not_pay_is_tried_again_once_little_is_known_of_it() -> None:

@@ -1,4 +1,4 @@
-"""A margin of calibrated error: nobody who may still win is dropped, and nobody who may still lose is selected."""
+"""A margin of calibrated error: no candidate that may still win is dropped, none that may still lose is selected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def naive(odds: dict[int, float], remaining: int, reach: float, mode: str) -> tu
 )  # fmt: skip
 def test_it_decides_as_comparing_all_pairs_does(n: int, k: int, mode: Mode, reach: float, seed: int) -> None:
     random = np.random.default_rng(seed)
-    pruning = BoundedPruning(k, mode=mode, errors=[reach / math.sqrt(2)] * 3, margin=1.0, candidates=n)
+    pruning = BoundedPruning(k, mode=mode, errors=[reach / math.sqrt(2)] * 4, margin=1.0, candidates=n)
     active = np.arange(n)
     for layer in (1, 2, 3):
         odds = random.normal(size=len(active)) * 2
@@ -60,15 +60,27 @@ def test_it_decides_as_comparing_all_pairs_does(n: int, k: int, mode: Mode, reac
 
 
 def test_layers_that_say_nothing_are_not_looked_at() -> None:
-    pruning = BoundedPruning(2, errors=[math.inf, 0.5, 0.0], margin=2.0, candidates=9)
-    assert [pruning.wants(layer) for layer in (1, 2, 3)] == [False, True, True]
-    everybody = BoundedPruning(9, errors=[0.1, 0.1], margin=2.0, candidates=9)
+    pruning = BoundedPruning(2, errors=[0.6, math.inf, 0.5, 0.0], margin=2.0, candidates=9)
+    assert [pruning.wants(layer) for layer in (0, 1, 2, 3)] == [True, False, True, True]
+    everybody = BoundedPruning(9, errors=[0.2, 0.1, 0.1], margin=2.0, candidates=9)
+    assert not everybody.wants(0)
     assert not everybody.wants(1)
     assert everybody.mode == "ranked"
 
 
+@pytest.mark.parametrize("mode", ["ranked", "top-k"])
+def test_before_the_first_layer_candidates_are_dropped_and_none_is_selected(mode: Mode) -> None:
+    pruning = BoundedPruning(2, mode=mode, errors=[0.5, 0.2, 0.0], margin=1.0, candidates=5)
+    odds = np.array([9.0, 5.0, 4.5, -3.0, -4.0])
+    first = pruning.decide(0, np.arange(5), probabilities(odds))
+    assert first.selected.tolist() == []
+    assert first.dropped.tolist() == [3, 4]
+    assert first.deferred.tolist() == [0, 1, 2]
+    assert not first.finished
+
+
 def test_an_infinite_margin_never_prunes() -> None:
-    pruning = BoundedPruning(1, errors=[0.1, 0.0], margin=math.inf, candidates=3)
+    pruning = BoundedPruning(1, errors=[0.2, 0.1, 0.0], margin=math.inf, candidates=3)
     assert not pruning.wants(1)
     decision = pruning.decide(1, np.arange(3), np.array([0.1, 0.5, 0.9]))
     assert decision.deferred.tolist() == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""The ledger: it always adds up, never passes its limit, and a refusal changes nothing and names what would work."""
+"""The ledger: it always adds up, never passes its limit, and a refusal changes nothing and names a limit that works."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_caches_are_asked_in_the_order_of_what_they_lose() -> None:
 
 
 def test_a_shrinker_that_boasts_does_not_spare_the_next() -> None:
-    """What counts is the ledger, not what a shrinker says it gave."""
+    """The ledger counts, not the number that a shrinker returns."""
     budget = MemoryBudget(100, baseline=0)
     budget.add_shrinker("boaster", lambda nbytes: nbytes, loss=0.0)
     honest = Cache(budget, "honest", 60, loss=1.0)
@@ -257,7 +257,7 @@ def test_relieve_asks_caches_only_for_what_reality_is_over() -> None:
         return nbytes
 
     ballast = [np.ones(48_000_000, np.uint8)]
-    # What earlier tests left on the heap goes first, and would be enough.
+    # Memory that earlier tests left on the heap goes first, and would be enough.
     gc.collect()
     trim_heap()
     roomy = MemoryBudget(anonymous_resident() + 50_000_000)
@@ -300,7 +300,7 @@ def test_a_reservation_under_way_is_not_overtaken() -> None:
 
 @pytest.fixture
 def hurried() -> Iterator[None]:
-    """Threads take turns as often as they can, so that what is not locked shows."""
+    """Threads take turns as often as they can, so that missing locks show."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,4 +1,4 @@
-"""Spare buffers: who gets one, and that every page of them is counted."""
+"""Spare buffers: they go to the right requests, and every page of them is counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from naive.source import MemorySource
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.buffers import Bytes, Spares, charge_of, page_buffer, pages_of
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
+from edge.link import Ticket
 from edge.residency import Residency
 
 LARGE = 100_000

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk, HiddenStates, OffloadedStates, ResidentStates, plan_chunks
+from edge.chunking import Chunk, HiddenStates, OffloadedStates, ResidentStates, StatesShape, plan_chunks
 from edge.errors import BudgetExceeded, StorageError
 from edge.lanes import Lane
 
@@ -45,9 +45,8 @@ class Rig:
         self.folder = folder
         self.budget = MemoryBudget(free, baseline=0)
         self.lane = Lane()
-        self.states = OffloadedStates(
-            np.array(lengths, np.int32), WIDTH, "float32", self.budget, self.lane, folder, chunk_tokens
-        )
+        shape = StatesShape(np.array(lengths, np.int32), WIDTH, "float32")
+        self.states = OffloadedStates(shape, self.budget, self.lane, folder, chunk_tokens)
 
     def close(self) -> None:
         self.states.close()
@@ -83,8 +82,9 @@ def test_offloaded_states_equal_resident_ones(
     budget = MemoryBudget(10**6, baseline=0)
     random = np.random.default_rng(len(lengths))
     lane = Lane()
-    resident = ResidentStates(stored, WIDTH, dtype, budget)
-    offloaded = OffloadedStates(stored, WIDTH, dtype, budget, lane, tmp_path_factory.getbasetemp(), largest)
+    shape = StatesShape(stored, WIDTH, dtype)
+    resident = ResidentStates(shape, budget)
+    offloaded = OffloadedStates(shape, budget, lane, tmp_path_factory.getbasetemp(), largest)
     truth: dict[int, np.ndarray] = {}
 
     def store(chunk: Chunk) -> None:
@@ -123,6 +123,30 @@ def test_offloaded_states_equal_resident_ones(
             states.close()
         lane.close()
     assert budget.used == 0
+
+
+def test_states_that_are_changed_in_place_are_stored(tmp_path: Path) -> None:
+    """Neighbours, whose chunk is a part of the stored one, and two with a gap between them, whose chunk is a copy."""
+    lengths = np.array([4, 3, 2], np.int32)
+    budget = MemoryBudget(10**6, baseline=0)
+    shape = StatesShape(lengths, WIDTH, "float32")
+    for made in (
+        ResidentStates(shape, budget),
+        OffloadedStates(shape, budget, lane := Lane(), tmp_path, 9),
+    ):
+        whole = Chunk(np.arange(3), lengths)
+        made.store(whole, np.arange(9 * WIDTH, dtype=np.float32).reshape(9, WIDTH))
+        gap = Chunk(np.array([0, 2]), lengths[[0, 2]])
+        for chunk, change in ((whole, 100), (gap, 1000)):
+            for _, states in made.stream([chunk]):
+                states += change
+                made.store(chunk, states)
+        ((_, states),) = [(chunk, states.copy()) for chunk, states in made.stream([whole])]
+        expected = np.arange(9 * WIDTH, dtype=np.float32).reshape(9, WIDTH) + 100
+        expected[[0, 1, 2, 3, 7, 8]] += 1000
+        np.testing.assert_array_equal(states, expected)
+        made.close()
+    lane.close()
 
 
 def test_at_most_three_chunks_are_in_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +246,7 @@ def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "posix_fallocate", full)
     budget = MemoryBudget(10**6, baseline=0)
     with Lane() as lane, pytest.raises(StorageError) as caught:
-        OffloadedStates(np.array([10**6], np.int32), WIDTH, "float32", budget, lane, tmp_path, 5)
+        OffloadedStates(StatesShape(np.array([10**6], np.int32), WIDTH, "float32"), budget, lane, tmp_path, 5)
     assert "12 MB" in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -275,7 +299,7 @@ def test_a_write_that_failed_behind_the_back_surfaces_and_never_as_old_states(
         with suppress(StorageError):
             fill(rig.states, 2.0)
         rig.lane.submit("last", lambda: 0, 0, priority=1e9).wait()
-    for _ in range(3):  # whoever tries again must not be served what was there before
+    for _ in range(3):  # another try must not be served the former content
         with pytest.raises(StorageError, match="No space"):
             list(rig.states.stream(chunks))
     rig.close()

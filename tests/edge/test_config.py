@@ -1,4 +1,4 @@
-"""Sizes that survive a round trip, who overrides whom, and settings that are refused with a sentence."""
+"""Sizes that survive a round trip, the order of overrides, and settings that are refused with a sentence."""
 
 from __future__ import annotations
 
@@ -105,10 +105,12 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "context": ("512", 512),
         "runtime": ("numpy", "numpy"),
         "device": ("cpu", "cpu"),
+        "device_memory": ("2GB", "2GB"),
         "mode": ("top-k", "top-k"),
         "threshold": ("0.5", "0.5"),
         "models_dir": ("m", "m"),
         "scratch_dir": ("s", "s"),
+        "server": ("false", False),
     }
     assert set(given_) == set(load(files).sources), "a new setting needs a line here"
     for name, (text, value) in given_.items():

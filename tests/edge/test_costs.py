@@ -1,4 +1,4 @@
-"""The cost table interpolates what was measured, survives being stored, and says when it does not."""
+"""The cost table interpolates measurements, survives being stored, and says when it does not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_inside_the_grid_it_is_one_interpolation_after_the_other(cached: int, co
 
 @given(cached=st.integers(0, 2000), computed=st.integers(0, 2000))
 def test_a_plane_is_reproduced_everywhere(cached: int, computed: int) -> None:
-    """Inside the grid and outside it: what is linear in both lengths is met exactly."""
+    """Inside the grid and outside it: a cost that is linear in both lengths is met exactly."""
     grid, lengths = (0, 100, 1000), (1, 64, 512)
     plane = tuple(tuple(0.5 + 0.01 * a + 0.2 * b for b in lengths) for a in grid)
     expected = 0.5 + 0.01 * cached + 0.2 * computed if computed else 0.0
@@ -180,7 +180,7 @@ def test_a_table_that_cannot_be_written_whole_leaves_the_old_one(
 
 
 def seconds_of(cached: int, computed: int) -> float:
-    """A model: what a call costs, products and attention."""
+    """A model of the cost of a call: products and attention."""
     return 0.02 + 1e-3 * computed + 2e-7 * computed * (cached + computed / 2)
 
 

@@ -14,7 +14,7 @@ from naive.source import MemorySource
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk, HiddenStates, OffloadedStates, ResidentStates
+from edge.chunking import Chunk, HiddenStates, OffloadedStates, ResidentStates, StatesShape
 from edge.errors import StorageError
 from edge.forwarding import Tensors, forward
 from edge.lanes import Lane
@@ -34,15 +34,13 @@ class ToyKernel:
         self.prefixes = 0
         self.fail_at: int | None = None
 
-    def run(
-        self, states: np.ndarray, lengths: np.ndarray, weights: Tensors, prefix: object | None = None
-    ) -> np.ndarray:
+    def advance(self, states: np.ndarray, lengths: np.ndarray, weights: Tensors, prefix: object | None = None) -> None:
         self.runs += 1
         if self.runs == self.fail_at:
             raise FloatingPointError
         parts = np.split(states, np.cumsum(lengths)[:-1])
         before = prefix if isinstance(prefix, np.ndarray) else None
-        return np.concatenate([layer_alone(part, weights["own"], weights["mixed"], before) for part in parts])
+        states[...] = np.concatenate([layer_alone(part, weights["own"], weights["mixed"], before) for part in parts])
 
     def bind(self, weights: Tensors) -> Tensors:
         return weights
@@ -93,13 +91,13 @@ class Rig:
         self.window.widen()
         self.kernel = ToyKernel()
         self.chunk_tokens = chunk_tokens
-        stored = np.array(lengths, np.int32)
+        shape = StatesShape(np.array(lengths, np.int32), WIDTH, "float64")
         self.states: HiddenStates
         if folder is None:
-            self.states = ResidentStates(stored, WIDTH, "float64", self.budget)
+            self.states = ResidentStates(shape, self.budget)
         else:
             largest = max(chunk_tokens, *lengths)
-            self.states = OffloadedStates(stored, WIDTH, "float64", self.budget, self.lane, folder, largest)
+            self.states = OffloadedStates(shape, self.budget, self.lane, folder, largest)
 
     def run(self, watcher: Watcher, *, prefix: bool = False) -> None:
         def tensors(index: int, block: memoryview) -> Tensors:
@@ -115,7 +113,7 @@ class Rig:
             embed=lambda chunk: np.concatenate([self.sequences[i] for i in chunk.ids.tolist()]),
             observer=watcher,
             chunk_tokens=self.chunk_tokens,
-            prefix=self.prefix if prefix else None,
+            prefixes=[self.prefix] if prefix else (),
             trace=self.trace,
         )
 

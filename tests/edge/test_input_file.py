@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import socket
 import threading
@@ -53,7 +54,7 @@ def test_a_pipe_that_nobody_writes_into_is_given_up(tmp_path: Path, monkeypatch:
 @posix
 @pytest.mark.parametrize("pause", [0.0, 0.2])
 def test_a_pipe_that_somebody_writes_into_is_read_to_its_end(tmp_path: Path, pause: float) -> None:
-    """Also by a writer who opens it late, and by one who writes nothing at first."""
+    """Also if the writer opens it late, or writes nothing at first."""
     os.mkfifo(tmp_path / "pipe")
     data = b"line\n" * 50_000
 
@@ -68,3 +69,19 @@ def test_a_pipe_that_somebody_writes_into_is_read_to_its_end(tmp_path: Path, pau
     with open_input(tmp_path / "pipe") as file:
         assert b"".join(file) == data
     writer.join()
+
+
+def test_a_line_is_read_in_bounded_memory() -> None:
+    file = io.BytesIO(b"short\n" + b"x" * 300_000 + b"\n\nlast")
+    read = [input_file.read_line(file, 10) for _ in range(5)]
+    assert read == [(b"short\n", 6), (b"x" * 10, 300_001), (b"\n", 1), (b"last", 4), (b"", 0)]
+
+
+def test_stdin_is_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size, fits in ((10, True), (11, False)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * size)))
+        if fits:
+            assert input_file.read_stdin(10) == b"x" * size
+        else:
+            with pytest.raises(OSError, match="larger than 10 bytes"):
+                input_file.read_stdin(10)

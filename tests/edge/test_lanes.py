@@ -1,4 +1,4 @@
-"""One worker per link: who goes first, who may still withdraw, and every second accounted for once."""
+"""One worker per link: order of the requests, withdrawal, and every second accounted for once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from naive.held import Held
 from naive.source import MemorySource, numbered_blocks
+from naive.waiting import until
 
 from edge.blocks import BlockId
 from edge.errors import CorruptBlock, EdgeError, StorageError
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
+from edge.link import Ticket
 
 
 def recorder(order: list[str], name: str) -> object:
@@ -215,11 +217,7 @@ def test_an_idle_lane_keeps_no_buffer_alive(lane: Lane) -> None:
     ticket = lane.fetch(source, BlockId("layer", 0), buffer.data)
     ticket.wait()
     del buffer, ticket
-    for _ in range(200):  # the worker sets `done` a moment before it is idle
-        if watched() is None:
-            return
-        time.sleep(0.005)
-    pytest.fail("the last buffer is still alive")
+    until(lambda: watched() is None)  # the worker sets `done` a moment before it is idle
 
 
 def test_a_ticket_that_is_kept_keeps_no_buffer_alive(lane: Lane, held: Held) -> None:

@@ -1,4 +1,4 @@
-"""What a link learns from transfers of very different sizes."""
+"""A link's rate, learned from transfers of very different sizes."""
 
 from __future__ import annotations
 

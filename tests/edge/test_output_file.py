@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from naive.program import printed
 
 from edge.output_file import open_output
 
@@ -80,7 +81,7 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 def test_an_open_file_is_written_to_and_not_replaced(tmp_path: Path, redirected: bool) -> None:
     program = "from edge.output_file import open_output\nwith open_output('/dev/stdout') as file: file.write(b'new')"
     if not redirected:
-        assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"new"
+        assert printed(program) == "new"
         return
     target = tmp_path / "out"
     with open(target, "wb") as out:

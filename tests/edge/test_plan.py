@@ -1,4 +1,4 @@
-"""A plan adds up what stays, and takes the largest of what comes and goes."""
+"""A plan adds up the lasting memory, and takes the largest of the stages that come and go."""
 
 from __future__ import annotations
 

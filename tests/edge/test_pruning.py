@@ -31,7 +31,7 @@ def array(scores: list[float]) -> np.ndarray:
 @example(scores=[0.5] * 9, most=8)
 def test_clusters_equal_those_of_an_exhaustive_search(scores: list[float], most: int) -> None:
     if 0 < np.ptp(scores) < 1e-6:
-        return  # below what probabilities can mean; floating point decides
+        return  # below any meaningful probability; floating point decides
     assert cluster_scores(array(scores), most).tolist() in acceptable_labels(scores, most)
 
 

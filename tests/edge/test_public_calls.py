@@ -1,4 +1,4 @@
-"""Arguments are compared with their annotations at the door, and what fits an annotation passes."""
+"""Arguments are compared with their annotations at the door, and those that fit pass."""
 
 from __future__ import annotations
 

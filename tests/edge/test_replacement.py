@@ -1,4 +1,4 @@
-"""What ranks cached states: frequency, cost and age for PGDSF, one of them for the others."""
+"""The rank of cached states: frequency, cost and age for PGDSF, one of them for the others."""
 
 from __future__ import annotations
 

@@ -1,22 +1,14 @@
-"""Blocks fetched on a prediction, pinned blocks, and what is kept between rounds."""
+"""Blocks fetched on a prediction, and blocks kept between rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from naive.residency import hotness
 from naive.residing import CHARGE, SIZE, Rig
 
 from edge.blocks import BlockId
 from edge.errors import BudgetExceeded
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = Rig()
-    yield made
-    made.source.gate.set()
-    made.lane.close()
+from edge.eviction import DecayedHotness
 
 
 def test_predicted_blocks_are_not_pushed_out_by_misses_but_by_the_ledger(rig: Rig) -> None:
@@ -67,7 +59,7 @@ def test_withdrawn_before_it_began_it_costs_nothing(rig: Rig) -> None:
     first = rig.admit(5)
     assert rig.source.entered.wait(30)
     rig.prefetch(0, 1)
-    rig.residency.withdraw([0, 1, 5])
+    rig.residency.withdraw("p", [0, 1, 5])
     assert rig.residency.keys() == [5]
     assert rig.budget.used == CHARGE
     rig.source.gate.set()
@@ -82,7 +74,7 @@ def test_what_is_predicted_and_then_needed_is_asked_for_again_ahead_of_predictio
     assert rig.source.entered.wait(30)
     rig.prefetch(0, 1)
     handle = rig.claim(1)
-    rig.residency.withdraw([0, 1])
+    rig.residency.withdraw("p", [0, 1])
     rig.source.gate.set()
     rig.check(handle, 1)
     rig.check(blocked, 5)
@@ -114,24 +106,6 @@ def test_memory_taken_by_the_ledger_withdraws_predictions_that_have_not_begun(ri
     rig.check(running, 5)
 
 
-def test_pinned_blocks_go_last_of_all(rig: Rig) -> None:
-    rig.load(0, 1, 2)
-    rig.residency.pin([0, 7])
-    for key in (3, 4, 5, 6):
-        rig.next_round()
-        rig.load(key)
-    assert 0 in rig.residency
-    with rig.budget.reserve("other", 2 * CHARGE):
-        assert rig.residency.keys() == [0]
-        rig.budget.reserve("more", CHARGE).release()
-        assert rig.residency.keys() == []
-    rig.load(0)
-    rig.residency.pin([])
-    rig.next_round()
-    rig.load(1, 2, 3)
-    assert 0 not in rig.residency
-
-
 def test_a_share_of_the_room_is_kept_after_a_round(rig: Rig) -> None:
     rig.load(0, 1, 2)
     rig.prefetch(2)
@@ -147,3 +121,14 @@ def test_discarded_blocks_are_gone_unless_somebody_reads_them(rig: Rig) -> None:
     rig.residency.discard([0, 1, 9])
     assert rig.residency.keys() == [0]
     held.release()
+
+
+def test_a_block_that_was_fetched_ahead_and_used_once_is_as_hot_as_one_that_was_used_once() -> None:
+    policy = DecayedHotness()
+    rig = Rig(policy=policy)
+    rig.prefetch(0)
+    rig.settle()
+    rig.next_round()
+    rig.load(0, 1)
+    assert hotness(policy, 0) == hotness(policy, 1)
+    rig.lane.close()

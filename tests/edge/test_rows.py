@@ -13,7 +13,8 @@ from naive.source import MemoryRows
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock
-from edge.lanes import Lane, Link
+from edge.lanes import Lane
+from edge.link import Link
 from edge.rows import RowCache
 from edge.trace import Trace
 

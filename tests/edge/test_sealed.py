@@ -1,4 +1,4 @@
-"""A sealed document is what was written, byte for byte, or it is refused; a file appears whole or not at all."""
+"""A sealed document is read as it was written, byte for byte, or it is refused; a file appears whole or not at all."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import pytest
 from naive.held import Held
 
 from edge.errors import StorageError
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
+from edge.link import Ticket
 
 
 def submit(lane: Lane, order: list[str], name: str, **keys: Any) -> Ticket:

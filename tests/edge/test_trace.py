@@ -99,6 +99,27 @@ def test_events_are_those_of_the_chrome_trace_format(tmp_path: Path) -> None:
     assert found["memory"]["args"] == {"resident": 5.0}
 
 
+def test_a_recording_on_request_keeps_the_latest_events(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.mark("before", "x")
+    trace.record(3)
+    for number in range(5):
+        trace.mark(str(number), "x")
+    assert (trace.recording, trace.recorded) == (True, 3)
+    names = [event["name"] for event in written(trace, tmp_path)["traceEvents"] if event["ph"] == "i"]
+    assert names == ["2", "3", "4"]
+    assert json.loads(trace.text()) == written(trace, tmp_path)
+    trace.record(3)
+    assert trace.recorded == 0, "it begins anew"
+    trace.mark("after", "x")
+    trace.forget()
+    trace.mark("never", "x")
+    assert (trace.recording, trace.recorded) == (False, 0)
+    trace.record(3)
+    trace.mark("again", "x")
+    assert [event["name"] for event in written(trace, tmp_path)["traceEvents"]] == ["thread_name", "again"]
+
+
 def test_a_span_is_recorded_even_if_what_is_inside_fails(tmp_path: Path) -> None:
     trace = Trace(events=True)
     with pytest.raises(KeyError), trace.span("layer 0", "compute"):
@@ -107,7 +128,7 @@ def test_a_span_is_recorded_even_if_what_is_inside_fails(tmp_path: Path) -> None
 
 
 def test_numbers_of_numpy_and_beyond_json_can_be_written(tmp_path: Path) -> None:
-    """What the core hands over is often a numpy number, and a coefficient of variation may be infinite."""
+    """The core often hands over a numpy number, and a coefficient of variation may be infinite."""
     trace = Trace(events=True)
     trace.count("rows.bytes", np.int64(4))
     trace.count("disk.stall_s", np.float32(0.5))
