@@ -1,1 +1,1 @@
-"""Where bytes live and vectors are searched. One file, one class for each device."""
+"""Devices, which hold bytes and search vectors. Each device is one class."""

@@ -1,7 +1,8 @@
-"""What a package that brings a device imports: the contract, and how devices are opened.
+"""The interface of devices for packages that provide one, and the function that opens devices.
 
-A device is one class with the methods of `Place`, and of `Search` and `Profile` where it has these capabilities. Its
-package names the class in the entry-point group `edge.devices`. `edge.devices.testing` checks it.
+A device is one class with the methods of `Place`, and with those of `Search` and `Profile` if it has these
+capabilities. The package registers the class in the entry-point group `edge.devices`, and tests it with
+`edge.devices.testing`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The host's own processor and memory; its link is the disk."""
+"""The device of the host's own processor and memory. Its link is the disk."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from edge.lanes import Lane
 from edge.trace import Trace
 
 _SPARE_SCANNERS = 2
-"""Kept for the next search: making one and taking it down costs as much as scanning some lists."""
+"""Number of scanners kept for the next search. To make and destroy a scanner costs as much as scanning some lists."""
 
 _RUN_ROWS = 32
-"""Rows that count are scanned where they lie if they come in runs of at least so many on average, else copied."""
+"""Selected rows are scanned in place if they form runs of at least this many rows on average, and otherwise copied."""
 
 
 class CpuDevice:
-    """Scans lists with the codec's scanners, which read them where they lie."""
+    """Scans lists in place, with the codec's scanners."""
 
     name = "cpu"
     in_host_memory = True
@@ -34,8 +34,8 @@ class CpuDevice:
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
         """
         Args:
-            memory: the process's ledger.
-            link: another lane that its lists come over; else one of the process's disk, which `close` closes.
+            memory: the process's memory budget.
+            link: the lane that transfers lists; None opens one for the process's disk, which `close` closes.
         """
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
@@ -52,10 +52,10 @@ class CpuDevice:
         buffer[: data.size] = data.reshape(-1)
 
     def free(self, buffer: Bytes) -> None:
-        """Pages go back to the system when nobody refers to them."""
+        """Does nothing. The system gets the pages back when the last reference is gone."""
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans list by list in the caller's thread, each for all queries that probe it."""
+        """Scans list by list in the caller's thread. Each list is scanned for all queries that probe it."""
         seen = request.seen
         if seen.prepared is None:
             seen.prepared = _Scanners(self, request.codec)
@@ -74,7 +74,7 @@ class CpuDevice:
         """Measures stage `scan`: inner products of `load` queries with 4 MB of float32 vectors.
 
         Raises:
-            CapabilityError: another stage.
+            CapabilityError: any other stage is requested.
         """
         if stage != "scan":
             raise CapabilityError(f"device cpu profiles the stage scan, not {stage!r}")
@@ -89,7 +89,7 @@ class CpuDevice:
         return Estimate(latency=seconds, throughput=load / seconds, nbytes=vectors.nbytes)
 
     def close(self) -> None:
-        """Closes its link."""
+        """Closes the link."""
         if self._own_link:
             self.link.close()
 
@@ -106,7 +106,7 @@ class CpuDevice:
 
 
 class _Scanners:
-    """The scanners of one search, by query. They serve other searches when this one is over."""
+    """The scanners of one search, by query. Later searches reuse them."""
 
     def __init__(self, device: CpuDevice, codec: Codec) -> None:
         self.of: dict[int, Scanner] = {}
@@ -118,7 +118,7 @@ class _Scanners:
 
 
 def pieces(item: ListScan, labels: Ids) -> Iterator[tuple[Bytes, Ids]]:
-    """The rows of a list that count: codes [n, code_size] and labels [n], in pieces that are contiguous."""
+    """The selected rows of a list, in contiguous pieces: codes [n, code_size] and labels [n]."""
     codes, own, rows = item.codes, labels[item.first : item.first + item.count], item.rows
     if rows is None:
         yield codes, own

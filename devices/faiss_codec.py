@@ -1,7 +1,7 @@
-"""Codecs, k-means and list scanners from faiss, which is imported when the first of them is used.
+"""Codecs, k-means and list scanners from faiss, which is imported at first use.
 
-No codec codes residuals: a row's code does not depend on its list's centroid, so that lists can be split while others
-write to them, and parts can be merged without coding again.
+No codec encodes residuals. A row's code does not depend on the centroid of its list, so lists can be split while other
+threads write to them, and parts can be merged without new codes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import numpy.typing as npt
 from edge.errors import CapabilityError, ConfigError, StorageError
 from edge.ivf.base import Bytes, CodecSpec, Ids, Scanner, Vectors
 
-NAMES = ("flat", "sq8", "pq")
+NAMES = ("flat", "sq8", "pq", "opq")
+_QUANTIZED = ("pq", "opq")
 
 _PQ_WIDTH = 4
-"""Components of a vector that product quantization codes in one byte."""
+"""Number of vector components that product quantization encodes in one byte, if no size of codes is given."""
 
 _PQ_CENTROIDS = 256
 
 _SQ_ROOM = 0.25
-"""Beyond the range of each component in the sample, on both sides, as a share of it: what lies outside is cut off, and
-its error is larger than `deviation` says."""
+"""The range of each component is that of the sample, extended on both sides by this share of it. Values outside are
+clipped, and their error is larger than `deviation`."""
 
 _PQ_ITERATIONS = 10
 
 _DECODE_ROWS = 2048
-"""Rows of the sample that k-means holds as float32 at a time."""
+"""Number of rows of the sample that k-means holds as float32 at a time."""
 
 
 def _faiss() -> Any:
@@ -42,31 +43,34 @@ def _faiss() -> Any:
 
 
 class FaissCodecs:
-    """The library the index trains its centroids and codecs with."""
+    """The library with which the index trains its centroids and codecs."""
 
     libraries = ("faiss",)
 
     def __init__(self, *, threads: int = 0) -> None:
         """
         Args:
-            threads: of training; 0 takes what faiss takes by itself, all cores.
+            threads: number of threads for training; 0 takes faiss's default, all cores.
         """
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
-        """The codec a spec describes.
+        """The codec that a spec describes.
 
         Raises:
             CapabilityError: faiss is not installed.
-            StorageError: the training state is not one of this codec's.
+            StorageError: the training state is not valid for this codec.
         """
         return FaissCodec(spec)
 
-    def train(self, name: str, sample: Vectors, *, seed: int) -> CodecSpec:
+    def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
         """Fits a codec on `sample` [n, dim].
 
+        Args:
+            code_size: bytes of a code of pq or opq; 0 for one byte for each four components.
+
         Raises:
-            ConfigError: there is no codec of that name, or it cannot code vectors of this width.
+            ConfigError: there is no codec of that name, or it cannot encode vectors of this width.
             CapabilityError: faiss is not installed.
         """
         dim = sample.shape[1]
@@ -74,23 +78,28 @@ class FaissCodecs:
             return CodecSpec("flat", dim, 4 * dim)
         faiss = self._faiss()
         if name == "sq8":
-            index = _untrained(faiss, name, dim)
+            index = _untrained(faiss, name, dim, dim)
             index.sq.rangestat = faiss.ScalarQuantizer.RS_minmax
             index.sq.rangestat_arg = _SQ_ROOM
-        elif name == "pq":
-            if dim % _PQ_WIDTH:
+        elif name in _QUANTIZED:
+            parts = code_size or dim // _PQ_WIDTH
+            if dim % _PQ_WIDTH and not code_size:
                 raise ConfigError(
-                    f"codec pq needs vectors whose width is a multiple of {_PQ_WIDTH}, not {dim}: use sq8"
+                    f"codec {name} needs vectors whose width is a multiple of {_PQ_WIDTH}, not {dim}: use sq8"
                 )
-            index = _untrained(faiss, name, dim)
+            if dim % parts:
+                raise ConfigError(f"codec {name} cannot cut vectors of width {dim} into {parts} equal parts")
+            index = _untrained(faiss, name, dim, parts)
             index.pq.cp.seed = seed
             index.pq.cp.min_points_per_centroid = 1
             index.pq.cp.niter = _PQ_ITERATIONS
         else:
             raise ConfigError(f"there is no codec {name!r}; there are {', '.join(NAMES)} and auto")
-        index.train(np.ascontiguousarray(sample))
+        turn = rotation(sample, parts) if name == "opq" else np.empty((0, dim), np.float32)
+        index.train(np.ascontiguousarray(sample @ turn.T if len(turn) else sample))
         values = faiss.vector_to_array(_trained(name, index))
-        return CodecSpec(name, dim, index.sa_code_size(), np.asarray(values, "<f4").tobytes())
+        state = np.concatenate((turn.reshape(-1), values))
+        return CodecSpec(name, dim, index.sa_code_size(), np.asarray(state, "<f4").tobytes())
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist.
@@ -120,7 +129,7 @@ class FaissCodecs:
 
 
 class FaissCodec:
-    """Flat, SQ8 or PQ. Thread-safe, except for its scanners."""
+    """Flat, SQ8, PQ, or PQ of rotated vectors. Thread-safe, except for its scanners."""
 
     def __init__(self, spec: CodecSpec) -> None:
         if spec.exact and spec.code_size != 4 * spec.dim:
@@ -130,25 +139,28 @@ class FaissCodec:
         self._index: Any = None
         self._lists: Any = None
         self._steps: Vectors | None = None
+        self._rotation = turn_of(spec)
 
     def encode(self, vectors: Vectors) -> Bytes:
         """Codes of `vectors` [n, dim]: uint8 [n, code_size]."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         if self.spec.exact:
             return vectors.view(np.uint8)
+        if self._rotation is not None:
+            vectors = np.ascontiguousarray(vectors @ self._rotation.T)
         codes: Bytes = self._open().sa_encode(vectors)
         return codes
 
     def decode(self, codes: Bytes) -> Vectors:
-        """What `codes` [n, code_size] stand for: float32 [n, dim]."""
+        """The vectors that `codes` [n, code_size] represent: float32 [n, dim]."""
         codes = np.ascontiguousarray(codes)
         if self.spec.exact:
             return codes.view(np.float32)
         vectors: Vectors = self._open().sa_decode(codes)
-        return vectors
+        return vectors if self._rotation is None else vectors @ self._rotation
 
     def deviation(self, query: Vectors) -> float:
-        """Standard deviation of a score's error: that of rounding each component to one of 255 equal steps (SQ8)."""
+        """Standard deviation of a score's error, from rounding each component to one of 255 equal steps (SQ8)."""
         if self.spec.exact:
             return 0.0
         if self.spec.name != "sq8":
@@ -160,12 +172,12 @@ class FaissCodec:
         return float(np.linalg.norm(query * steps)) / math.sqrt(12)
 
     def scanner(self) -> Scanner:
-        """A scanner of one's own."""
+        """A new scanner for the caller."""
         faiss = _faiss()
         with self._lock:
             if self._lists is None:
                 self._lists = _lists(faiss, self.spec, self._opened(faiss))
-        return FaissScanner(faiss, self._lists)
+        return FaissScanner(faiss, self._lists, self._rotation)
 
     def _open(self) -> Any:
         with self._lock:
@@ -178,28 +190,30 @@ class FaissCodec:
 
 
 class FaissScanner:
-    """Scans codes in our own buffers with faiss's kernels. Belongs to one thread."""
+    """Scans codes in our own buffers with faiss's kernels. A scanner is used by one thread."""
 
-    def __init__(self, faiss: Any, lists: Any) -> None:
+    def __init__(self, faiss: Any, lists: Any, rotation: Vectors | None = None) -> None:
         self._pointer = faiss.swig_ptr
         self._lists = lists  # the scanner refers to it
-        # Never let SWIG own it (`thisown = True`): releasing an owned one breaks faiss's table of types.
+        # SWIG must not own the scanner (`thisown = True`): the release of an owned one breaks faiss's table of types.
         self._scanner = lists.get_InvertedListScanner(False, None, None)
         self._destroy = faiss.InvertedListScanner.__swig_destroy__
         self._query: Vectors | None = None
+        self._rotation = rotation
 
     def __del__(self) -> None:
         if hasattr(self, "_destroy"):
             self._destroy(self._scanner)
 
     def set_query(self, query: Vectors) -> None:
-        """Starts a query, [dim]."""
-        self._query = np.ascontiguousarray(query, np.float32)  # the scanner refers to it
+        """Sets the query [dim] for the following scans."""
+        turned = query if self._rotation is None else self._rotation @ query
+        self._query = np.ascontiguousarray(turned, np.float32)  # the scanner refers to it
         self._scanner.set_query(self._pointer(self._query))
         self._scanner.set_list(0, 0.0)
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best so far; see `edge.ivf.base.Scanner`."""
+        """Merges rows of one list into the best rows so far; see `edge.ivf.base.Scanner`."""
         if len(labels):
             pointer = self._pointer
             self._scanner.scan_codes(
@@ -207,33 +221,69 @@ class FaissScanner:
             )
 
 
-def _untrained(faiss: Any, name: str, dim: int) -> Any:
-    """A codec of faiss before its training."""
+def rotation(sample: Vectors, parts: int) -> Vectors:
+    """A rotation [dim, dim] after which all parts of a vector vary about equally.
+
+    Its rows are the principal directions of `sample` [n, dim], the strongest first. Each goes to that part, among those
+    that are not full, whose variances have the smallest product so far. (Ge et al., Optimized Product Quantization,
+    2013: the parametric solution. It needs one eigendecomposition; the iterative solution takes minutes.)
+    """
+    dim = sample.shape[1]
+    centred = sample - sample.mean(axis=0)
+    strengths, directions = np.linalg.eigh((centred.T @ centred).astype(np.float64) / max(1, len(sample)))
+    logs = np.log(np.maximum(strengths, np.finfo(np.float64).tiny))
+    members: list[list[int]] = [[] for _ in range(parts)]
+    totals = [0.0] * parts
+    for number in range(dim - 1, -1, -1):
+        part = min((p for p in range(parts) if len(members[p]) < dim // parts), key=lambda p: (totals[p], p))
+        members[part].append(number)
+        totals[part] += logs[number] - logs[0]
+    order = [number for part in members for number in part]
+    return np.ascontiguousarray(directions[:, order].T, np.float32)
+
+
+def turn_of(spec: CodecSpec) -> Vectors | None:
+    """The rotation [dim, dim] in the training state of opq; None for other codecs.
+
+    Raises:
+        StorageError: the state is too short, or a value is not a number.
+    """
+    if spec.name != "opq":
+        return None
+    values = np.frombuffer(spec.state[: 4 * spec.dim**2], "<f4").astype(np.float32)
+    if len(values) != spec.dim**2 or not np.isfinite(values).all():
+        raise StorageError("the training state of codec opq is not one of this version or is damaged")
+    return values.reshape(spec.dim, spec.dim)
+
+
+def _untrained(faiss: Any, name: str, dim: int, parts: int) -> Any:
+    """An untrained codec of faiss. PQ cuts vectors into `parts`."""
     if name == "sq8":
         return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-    return faiss.IndexPQ(dim, dim // _PQ_WIDTH, 8, faiss.METRIC_INNER_PRODUCT)
+    return faiss.IndexPQ(dim, parts, 8, faiss.METRIC_INNER_PRODUCT)
 
 
 def _trained(name: str, index: Any) -> Any:
-    """The numbers that a training has found: lowest values and ranges (SQ8), or centroids (PQ)."""
+    """The result of training: lowest values and ranges (SQ8), or centroids (PQ)."""
     return index.sq.trained if name == "sq8" else index.pq.centroids
 
 
 def restored(faiss: Any, spec: CodecSpec) -> Any:
-    """The codec with the numbers that its training found. A collection may have come with a cloned folder, so nothing
-    of it is handed to faiss's reader of serialized indexes, which trusts what it reads.
+    """The codec with the numbers of its training. faiss's reader of serialized indexes is not used, because it does not
+    check its input, and a collection may come from an untrusted folder.
 
     Raises:
-        StorageError: there are not as many numbers as such a codec has, or they are none.
+        StorageError: the count of numbers is wrong for such a codec, or a value is not a number.
     """
     wrong = f"the training state of codec {spec.name} is not one of this version or is damaged"
-    if spec.name not in NAMES or (spec.name == "pq" and spec.dim % _PQ_WIDTH):
+    if spec.name not in NAMES or (spec.has_tables and (spec.code_size < 1 or spec.dim % spec.code_size)):
         raise StorageError(wrong)
-    index = _untrained(faiss, spec.name, spec.dim)
+    index = _untrained(faiss, spec.name, spec.dim, spec.code_size)
     count = 2 * spec.dim if spec.name == "sq8" else _PQ_CENTROIDS * spec.dim
-    if len(spec.state) != 4 * count or spec.code_size != index.sa_code_size():
+    state = spec.state[4 * spec.dim**2 :] if spec.name == "opq" else spec.state
+    if len(state) != 4 * count or spec.code_size != index.sa_code_size():
         raise StorageError(wrong)
-    values = np.frombuffer(spec.state, "<f4").astype(np.float32)
+    values = np.frombuffer(state, "<f4").astype(np.float32)
     if not np.isfinite(values).all():
         raise StorageError(wrong)
     faiss.copy_array_to_vector(values, _trained(spec.name, index))
@@ -242,7 +292,7 @@ def restored(faiss: Any, spec: CodecSpec) -> Any:
 
 
 def _lists(faiss: Any, spec: CodecSpec, index: Any) -> Any:
-    """An IVF index without rows, of which only the scanner is used."""
+    """An IVF index without rows. Only its scanner is used."""
     quantizer = faiss.IndexFlatIP(spec.dim)
     quantizer.add(np.zeros((1, spec.dim), np.float32))
     metric = faiss.METRIC_INNER_PRODUCT

@@ -1,7 +1,10 @@
-"""Another device behind a byte cap and a link of a given bandwidth and latency: the shape of an accelerator."""
+"""Another device behind a limit of bytes, and a link and a scan of given speeds, as a model of an accelerator."""
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from typing import Any
 
 from edge.budget import MemoryBudget
@@ -13,12 +16,17 @@ from edge.ivf.device import Candidates, Estimate, Profile, SearchPlace, SearchRe
 from edge.lanes import Lane
 from edge.trace import Trace
 
+_LONGEST_S = 60
+"""Largest latency of a modelled link."""
+
 
 class LimitedDevice:
-    """A device whose memory and link are limited; it computes on the device it wraps.
+    """A device with limited memory and a limited link. It computes on the device that it wraps.
 
-    Its bytes are in the wrapped device's memory, and the cap is held there as one lease.
+    Its bytes are in the wrapped device's memory, where one lease covers the cap.
     """
+
+    kind = "limited"
 
     def __init__(
         self,
@@ -27,32 +35,48 @@ class LimitedDevice:
         cap: int | str = 64 << 20,
         bandwidth: float | str = 1e9,
         latency: float | str = 0.0,
+        depth: int | str = 1,
+        scan: float | str = math.inf,
         inner: SearchPlace | None = None,
         trace: Trace | None = None,
     ) -> None:
         """
         Args:
-            memory: the ledger of the wrapped device.
-            cap: bytes this device holds at most, or a size such as `64MB`.
-            bandwidth: of its link, bytes per second, or a size such as `1GB`.
-            latency: of its link, seconds for each transfer.
-            inner: the wrapped device, which stays the caller's; the host's processor if not given.
+            memory: the memory budget of the wrapped device.
+            cap: largest number of bytes on this device, or a size such as `64MB`.
+            bandwidth: bytes per second of the link, or a size such as `1GB`.
+            latency: seconds for each transfer over the link.
+            depth: number of transfers whose latencies overlap.
+            scan: bytes of codes per second that a search scans at most, or a size. A list counts once for each query
+                that probes it. Searches of several threads share this rate, one request after the other.
+            inner: the wrapped device, which the caller closes; None wraps the host's processor.
 
         Raises:
             BudgetExceeded: the cap does not fit the wrapped device's memory.
-            ConfigError: an option is no number.
+            ConfigError: an option is not a number, or out of range.
         """
         cap = parse_size(cap)
         try:
-            bandwidth = float(parse_size(bandwidth)) if isinstance(bandwidth, str) else bandwidth
+            bandwidth, self._scan = (float(parse_size(n)) if isinstance(n, str) else n for n in (bandwidth, scan))
             latency = float(latency)
         except ValueError:
-            raise ConfigError(f"the latency of a limited device is a number of seconds, not {latency!r}") from None
-        if bandwidth <= 0 or latency < 0:
-            raise ConfigError(f"a link has a bandwidth above 0 and no negative latency, not {bandwidth} and {latency}")
+            raise ConfigError(f"the latency of device {self.kind} is a number of seconds, not {latency!r}") from None
+        try:
+            depth = int(depth)
+        except ValueError:
+            raise ConfigError(f"the depth of device {self.kind} is a number of transfers, not {depth!r}") from None
+        if depth < 1:
+            raise ConfigError(f"a link has at least one transfer under way, not {depth}")
+        if not bandwidth > 0 or not 0 <= latency <= _LONGEST_S:  # "not a number" is neither
+            raise ConfigError(
+                f"a link has a bandwidth above 0 and a latency of 0 to {_LONGEST_S} s, not {bandwidth} and {latency}"
+            )
+        if not self._scan > 0:
+            raise ConfigError(f"device {self.kind} scans more than 0 bytes per second, not {self._scan}")
+        self._scanning = threading.Lock()
         self._inner: SearchPlace = inner or CpuDevice(memory)
         self._own = inner is None
-        self.name = f"limited {self._inner.name}"
+        self.name = f"{self.kind} {self._inner.name}"
         self.in_host_memory = self._inner.in_host_memory
         try:
             self._lease = memory.reserve(self.name, cap)
@@ -60,7 +84,7 @@ class LimitedDevice:
             if self._own:
                 self._inner.close()
             raise
-        self.link = Lane("link", trace=trace, bandwidth_limit=bandwidth, latency=latency)
+        self.link = Lane("link", trace=trace, bandwidth_limit=bandwidth, latency=latency, depth=depth)
         self.memory = MemoryBudget(cap, part=True)
 
     def allocate(self, nbytes: int) -> Any:
@@ -68,29 +92,37 @@ class LimitedDevice:
         return self._inner.allocate(nbytes)
 
     def write(self, buffer: Any, data: Bytes) -> None:
-        """Fills a buffer; called from the link's worker, which takes the time that the link needs."""
+        """Fills a buffer. The link's worker calls it, and waits as long as the link needs."""
         self._inner.write(buffer, data)
 
     def free(self, buffer: Any) -> None:
-        """Takes a buffer back."""
+        """Frees a buffer."""
         self._inner.free(buffer)
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans on the wrapped device."""
-        return self._inner.search(request)
+        """Scans on the wrapped device, and waits as long as the modelled rate needs."""
+        if math.isinf(self._scan):
+            return self._inner.search(request)
+        rows = sum((item.count if item.rows is None else len(item.rows)) * len(item.queries) for item in request.lists)
+        with self._scanning:
+            started = time.perf_counter()
+            found = self._inner.search(request)
+            due = started + rows * request.codec.spec.code_size / self._scan
+            time.sleep(max(0.0, due - time.perf_counter()))
+        return found
 
     def profile(self, stage: str, load: int) -> Estimate:
-        """See the wrapped device.
+        """The profile of the wrapped device.
 
         Raises:
-            CapabilityError: it knows nothing about that stage.
+            CapabilityError: the wrapped device has no profile of this stage.
         """
         if not isinstance(self._inner, Profile):
             raise CapabilityError(f"device {self._inner.name} has no profile")
         return self._inner.profile(stage, load)
 
     def close(self) -> None:
-        """Closes its link, gives its memory back, and closes the wrapped device if it opened it."""
+        """Closes the link, frees the memory, and closes the wrapped device if this object opened it."""
         self.link.close()
         self._lease.release()
         if self._own:

@@ -1,4 +1,4 @@
-"""Messages between a device in another process and whoever uses it: a JSON header, and arrays as they lie in memory."""
+"""Messages between a device in another process and its user: a JSON header, and arrays as in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
 
     Raises:
         EOFError: the other side has closed the stream.
-        OSError, ValueError: it is broken.
+        OSError, ValueError: the message is broken.
     """
     (length,) = struct.unpack("<I", _exactly(stream, 4))
     if length > _LONGEST_HEADER:

@@ -1,4 +1,4 @@
-"""A device that finds nothing: what a search on it takes is the core's own overhead."""
+"""A device that finds nothing. The time of a search on it is the core's own overhead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge.trace import Trace
 
 
 class NullDevice:
-    """Holds lists in host memory, takes requests, and looks at no row. Lists are planned, read and handed over as for
+    """Holds lists in host memory and takes requests, but scans no rows. Lists are planned, read and transferred as for
     any other device, so that only scanning and rescoring are missing."""
 
     name = "null"
@@ -30,12 +30,12 @@ class NullDevice:
         buffer[: data.size] = data.reshape(-1)
 
     def free(self, buffer: Bytes) -> None:
-        """Pages go back to the system when nobody refers to them."""
+        """Does nothing. The system gets the pages back when the last reference is gone."""
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Nothing is found."""
+        """Returns no new candidates."""
         return request.seen
 
     def close(self) -> None:
-        """Closes its link."""
+        """Closes the link."""
         self.link.close()

@@ -1,4 +1,4 @@
-"""A device in another process: lists are sent to it over a pipe, and searched there."""
+"""A device in another process. Lists are sent to it over a pipe, and searched there."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from edge.lanes import Lane
 from edge.trace import Trace
 
 _PROCESS_NBYTES = 96 << 20
-"""Reserved for the process itself while it starts; afterwards what it says it holds."""
+"""Bytes leased for the process itself while it starts. Afterwards the lease has the size that the process reports."""
 
 _WORKING_NBYTES = 16 << 20
-"""For the queries, filters and results of one request there."""
+"""Bytes for the queries, filters and results of one request in the process."""
 
 _GRACE_S = 5.0
 
 
 class RemoteDevice:
-    """Runs `edge.devices.remote_process`, which searches as the host's processor does. What that process may hold is
-    under one lease of the ledger of this one."""
+    """Runs `edge.devices.remote_process`, which searches as the host's processor does. One lease in this process's
+    budget covers all memory that the other process may hold."""
 
     in_host_memory = False
 
@@ -39,8 +39,8 @@ class RemoteDevice:
         """Starts the process.
 
         Args:
-            memory: the ledger of this process; both together stay within it.
-            cap: bytes of lists that the device holds at most, or a size such as `64MB`.
+            memory: the memory budget of this process. Both processes together stay within it.
+            cap: largest number of bytes of lists on the device, or a size such as `64MB`.
 
         Raises:
             BudgetExceeded: the cap and the process do not fit.
@@ -71,7 +71,7 @@ class RemoteDevice:
             raise
 
     def allocate(self, nbytes: int) -> int:
-        """A buffer's number there. The caller holds a lease of `memory` for it."""
+        """The number of a new buffer in the process. The caller holds a lease of `memory` for it."""
         return int(self._ask({"op": "allocate", "nbytes": nbytes})[0]["buffer"])
 
     def write(self, buffer: int, data: Bytes) -> None:
@@ -79,12 +79,11 @@ class RemoteDevice:
         self._ask({"op": "write", "buffer": buffer}, [data])
 
     def free(self, buffer: int) -> None:
-        """Tells the process with the next request: this may be called in the middle of one, when garbage is
-        collected."""
+        """Frees a buffer with the next request. The garbage collector may call this in the middle of a request."""
         self._freed.append(buffer)
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans there. Rows that cannot be among the best do not come back."""
+        """Scans in the process. Only rows that can be among the best are returned."""
         if not request.lists:
             return request.seen
         queries, width = request.seen.scores.shape
@@ -104,11 +103,11 @@ class RemoteDevice:
         return request.seen
 
     def close(self) -> None:
-        """Ends the process and gives its memory back."""
+        """Ends the process and frees its memory."""
         self.link.close()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
-                self._process.stdin.close()  # the process ends when nobody can ask it any more
+                self._process.stdin.close()  # the process ends when its input ends
         try:
             self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -119,7 +118,7 @@ class RemoteDevice:
         self._lease.release()
 
     def _codec(self, codec: Codec) -> int:
-        """The number of a codec there; it is described once."""
+        """The number of a codec in the process. The codec's description is sent once."""
         number = id(codec)
         if self._codecs.get(number) is not codec:
             spec = codec.spec
@@ -130,11 +129,11 @@ class RemoteDevice:
         return number
 
     def _ask(self, header: dict[str, Any], arrays: list[Array] | None = None) -> tuple[dict[str, Any], list[Array]]:
-        """One request and its answer.
+        """Sends one request and returns its answer.
 
         Raises:
             DeviceLost: the process has ended.
-            CapabilityError: it refused the request.
+            CapabilityError: the process refused the request.
         """
         with self._lock:
             if self._lost:

@@ -1,4 +1,4 @@
-"""The process behind `edge.devices.remote`: holds codes, and searches them as the host's processor does.
+"""The process behind `edge.devices.remote`. It holds codes, and searches them as the host's processor does.
 
 It reads requests from its standard input and answers on its standard output, until the input ends.
 """
@@ -19,7 +19,7 @@ from edge.errors import EdgeError
 from edge.ivf.base import Bytes, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.lanes import Lane
-from edge.resident import anonymous_resident, share_heap
+from edge.resident import anonymous_resident, share_heap, small_pages
 
 
 class Server:
@@ -28,16 +28,16 @@ class Server:
     def __init__(self) -> None:
         self._codecs: dict[int, FaissCodec] = {}
         self._buffers: dict[int, Bytes] = {}
-        self._codes: dict[int, Bytes] = {}  # what of a buffer is filled, [rows, code_size]
+        self._codes: dict[int, Bytes] = {}  # the filled part of each buffer, [rows, code_size]
         self._next = 0
         self._memory = MemoryBudget(1, part=True)
         self._device = CpuDevice(self._memory, link=Lane("unused"))
 
     def answer(self, header: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
-        """Does what a request asks for.
+        """Carries out a request.
 
         Raises:
-            EdgeError: it cannot be done.
+            EdgeError: the request cannot be carried out.
         """
         for buffer in header["freed"]:
             self._buffers.pop(buffer, None)
@@ -67,7 +67,7 @@ class Server:
         return {"error": f"there is no request {header['op']!r}"}, []
 
     def _search(self, header: dict[str, Any], arrays: list[Array]) -> list[Array]:
-        """How many rows were found for each query, and their scores and labels, query after query."""
+        """The number of rows found for each query, and their scores and labels, query after query."""
         queries, rows = arrays[0], iter(arrays[1:])
         lists, starts, firsts, end = [], [], [], 0
         for buffer, first, count, own, filtered in header["lists"]:
@@ -90,10 +90,11 @@ class Server:
 
 
 def main() -> None:
-    """Answers until the input ends."""
+    """Answers requests until the input ends."""
     share_heap()
+    small_pages()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not get between the answers
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     requests = sys.stdin.buffer
     server = Server()
     while True:
@@ -103,7 +104,7 @@ def main() -> None:
             return
         try:
             answer, found = server.answer(header, arrays)
-        except (EdgeError, KeyError, ValueError) as error:  # whoever asked is told, and the next request is answered
+        except (EdgeError, KeyError, ValueError) as error:  # the error is the answer, and the next request is read
             answer, found = {"error": str(error)}, []
         send(answers, answer, found)
 

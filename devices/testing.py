@@ -1,4 +1,4 @@
-"""Checks that a device keeps its contract (`edge.ivf.device`). A package that brings a device runs them in its tests:
+"""Checks that a device keeps its contract (`edge.ivf.device`). A package with a device runs the checks in its tests:
 
 >>> from edge.devices.testing import check_device
 >>> check_device(MyDevice)
@@ -17,37 +17,37 @@ from edge.ivf.base import Bytes, Codec, Vectors
 from edge.ivf.device import Candidates, ListScan, Place, Profile, Search, SearchPlace, SearchRequest
 
 Opener = Callable[[MemoryBudget], Place]
-"""Opens the device under a ledger."""
+"""A function that opens the device under a memory budget."""
 
 _LIMIT = 1 << 30
 _DIM = 16
 _ROWS = (40, 1, 257, 90, 0, 33)
-"""Rows of the lists that are searched; one is empty."""
+"""Number of rows of each searched list; one list is empty."""
 
 _WIDTH = 12
 _TOLERANCE = 1e-4
-"""Of scores: a device may add in another order."""
+"""Tolerance of scores, because a device may sum in another order."""
 
 
 def check_device(open_device: Opener) -> None:
     """Runs every check that the device's capabilities allow.
 
     Raises:
-        AssertionError: the device does not keep its contract; the message says what is wrong.
+        AssertionError: the device does not keep its contract; the message describes the error.
     """
     check_place(open_device)
     device = open_device(MemoryBudget(_LIMIT, baseline=0))
     can_search, can_profile = isinstance(device, Search), isinstance(device, Profile)
     device.close()
     if can_search:
-        for codec in ("flat", "sq8", "pq"):
+        for codec in ("flat", "sq8", "pq", "opq"):
             check_search(open_device, codec)
     if can_profile:
         check_profile(open_device)
 
 
 def check_place(open_device: Opener) -> None:
-    """Buffers come and go, and the ledger is as before when the device is closed."""
+    """Allocates, fills and frees buffers, and checks that the budget is as before when the device is closed."""
     ledger = MemoryBudget(_LIMIT, baseline=0)
     device = open_device(ledger)
     assert isinstance(device, Place), "a device has name, memory, link, in_host_memory, allocate, write, free, close"
@@ -55,7 +55,7 @@ def check_place(open_device: Opener) -> None:
     assert device.memory.limit > 0, "its ledger has a limit"
     first, second = device.allocate(4096), device.allocate(100_000)
     assert first is not second, "two buffers are two objects"
-    device.write(first, np.zeros((8, 8), np.uint8))  # a buffer may be filled again, and need not be full
+    device.write(first, np.zeros((8, 8), np.uint8))  # a buffer may be filled again, and only in part
     device.write(first, np.arange(4096, dtype=np.uint8).reshape(64, 64))
     ticket = device.link.submit("check", lambda: 1, 1)
     ticket.wait()
@@ -67,7 +67,8 @@ def check_place(open_device: Opener) -> None:
 
 
 def check_search(open_device: Opener, codec_name: str) -> None:
-    """The best rows of several lists, with rows left out, with queries of their own, and over several requests."""
+    """Checks the best rows of several lists: with rows left out, with separate queries per list, and over several
+    requests."""
     random = np.random.default_rng(7)
     codecs = FaissCodecs(threads=1)
     sample = random.standard_normal((600, _DIM)).astype(np.float32)
@@ -81,7 +82,7 @@ def check_search(open_device: Opener, codec_name: str) -> None:
         seen = Candidates.empty(len(queries), _WIDTH)
         seen = device.search(SearchRequest(codec, queries, [], labels, seen))
         assert (seen.labels == -1).all(), "nothing is found in no lists"
-        for part in (scans[:2], scans[2:]):  # what an earlier request has found must stay, unless it is beaten
+        for part in (scans[:2], scans[2:]):  # rows found by an earlier request must stay, unless better ones are found
             seen = device.search(SearchRequest(codec, queries, part, labels, seen))
         for query in range(len(queries)):
             _check_found(seen, query, queries[query], codec, scans, rows)
@@ -90,7 +91,7 @@ def check_search(open_device: Opener, codec_name: str) -> None:
 
 
 def check_profile(open_device: Opener) -> None:
-    """A stage that no device has is refused; an estimate is in seconds."""
+    """Checks that a stage that no device has is refused, and that an estimate is in seconds."""
     device = open_device(MemoryBudget(_LIMIT, baseline=0))
     try:
         assert isinstance(device, Profile)
@@ -108,7 +109,7 @@ def check_profile(open_device: Opener) -> None:
 
 
 def _lists(device: SearchPlace, codec: Codec, random: np.random.Generator) -> tuple[list[ListScan], list[Bytes]]:
-    """Lists on the device, and their codes."""
+    """Writes lists to the device, and returns them and their codes."""
     scans, held, first = [], [], 0
     for number, count in enumerate(_ROWS):
         codes = codec.encode(random.standard_normal((count, _DIM)).astype(np.float32))

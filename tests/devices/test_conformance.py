@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +19,33 @@ from shelf_device import ShelfDevice
 from edge.budget import MemoryBudget
 from edge.devices.base import Candidates, Place, SearchRequest
 from edge.devices.cpu import CpuDevice
+from edge.devices.cuda.device import CudaDevice
+from edge.devices.fpga import FpgaDevice
 from edge.devices.limited import LimitedDevice
+from edge.devices.metal import MetalDevice
 from edge.devices.remote import RemoteDevice
+from edge.devices.searchers import SearchersDevice
 from edge.devices.testing import check_device
 
+THREE = functools.partial(SearchersDevice, of="cpu+fpga+limited")
+WHOLE = functools.partial(SearchersDevice, of="cpu", count=2, lists="whole")
 
-@pytest.mark.parametrize("kind", [CpuDevice, LimitedDevice, RemoteDevice, ShelfDevice])
+
+@pytest.mark.parametrize(
+    "kind", [CpuDevice, FpgaDevice, LimitedDevice, RemoteDevice, SearchersDevice, ShelfDevice, THREE, WHOLE]
+)
 def test_a_device_keeps_the_contract(kind: Callable[[MemoryBudget], Place]) -> None:
     check_device(kind)
+
+
+def test_cuda_keeps_the_contract_on_the_cpu_of_torch() -> None:
+    pytest.importorskip("torch")
+    check_device(partial(CudaDevice, on="cpu"))
+
+
+def test_metal_keeps_the_contract_on_the_cpu_of_mlx() -> None:
+    pytest.importorskip("mlx.core")
+    check_device(MetalDevice)
 
 
 def test_the_example_is_short() -> None:
@@ -48,7 +69,7 @@ class Filterless(ShelfDevice):
 
 
 class Forgetful(ShelfDevice):
-    """Forgets what earlier requests have found."""
+    """Forgets the results of earlier requests."""
 
     def search(self, request: SearchRequest) -> Candidates:
         fresh = Candidates.empty(*request.seen.scores.shape)

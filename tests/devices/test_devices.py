@@ -1,7 +1,9 @@
-"""Devices: found by name, held to their caps, and refusing what they cannot do."""
+"""Devices: found by name, held to their caps, and refusing requests that they cannot serve."""
 
 from __future__ import annotations
 
+import math
+import time
 from importlib.metadata import entry_points
 
 import numpy as np
@@ -10,12 +12,14 @@ import pytest
 from edge.budget import MemoryBudget
 from edge.devices.base import GROUP, Profile, Search, SearchPlace, capabilities, open_device, parse_device
 from edge.devices.cpu import CpuDevice
+from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
+from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.lanes import Lane
 
 
-def budget(limit: int = 1 << 30) -> MemoryBudget:
+def budget(limit: int = 1 << 36) -> MemoryBudget:
     return MemoryBudget(limit, baseline=0)
 
 
@@ -72,7 +76,8 @@ def test_a_device_is_written_with_its_options() -> None:
 @pytest.mark.parametrize(
     "text",
     ["limited:cap", "limited:cap=", "limited:=3", "limited:cap=much", "limited:color=red", "limited:latency=long",
-     "limited:latency=-1", "cpu:cap=3"],
+     "limited:latency=-1", "limited:scan=0", "limited:scan=fast", "limited:depth=0", "limited:depth=two", "cpu:cap=3",
+     "limited:latency=nan", "limited:latency=inf", "fpga:latency=1e9"],
 )  # fmt: skip
 def test_options_that_a_device_does_not_have_are_refused(text: str) -> None:
     ledger = budget()
@@ -87,6 +92,29 @@ def test_a_limited_link_is_as_slow_as_it_says() -> None:
     ticket.wait()
     assert ticket.seconds >= 0.01 * 0.999
     device.close()
+
+
+@pytest.mark.parametrize("rows", [None, np.arange(0, 400, 4)])
+def test_a_limited_scan_is_as_slow_as_it_says(rows: np.ndarray | None) -> None:
+    """A list counts for each query that probes it, with the rows that count."""
+    codecs = FaissCodecs(threads=1)
+    vectors = np.ones((400, 8), np.float32)
+    codec = codecs.open(codecs.train("flat", vectors, seed=0))
+    counted = 400 if rows is None else len(rows)
+    seconds = {}
+    for scan in (2 * counted * 32 / 0.02, math.inf):
+        device = LimitedDevice(budget(), cap=1 << 20, scan=scan)
+        codes = device.allocate(vectors.nbytes)[: vectors.nbytes].reshape(400, 32)
+        device.write(codes.reshape(-1), codec.encode(vectors))
+        seen = Candidates.empty(3, 2)
+        request = SearchRequest(codec, vectors[:3], [ListScan(codes, 0, 400, rows, [0, 2])], np.arange(400), seen)
+        started = time.perf_counter()
+        found = device.search(request)
+        seconds[scan] = time.perf_counter() - started
+        assert found.scores[0].tolist() == [8.0, 8.0]
+        assert found.labels[1].tolist() == [-1, -1]
+        device.close()
+    assert next(iter(seconds.values())) >= 0.02 * 0.999
 
 
 def test_a_link_that_is_shared_is_left_open() -> None:

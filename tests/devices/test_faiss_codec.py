@@ -1,4 +1,4 @@
-"""Codecs give back what they coded, as nearly as they can; scanners score as the decoded vectors do."""
+"""Codecs give back the coded vectors, as nearly as they can; scanners score as the decoded vectors do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edge.ivf.base import CodecSpec
 from edge.resident import anonymous_resident
 
 DIM = 16
-ROOM = {"flat": 0.0, "sq8": 0.01, "pq": 0.35}
+ROOM = {"flat": 0.0, "sq8": 0.01, "pq": 0.35, "opq": 0.35}
 """Largest error of a component."""
 
 
@@ -29,7 +29,7 @@ def test_coding(name: str, vectors: np.ndarray) -> None:
     codecs = FaissCodecs(threads=1)
     spec = codecs.train(name, vectors, seed=1)
     assert spec.name == name
-    assert spec.code_size == {"flat": 64, "sq8": 16, "pq": 4}[name]
+    assert spec.code_size == {"flat": 64, "sq8": 16, "pq": 4, "opq": 4}[name]
     codec = codecs.open(CodecSpec(spec.name, spec.dim, spec.code_size, bytes(spec.state)))
     codes = codec.encode(vectors[::2])
     assert codes.shape == (300, spec.code_size)

@@ -1,0 +1,147 @@
+"""`Card`: one GPU in this process. All its users share its memory limit and its streams."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from typing import Any
+
+from edge.budget import MemoryBudget
+from edge.config import format_size, parse_size
+from edge.devices.cuda.streams import CudaStreams, DirectStreams, Streams
+from edge.errors import CapabilityError, ConfigError
+from edge.streams import Stream
+
+_LIBRARIES_NBYTES = 64 << 20
+"""Device memory that no lease of ours covers: the workspace of cuBLAS (32 MiB a stream on Hopper), and what the
+allocator rounds up."""
+
+_STAND_IN_NBYTES = 64 << 20
+"""The limit of torch's CPU device where none is given."""
+
+_SHARE = 0.9
+"""Of the free memory of a GPU that is taken where no limit is given."""
+
+_open: dict[str, Card] = {}
+_opening = threading.RLock()
+
+
+class Card:
+    """A GPU, or torch's CPU device in its place.
+
+    Attributes:
+        torch: the library.
+        device: torch's name for it.
+        memory: its ledger: all that torch may hold there.
+        compute, inward, outward: the stream of the kernels, and those of the transfers to the device and back.
+        on_gpu: False for the CPU device.
+        name: the name that the hardware reports.
+    """
+
+    def __init__(self, on: str, cap: int | str, streams: Streams | None, *, bounded: bool = True) -> None:
+        self.torch = torch = _torch()
+        self.on_gpu = on != "cpu"
+        if self.on_gpu and not torch.cuda.is_available():
+            raise CapabilityError(
+                f"device cuda needs a GPU and a torch that was built for it; torch {torch.__version__} finds none"
+            )
+        try:
+            self._prepare_allocator()
+            self.device = torch.device(on)
+            if self.on_gpu and self.device.index is None:
+                self.device = torch.device("cuda", torch.cuda.current_device())
+            free, total = torch.cuda.mem_get_info(self.device) if self.on_gpu else (_STAND_IN_NBYTES, 0)
+            self.name = torch.cuda.get_device_name(self.device) if self.on_gpu else "torch's CPU device"
+        except RuntimeError as error:
+            raise CapabilityError(f"device cuda cannot use {on!r}: {str(error).splitlines()[0]}") from error
+        limit = parse_size(cap) if cap else int(free * (_SHARE if self.on_gpu else 1))
+        if self.on_gpu and limit > total:
+            raise ConfigError(f"{self.name} has {format_size(total)} of memory, less than {format_size(limit)}")
+        self.memory = MemoryBudget(limit, part=True)
+        if self.on_gpu and bounded:
+            torch.cuda.set_per_process_memory_fraction(limit / total, self.device)
+            self.memory.reserve("torch", min(_LIBRARIES_NBYTES, limit // 4))
+        made = streams or (CudaStreams(torch, self.device) if self.on_gpu else DirectStreams(torch))
+        self.compute: Stream = made.open("compute")
+        self.inward: Stream = made.open("inward")
+        self.outward: Stream = made.open("outward")
+        self.users = 0
+
+    def allocate(self, *shape: int, dtype: Any = None) -> Any:
+        """A tensor on the device; bytes if no type is given. The caller holds a lease of `memory` for it."""
+        return self.torch.empty(shape, dtype=dtype or self.torch.uint8, device=self.device)
+
+    def synchronize(self) -> None:
+        """Blocks until every stream is done."""
+        for stream in (self.inward, self.compute, self.outward):
+            stream.synchronize()
+
+    def held(self) -> int:
+        """Bytes that torch's allocator holds on the device."""
+        return int(self.torch.cuda.memory_reserved(self.device)) if self.on_gpu else self.memory.used
+
+    def peak(self) -> int:
+        """High-water mark of `held` since `reset_peak`; on the CPU device, `held` itself."""
+        return int(self.torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else self.memory.used
+
+    def reset_peak(self) -> None:
+        """Begins a new high-water mark."""
+        if self.on_gpu:
+            self.torch.cuda.empty_cache()
+            self.torch.cuda.reset_peak_memory_stats(self.device)
+
+    def close(self) -> None:
+        """Ends all work, and gives the allocator's memory back to the system."""
+        self.synchronize()
+        if self.on_gpu:
+            self.torch.cuda.empty_cache()
+
+    def _prepare_allocator(self) -> None:
+        """Lets segments grow in place: blocks of many sizes come and go, and a fixed segment is seldom all free."""
+        chosen = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")
+        if self.on_gpu and not chosen and not self.torch.cuda.is_initialized():
+            self.torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+
+
+def open_card(on: str, cap: int | str, streams: Streams | None, *, alone: bool = False) -> Card:
+    """The card of that name. The first call opens it.
+
+    Args:
+        on: `cuda`, `cuda:1` ..., or `cpu`, on which everything can be tried out without a GPU.
+        cap: its limit in bytes or as a size; empty takes the limit of another user, or most of the free memory.
+        streams: a card of one's own with these streams.
+        alone: a card of one's own that leaves torch's allocator without a bound.
+
+    Raises:
+        CapabilityError: torch is missing, or there is no such GPU.
+        ConfigError: it is open with another limit.
+    """
+    if streams is not None or alone:
+        return Card(on, cap, streams, bounded=not alone)
+    with _opening:
+        card = _open.get(on)
+        if card is None:
+            card = _open[on] = Card(on, cap, None)
+        elif cap and parse_size(cap) != card.memory.limit:
+            raise ConfigError(f"device cuda is in use with {format_size(card.memory.limit)} of its memory, not {cap}")
+        card.users += 1
+        return card
+
+
+def close_card(card: Card) -> None:
+    """Says that one user is done; the last one closes it."""
+    with _opening:
+        card.users -= 1
+        if card.users > 0:
+            return
+        for on in [on for on, other in _open.items() if other is card]:
+            del _open[on]
+    card.close()
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise CapabilityError('device cuda needs torch: pip install "edge-rag[cuda]"') from error

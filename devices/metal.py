@@ -1,0 +1,205 @@
+"""`metal`: the GPU of an Apple machine with mlx, which shares the host's memory. On Linux mlx runs on the CPU."""
+
+from __future__ import annotations
+
+import bisect
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import Lease, MemoryBudget
+from edge.errors import CapabilityError
+from edge.ivf.base import Bytes, Codec, CodecSpec
+from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
+from edge.lanes import Lane
+from edge.trace import Trace
+
+_BLOCK_NBYTES = 32 << 20
+"""Approximate number of bytes in the vectors and scores of lists that are scanned together."""
+
+_SQ_LEVELS = 255.0
+_PQ_CENTROIDS = 256
+
+Decode = Callable[[Any], Any]
+
+
+class MetalDevice:
+    """Lists in memory that host and GPU share. They are read from the disk into this memory, and the GPU reads them in
+    place. The process's budget covers them."""
+
+    name = "metal"
+    in_host_memory = True
+
+    def __init__(self, memory: MemoryBudget, *, trace: Trace | None = None) -> None:
+        """
+        Args:
+            memory: the process's memory budget.
+
+        Raises:
+            CapabilityError: mlx is missing.
+        """
+        try:
+            self._mx = importlib.import_module("mlx.core")
+        except ImportError as error:
+            raise CapabilityError('device metal needs mlx: pip install "edge-rag[mlx]"') from error
+        self._mx.set_cache_limit(0)  # mlx returns freed memory at once
+        self.memory = memory
+        self.link = Lane.shared(trace=trace)
+        self._lock = threading.RLock()  # the garbage collector may call `free` at any point
+        self._starts: list[int] = []
+        self._arrays: dict[int, Any] = {}
+        self._codecs: dict[int, tuple[Codec, Decode, Lease]] = {}
+
+    def allocate(self, nbytes: int) -> Bytes:
+        """A buffer that numpy and mlx share. The caller holds a lease for it."""
+        array = self._mx.zeros(max(1, nbytes), dtype=self._mx.uint8)
+        self._mx.eval(array)
+        view: Bytes = np.array(array, copy=False)
+        with self._lock:
+            start = view.ctypes.data
+            bisect.insort(self._starts, start)
+            self._arrays[start] = array
+        return view[:nbytes]
+
+    def write(self, buffer: Bytes, data: Bytes) -> None:
+        """Copies into a buffer."""
+        buffer[: data.size] = data.reshape(-1)
+
+    def free(self, buffer: Bytes) -> None:
+        """Removes a buffer. Its memory is freed with the last reference to it."""
+        with self._lock:
+            if self._arrays.pop(buffer.ctypes.data, None) is not None:
+                del self._starts[bisect.bisect_left(self._starts, buffer.ctypes.data)]
+
+    def search(self, request: SearchRequest) -> Candidates:
+        """Scans lists as products of matrices. The best rows of exact codes are scored again by the host's kernel, so
+        that results do not depend on the place of a list.
+
+        Raises:
+            BudgetExceeded: a block of lists does not fit.
+            CapabilityError: the codec is none of flat, sq8, pq and opq.
+        """
+        if not request.lists:
+            return request.seen
+        with self._lock:
+            decode = self._decoder(request.codec)
+        size = request.codec.spec.dim * 8 + request.codec.spec.code_size + 4 * len(request.queries)
+        queries = self._mx.array(np.ascontiguousarray(request.queries.T, np.float32))
+        block: list[ListScan] = []
+        rows = 0
+        for scan in request.lists:
+            if block and (rows + scan.count) * size > _BLOCK_NBYTES:
+                self._scan(request, block, decode, queries, rows * size)
+                block, rows = [], 0
+            block.append(scan)
+            rows += scan.count
+        self._scan(request, block, decode, queries, rows * size)
+        return request.seen
+
+    def profile(self, stage: str, load: int) -> Estimate:
+        """Measures stage `scan`: inner products of `load` queries with 4 MB of float32 vectors.
+
+        Raises:
+            CapabilityError: any other stage is requested.
+        """
+        if stage != "scan":
+            raise CapabilityError(f"device metal profiles the stage scan, not {stage!r}")
+        mx = self._mx
+        with self.memory.reserve("profile", (4096 + load) * (256 + load) * 4):
+            vectors, queries = mx.ones((4096, 256)), mx.ones((256, load))
+            mx.eval(vectors @ queries)
+            started = time.perf_counter()
+            mx.eval(vectors @ queries)
+            seconds = time.perf_counter() - started
+        return Estimate(latency=seconds, throughput=load / seconds, nbytes=4096 * 256 * 4)
+
+    def close(self) -> None:
+        """Frees the codecs' tables and closes the link."""
+        self.link.close()
+        with self._lock:
+            for _, _, lease in self._codecs.values():
+                lease.release()
+            self._codecs.clear()
+
+    def _scan(self, request: SearchRequest, lists: list[ListScan], decode: Decode, queries: Any, nbytes: int) -> None:
+        mx = self._mx
+        with self.memory.reserve("search", nbytes):
+            products = [decode(self._codes(scan.codes)) @ queries for scan in lists]
+            mx.eval(*products)
+            scores = [np.array(product, copy=False) for product in products]  # [rows, q] each
+            for query in range(len(request.queries)):
+                own = [n for n, scan in enumerate(lists) if query in scan.queries]
+                if own:
+                    self._offer(request, query, [lists[n] for n in own], [scores[n][:, query] for n in own])
+
+    @staticmethod
+    def _offer(
+        request: SearchRequest, query: int, lists: list[ListScan], scores: list[npt.NDArray[np.float32]]
+    ) -> None:
+        """Adds the best rows of some lists to the candidates of one query."""
+        seen = request.seen
+        rows = [np.arange(scan.count) if scan.rows is None else np.asarray(scan.rows) for scan in lists]
+        values = np.concatenate([own[which] for own, which in zip(scores, rows, strict=True)])
+        labels = np.concatenate([scan.first + which for scan, which in zip(lists, rows, strict=True)])
+        width = seen.scores.shape[1]
+        if len(values) > width:
+            kept = np.argpartition(-values, width - 1)[:width]
+            values, labels = values[kept], labels[kept]
+        if not request.codec.spec.exact:
+            seen.offer(query, values, labels)
+            return
+        scanner = request.codec.scanner()
+        scanner.set_query(request.queries[query])
+        for scan in lists:
+            own = labels[(labels >= scan.first) & (labels < scan.first + scan.count)]
+            if len(own):
+                codes = scan.codes.reshape(scan.count, -1)[own - scan.first]
+                scanner.scan(codes, own, seen.scores[query], seen.labels[query])
+
+    def _codes(self, codes: Bytes) -> Any:
+        """mlx's view of a list's codes [bytes], or a copy if they are not in this device's memory."""
+        start = codes.ctypes.data
+        with self._lock:
+            place = bisect.bisect_right(self._starts, start) - 1
+            if place >= 0:
+                array, offset = self._arrays[self._starts[place]], start - self._starts[place]
+                if offset + codes.nbytes <= array.size:
+                    return array[offset : offset + codes.nbytes]
+        return self._mx.array(codes.reshape(-1))
+
+    def _decoder(self, codec: Codec) -> Decode:
+        known = self._codecs.get(id(codec))
+        if known is None or known[0] is not codec:
+            lease = self.memory.reserve("codec", 2 * len(codec.spec.state))
+            known = self._codecs[id(codec)] = (codec, _decoder(self._mx, codec.spec), lease)
+        return known[1]
+
+
+def _decoder(mx: Any, spec: CodecSpec) -> Decode:
+    """A function that decodes codes [rows * code_size] to float32 vectors [rows, dim].
+
+    Raises:
+        CapabilityError: the codec is none of flat, sq8, pq and opq.
+    """
+    dim = spec.dim
+    state = mx.array(np.frombuffer(spec.state, "<f4").astype(np.float32))
+    if spec.name == "flat":
+        return lambda codes: codes.view(mx.float32).reshape(-1, dim)
+    if spec.name == "sq8":
+        low, step = state[:dim], state[dim:] / _SQ_LEVELS
+        start = low + step / 2  # a code represents the middle of its step
+        return lambda codes: codes.reshape(-1, dim).astype(mx.float32) * step + start
+    if spec.name == "pq":
+        parts = spec.code_size
+        table, offsets = state.reshape(parts * _PQ_CENTROIDS, -1), mx.arange(parts) * _PQ_CENTROIDS
+        return lambda codes: table[codes.reshape(-1, parts).astype(mx.int32) + offsets].reshape(-1, dim)
+    if spec.name == "opq":
+        turn, own, parts = state[: dim * dim].reshape(dim, dim), state[dim * dim :], spec.code_size
+        turned, places = own.reshape(parts * _PQ_CENTROIDS, -1), mx.arange(parts) * _PQ_CENTROIDS
+        return lambda codes: turned[codes.reshape(-1, parts).astype(mx.int32) + places].reshape(-1, dim) @ turn
+    raise CapabilityError(f"device metal scans lists of the codecs flat, sq8, pq and opq, not {spec.name}")

@@ -1,0 +1,315 @@
+"""Several searchers as one device. A coordinator distributes each list over them, sends each request to all of them,
+and merges the results (Chameleon, Jiang et al. 2025; Jiang's thesis, chapter 4)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edge.budget import MemoryBudget
+from edge.devices.stripes import Searcher, Share, Stripe, Stripes
+from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, InputError, PartLost
+from edge.ivf.base import Bytes, Vectors
+from edge.ivf.device import Candidates, Search, SearchPlace, SearchRequest
+from edge.ivf.opening import open_device
+from edge.lanes import Lane
+from edge.planner.truncated_queues import queue_length
+from edge.trace import Trace
+
+T = TypeVar("T")
+
+_CONFIDENCE = 0.99
+"""Share of the searches in which no searcher needs a second request."""
+
+_MOST = 64
+"""Largest number of searchers of a kind."""
+
+_LAYOUTS = ("striped", "whole")
+
+
+class SearchersDevice:
+    """A device that consists of other devices, the searchers. It holds no list itself. The rows of each list are
+    distributed over the searchers in turn. Every searcher returns a queue of its best rows, which is shorter than the
+    number of requested results.
+
+    Results are exact. If the worst row in a searcher's queue is better than the worst row of the merged results, the
+    searcher may have more good rows, and gets a second request for a full queue. The length of the queues is chosen so
+    that this happens in at most one search of a hundred, if near rows are distributed over the searchers independently.
+
+    A searcher that does not answer is removed. The host then searches the lists of all searchers. The remaining
+    searchers get the lists again when they are needed next.
+
+    Counters (in `trace`): `searchers.asked` (requests per query), `.again` (requests for a full queue), `.lost`.
+    """
+
+    in_host_memory = False
+
+    def __init__(
+        self,
+        memory: MemoryBudget,
+        *,
+        of: str = "remote",
+        count: int | str = 1,
+        lists: str = "striped",
+        confidence: float | str | None = None,
+        searchers: Sequence[SearchPlace] | None = None,
+        trace: Trace | None = None,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            memory: the process's memory budget, from which the searchers take their memory.
+            of: kinds of searchers, joined by `+`, such as `remote+fpga`. A `cpu` gets separate memory with a cap.
+            count: number of searchers of each kind.
+            lists: `striped`, or `whole` to put each list on a single searcher. Near rows are then on one searcher, so
+                no queue is truncated.
+            confidence: share of the searches in which the first queues are enough; None means 0.99.
+            searchers: open devices to use instead of `of`. The caller closes them.
+            options: options of every searcher, such as `cap`.
+
+        Raises:
+            BudgetExceeded, CapabilityError, DeviceLost: a searcher cannot be opened.
+            ConfigError: an option cannot be used, or `confidence` is given for lists that are not striped.
+        """
+        self._whole = _layout(lists)
+        self._confidence = _CONFIDENCE if confidence is None else _share(confidence)
+        if confidence is not None:
+            self._check_confidence()
+        self._trace = trace or Trace()
+        self._own: list[SearchPlace] = []
+        try:
+            if searchers is None:
+                for kind in of.split("+") * _number(count):
+                    self._own.append(_opened(kind.strip(), memory, trace, options))
+            elif options:
+                raise ConfigError(f"searchers that are open take no options, such as {next(iter(options))}")
+            found = self._own if searchers is None else list(searchers)
+            _check(found, memory)
+        except BaseException:
+            self._close_searchers()
+            raise
+        self._searchers = [Searcher(device) for device in found]
+        self.name = f"{len(found)} searchers"
+        self.memory = MemoryBudget(sum(device.memory.limit for device in found), part=True)
+        self.link = Lane("searchers link", trace=trace)
+        self._pool = ThreadPoolExecutor(len(found), thread_name_prefix="edge-searcher")
+
+    @property
+    def answering(self) -> list[Searcher]:
+        """The searchers that still answer.
+
+        Raises:
+            DeviceLost: no searcher answers any more.
+        """
+        alive = [searcher for searcher in self._searchers if not searcher.lost]
+        if not alive:
+            raise DeviceLost(f"all {self.name} are lost; what they held is searched elsewhere")
+        return alive
+
+    def allocate(self, nbytes: int) -> Stripes:
+        """Leases memory for a list at every searcher, or for a whole list at the searcher with the most free memory.
+        `write` allocates the buffers.
+
+        Raises:
+            BudgetExceeded: a searcher has no room.
+            DeviceLost: no searcher answers.
+        """
+        chosen = self.answering
+        if self._whole:
+            chosen = [max(chosen, key=lambda searcher: searcher.device.memory.free)]
+        parts: list[Stripe] = []
+        try:
+            for number, searcher in enumerate(chosen):
+                lease = searcher.device.memory.reserve("stripes of lists", -(-nbytes // len(chosen)))
+                parts.append(Stripe(searcher, lease, number, len(chosen)))
+        except EdgeError:
+            for part in parts:
+                part.release()
+            raise
+        return Stripes(parts)
+
+    def write(self, buffer: Stripes, data: Bytes) -> None:
+        """Distributes the rows of codes [rows, code_size] over the searchers, through all their links in parallel."""
+        parts = buffer.parts
+        codes = self._all([(part.searcher, _settled(functools.partial(part.prepare, data))) for part in parts])
+        tickets = [
+            (part.searcher, part.searcher.device.link.submit("stripe", functools.partial(part.fill, own), own.nbytes))
+            for part, own in zip(parts, codes, strict=True)
+            if len(own)
+        ]
+        self._all([(searcher, _settled(ticket.wait)) for searcher, ticket in tickets])
+
+    def free(self, buffer: Stripes) -> None:
+        """Frees a list's stripes."""
+        for part in buffer.parts:
+            part.release()
+
+    def search(self, request: SearchRequest) -> Candidates:
+        """Searches the stripes of the lists on every searcher, and merges the results.
+
+        Raises:
+            PartLost: a searcher does not answer any more, but others do.
+            DeviceLost: no searcher answers.
+        """
+        if not request.lists:
+            return request.seen
+        if any(item.codes.lost for item in request.lists):
+            raise PartLost(f"some of the {self.name} are lost, and with them rows of the lists")
+        count, width = request.seen.scores.shape
+        answering = self.answering
+        kept = width if self._whole else _length(width, len(answering), self._confidence)
+        shares = [share for searcher in answering if (share := Share(searcher, request)).scans]
+        found = self._ask([(share, share.queries, kept) for share in shares], request)
+        cuts = [_cut(request.seen, found, query) for query in range(count)]
+        short = [
+            [query for query in share.queries if own.floor(query) > cuts[query]]
+            for share, own in zip(shares, found, strict=True)
+        ]
+        again = [(share, queries, width) for share, queries in zip(shares, short, strict=True) if queries]
+        full = self._ask(again, request)  # before any result is used, because a searcher may be lost now
+        for share, own, queries in zip(shares, found, short, strict=True):
+            for query in set(share.queries).difference(queries):
+                _offer(request.seen, share, own, query)
+        for (share, queries, _), own in zip(again, full, strict=True):
+            for query in queries:
+                _offer(request.seen, share, own, query)
+        self._trace.count("searchers.asked", sum(len(share.queries) for share in shares))
+        self._trace.count("searchers.again", sum(map(len, short)))
+        return request.seen
+
+    def close(self) -> None:
+        """Closes the searchers that this object opened."""
+        self._pool.shutdown()
+        self.link.close()
+        self._close_searchers()
+
+    def _ask(self, asked: Sequence[tuple[Share, Sequence[int], int]], request: SearchRequest) -> list[Candidates]:
+        """The best rows of each share for its queries, in queues of the given length. Searchers work in parallel."""
+
+        def one(share: Share, queries: Sequence[int], kept: int) -> Candidates | _Failure:
+            return _settled(lambda: share.searcher.device.search(share.request(request, queries, kept)))
+
+        futures = [self._pool.submit(one, *each) for each in asked]
+        searchers = [share.searcher for share, _, _ in asked]
+        return self._all([(each, future.result()) for each, future in zip(searchers, futures, strict=True)])
+
+    def _all(self, settled: Sequence[tuple[Searcher, T | _Failure]]) -> list[T]:
+        """The answers of the searchers. Searchers without an answer are marked as lost.
+
+        Raises:
+            PartLost: a searcher has not answered, but others have.
+            DeviceLost: all searchers are lost.
+        """
+        failed = ""
+        for searcher, answer in settled:
+            if isinstance(answer, _Failure):
+                failed = answer.reason
+                if not searcher.lost:
+                    searcher.lost = True
+                    self._trace.count("searchers.lost")
+        if failed and all(searcher.lost for searcher in self._searchers):
+            raise DeviceLost(f"all {self.name} are lost; the last: {failed}")
+        if failed:
+            raise PartLost(f"one of the {self.name} is lost: {failed}")
+        return [answer for _, answer in settled if not isinstance(answer, _Failure)]
+
+    def _check_confidence(self) -> None:
+        try:
+            queue_length(1, 1, confidence=self._confidence, striped=not self._whole)
+        except InputError as error:
+            raise ConfigError(f"the searchers' queues cannot be bounded: {error}") from error
+
+    def _close_searchers(self) -> None:
+        while self._own:
+            self._own.pop().close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The reason why a searcher did not answer. The error itself is not kept, because its traceback would keep the
+    frames of its callers, and with them the buffers, in memory."""
+
+    reason: str
+
+
+def _settled(answer: Callable[[], T]) -> T | _Failure:
+    try:
+        return answer()
+    except DeviceLost as error:
+        return _Failure(str(error))
+
+
+def _offer(seen: Candidates, share: Share, found: Candidates, query: int) -> None:
+    taken = found.labels[query] >= 0
+    if taken.any():
+        seen.offer(query, found.scores[query][taken], share.labels(found.labels[query][taken]))
+
+
+def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
+    """The score of the worst row in the merged results; -inf as long as there are fewer rows than places. Rows with a
+    lower score cannot be among the results."""
+    width = seen.scores.shape[1]
+    every: list[Vectors] = [each.scores[query][each.labels[query] >= 0] for each in (seen, *found)]
+    scores = np.concatenate(every)
+    return float(np.partition(scores, len(scores) - width)[len(scores) - width]) if len(scores) >= width else -math.inf
+
+
+@functools.lru_cache(maxsize=256)
+def _length(results: int, searchers: int, confidence: float) -> int:
+    return queue_length(results, searchers, confidence=confidence)
+
+
+def _opened(kind: str, memory: MemoryBudget, trace: Trace | None, options: dict[str, Any]) -> SearchPlace:
+    """Opens a searcher with separate memory.
+
+    Raises:
+        CapabilityError: the device cannot search.
+    """
+    if kind == "cpu":  # the host's processor, with a cap on its part of the host's memory
+        kind, options = "limited", {"bandwidth": math.inf} | options
+    if kind == "searchers":
+        raise ConfigError("searchers are devices that search themselves, and no searchers")
+    device = open_device(kind, memory, trace=trace, **options)
+    if not isinstance(device, Search):
+        device.close()
+        raise CapabilityError(f"device {kind} searches no lists")
+    return device
+
+
+def _check(searchers: Sequence[SearchPlace], memory: MemoryBudget) -> None:
+    if not searchers:
+        raise ConfigError("there is at least one searcher")
+    for device in searchers:
+        if device.memory is memory:
+            raise CapabilityError(
+                f"device {device.name} has no memory of its own, so it cannot be one of the searchers"
+            )
+
+
+def _layout(lists: str) -> bool:
+    if lists not in _LAYOUTS:
+        raise ConfigError(f"lists of searchers are {' or '.join(_LAYOUTS)}, not {lists!r}")
+    return lists == "whole"
+
+
+def _share(confidence: float | str) -> float:
+    try:
+        return float(confidence)
+    except ValueError:
+        raise ConfigError(f"the confidence of searchers is a number, not {confidence!r}") from None
+
+
+def _number(count: int | str) -> int:
+    try:
+        number = int(count)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= _MOST:
+        raise ConfigError(f"there are 1 to {_MOST} searchers of a kind, not {count!r}")
+    return number

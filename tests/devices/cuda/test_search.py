@@ -1,0 +1,102 @@
+"""Lists on the device `cuda`: scanned in small blocks, sent and searched by streams that are late, refused clearly."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.budget import MemoryBudget
+from edge.devices.cuda import search
+from edge.devices.cuda.device import CudaDevice
+from edge.devices.faiss_codec import FaissCodecs
+from edge.devices.testing import check_device, check_search
+from edge.errors import CapabilityError
+from edge.ivf.base import CodecSpec
+from edge.ivf.device import Candidates, ListScan, SearchRequest
+
+sys.path.append(str(Path(__file__).parent))
+from simulated_streams import POLICIES, SimulatedStreams
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
+def test_lists_are_cut_into_blocks_of_a_few_rows(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_BLOCK_ROWS", 7)
+    check_search(partial(CudaDevice, on="cpu"), codec)
+
+
+@pytest.mark.parametrize("eager", POLICIES, ids=lambda eager: "+".join(sorted(eager)) or "none")
+def test_the_contract_holds_on_late_streams(eager: frozenset[str]) -> None:
+    check_device(lambda budget: CudaDevice(budget, on="cpu", streams=SimulatedStreams(torch, eager)))
+
+
+@pytest.mark.parametrize("dropped", [("inward", "compute"), ("compute", "inward")])
+def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
+    """A buffer that is searched, filled anew and searched again, without waiting for anything in between."""
+    codecs = FaissCodecs(threads=1)
+    codec = codecs.open(codecs.train("flat", np.zeros((1, 4), np.float32), seed=0))
+    first, second = np.ones((3, 4), np.float32), np.full((3, 4), 5, np.float32)
+    query = np.ones((1, 4), np.float32)
+
+    def best(eager: frozenset[str], waits: frozenset[Any]) -> list[float]:
+        streams = SimulatedStreams(torch, eager, waits)
+        device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", streams=streams)
+        buffer = device.allocate(first.nbytes)
+        found = []
+        staging = device.staging(4096)
+        for vectors in (first, second):
+            after = device.card.compute.record()
+            buffer.filled = staging.upload(codec.encode(vectors), buffer.tensor, after)
+            device.card.compute.wait(buffer.filled)
+            into = device.card.allocate(first.nbytes)
+            device.card.compute.run(partial(into.copy_, buffer.tensor))
+            found.append(into)
+        device.card.synchronize()
+        seen = Candidates.empty(1, 1)
+        scores = []
+        for tensor in found:
+            buffer.tensor = tensor
+            request = SearchRequest(codec, query, [ListScan(buffer, 0, 3, None, [0])], np.arange(3), seen)
+            scores.append(float(device.search(request).scores[0, 0]))
+            seen = Candidates.empty(1, 1)
+        staging.close()
+        device.close()
+        return scores
+
+    assert all(best(eager, frozenset()) == [4.0, 20.0] for eager in POLICIES)
+    assert any(best(eager, frozenset([dropped])) != [4.0, 20.0] for eager in POLICIES)
+
+
+def test_a_codec_that_is_not_known_there_is_refused() -> None:
+    class Other:
+        spec = CodecSpec("rotated", 4, 4)
+
+    device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu")
+    scan = ListScan(device.allocate(16), 0, 4, None, [0])
+    request = SearchRequest(Other(), np.ones((1, 4), np.float32), [scan], np.arange(4), Candidates.empty(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
+        device.search(request)
+    device.close()
+
+
+def test_a_search_keeps_its_memory_when_lists_fill_the_device() -> None:
+    device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", cap=1_000_000)
+    device.allocate(100)
+    with device.memory.reserve("lists", device.memory.free):
+        codecs = FaissCodecs(threads=1)
+        codec = codecs.open(codecs.train("flat", np.zeros((1, 4), np.float32), seed=0))
+        vectors = np.arange(4000, dtype=np.float32).reshape(1000, 4)
+        buffer = device.allocate(vectors.nbytes)
+        device.write(buffer, codec.encode(vectors))
+        seen = Candidates.empty(1, 3)
+        request = SearchRequest(
+            codec, np.ones((1, 4), np.float32), [ListScan(buffer, 0, 1000, None, [0])], np.arange(1000), seen
+        )
+        assert sorted(device.search(request).labels[0].tolist()) == [997, 998, 999]
+    device.close()

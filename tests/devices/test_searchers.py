@@ -1,0 +1,321 @@
+"""Several searchers as one device: the host's results, for any number of searchers, and if any of them dies."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from naive.beside import DIM, Both
+
+from edge.budget import MemoryBudget
+from edge.devices.base import Candidates, ListScan, SearchRequest, open_device
+from edge.devices.faiss_codec import FaissCodecs
+from edge.devices.limited import LimitedDevice
+from edge.devices.remote import RemoteDevice
+from edge.devices.searchers import SearchersDevice
+from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, PartLost
+from edge.ivf.base import Bytes
+from edge.planner.truncated_queues import queue_length
+from edge.trace import Trace
+
+WIDTH = 40
+
+
+def several(count: int, of: str = "cpu", **options: str) -> Callable[..., SearchersDevice]:
+    return functools.partial(SearchersDevice, of=of, count=count, **options)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_remote_searchers_find_what_the_host_finds(tmp_path: Path, count: int) -> None:
+    both = Both(tmp_path, "sq8", several(count, "remote"), cap=1 << 20)
+    for _ in range(2):
+        both.check()
+    both.check(nprobe=2, allowed=np.sort(both.lists.ids[::7]))
+    found = both.check()
+    assert found.hits > 0
+    assert both.trace.snapshot()["searchers.asked"] > 0
+    both.close()
+
+
+def test_several_remote_searchers_return_what_one_returns(tmp_path: Path) -> None:
+    """The merged queues of the coordinator themselves, before the host scores anything again."""
+    random = np.random.default_rng(6)
+    rows = random.standard_normal((3000, DIM)).astype(np.float32)
+    queries = random.standard_normal((12, DIM)).astype(np.float32)
+    sizes = (1, 3, 700, 1296, 1000)
+    ledger = MemoryBudget(4 << 30, baseline=0)
+    remote = [RemoteDevice(ledger, cap=1 << 20) for _ in range(8)]
+    try:
+        for name in ("flat", "sq8"):
+            codecs = FaissCodecs(threads=1)
+            codec = codecs.open(codecs.train(name, rows, seed=0))
+            codes = codec.encode(rows)
+            found = {}
+            for count in (1, 2, 4, 8):
+                device = SearchersDevice(ledger, searchers=remote[:count])
+                scans, start = [], 0
+                for number, size in enumerate(sizes):
+                    buffer = device.allocate(codes[start : start + size].nbytes)
+                    device.write(buffer, codes[start : start + size])
+                    probing = [query for query in range(len(queries)) if (query + number) % 3]
+                    scans.append(ListScan(buffer, start, size, None, probing))
+                    start += size
+                seen = Candidates.empty(len(queries), WIDTH)
+                answer = device.search(SearchRequest(codec, queries, scans, np.arange(start), seen))
+                order = np.lexsort((answer.labels, -answer.scores))
+                found[count] = [np.take_along_axis(each, order, axis=1) for each in (answer.scores, answer.labels)]
+                for scan in scans:
+                    device.free(scan.codes)
+                device.close()
+            for count in (2, 4, 8):
+                assert found[count][0].tobytes() == found[1][0].tobytes()
+                assert found[count][1].tolist() == found[1][1].tolist()
+    finally:
+        for device in remote:
+            device.close()
+    assert ledger.used == 0
+
+
+@pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
+@pytest.mark.parametrize(("of", "count", "lists"), [("cpu", 3, "striped"), ("limited+fpga", 2, "striped"),
+                                                    ("cpu", 3, "whole")])  # fmt: skip
+def test_searchers_of_every_kind_find_what_the_host_finds(
+    tmp_path: Path, codec: str, of: str, count: int, lists: str
+) -> None:
+    both = Both(tmp_path, codec, several(count, of, lists=lists))
+    for nprobe in (5, 5, 16):
+        both.check(nprobe=nprobe)
+    both.check(nprobe=2, allowed=np.sort(both.lists.ids[::7]))
+    place = both.searcher.places[0]
+    assert len(place.residency) > 0
+    used = [searcher.device.memory.used for searcher in both.device._searchers]
+    assert min(used) > 0, "every searcher holds some rows"
+    both.close()
+
+
+def test_what_does_not_fit_the_searchers_is_scanned_here(tmp_path: Path) -> None:
+    both = Both(tmp_path, "sq8", several(3), cap=8_000)
+    for nprobe in (3, 16, 5):
+        both.check(nprobe=nprobe)
+    for searcher in both.device._searchers:
+        assert 0 < searcher.device.memory.used <= 8_000
+    both.close()
+
+
+class Watched(LimitedDevice):
+    """Keeps the widths of the queues that it was asked for, and dies when it is told to."""
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        super().__init__(memory, cap=1 << 20, bandwidth=1e12)
+        self.widths: list[int] = []
+        self.searches_left = self.writes_left = 10**9
+
+    def search(self, request: SearchRequest) -> Candidates:
+        self.widths.append(request.seen.scores.shape[1])
+        self.searches_left -= 1
+        if self.searches_left < 0:
+            raise DeviceLost("a watched device has died")
+        return super().search(request)
+
+    def write(self, buffer: Bytes, data: Bytes) -> None:
+        self.writes_left -= 1
+        if self.writes_left < 0:
+            raise DeviceLost("a watched device has died")
+        super().write(buffer, data)
+
+
+class Asked:
+    """Four watched searchers that hold one list, and one query."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.ledger = MemoryBudget(1 << 36, baseline=0)
+        self.trace = Trace()
+        self.watched = [Watched(self.ledger) for _ in range(4)]
+        self.device = SearchersDevice(self.ledger, searchers=self.watched, trace=self.trace)
+        codecs = FaissCodecs(threads=1)
+        self.codec = codecs.open(codecs.train("flat", rows, seed=0))
+        self.rows = rows
+        codes = self.codec.encode(rows)
+        self.buffer = self.device.allocate(codes.nbytes)
+        self.device.write(self.buffer, codes)
+
+    def search(self, query: np.ndarray, seen: Candidates | None = None) -> Candidates:
+        lists = [ListScan(self.buffer, 0, len(self.rows), None, [0])]
+        seen = seen or Candidates.empty(1, WIDTH)
+        labels = np.arange(len(self.rows))
+        return self.device.search(SearchRequest(self.codec, query[None], lists, labels, seen))
+
+    def check(self, query: np.ndarray) -> None:
+        found = self.search(query)
+        best = np.argsort(-(self.rows @ query))[:WIDTH]
+        assert set(found.labels[0].tolist()) == set(best.tolist())
+
+    def close(self) -> None:
+        self.device.free(self.buffer)
+        self.device.close()
+        for watched in self.watched:
+            assert watched.memory.used == 0
+            watched.close()
+
+
+def test_queues_are_truncated_and_hardly_ever_too_short() -> None:
+    random = np.random.default_rng(1)
+    asked = Asked(random.standard_normal((4000, DIM)).astype(np.float32))
+    for _ in range(200):
+        asked.check(random.standard_normal(DIM).astype(np.float32))
+    length = queue_length(WIDTH, 4)
+    assert length < WIDTH / 2
+    widths = [width for watched in asked.watched for width in watched.widths]
+    assert set(widths) <= {length, WIDTH}
+    assert widths.count(length) == 200 * 4
+    assert asked.trace.snapshot()["searchers.again"] == widths.count(WIDTH) <= 200 * 0.03
+    asked.close()
+
+
+@pytest.mark.parametrize("near", [30, 100])
+def test_a_searcher_that_holds_all_near_rows_is_asked_again(near: int) -> None:
+    random = np.random.default_rng(2)
+    rows = random.standard_normal((4000, DIM)).astype(np.float32)
+    query = random.standard_normal(DIM).astype(np.float32)
+    rows[1 : 4 * near : 4] = query + 0.1 * random.standard_normal((near, DIM)).astype(np.float32)
+    asked = Asked(rows)
+    asked.check(query)
+    assert asked.trace.snapshot()["searchers.again"] == 1
+    assert [watched.widths[1:] for watched in asked.watched] == [[], [WIDTH], [], []]
+    asked.close()
+
+
+def test_fewer_rows_than_places_are_all_found() -> None:
+    rows = np.random.default_rng(3).standard_normal((30, DIM)).astype(np.float32)
+    asked = Asked(rows)
+    assert sorted(asked.search(rows[0]).labels[0].tolist()) == [-1] * 10 + list(range(30))
+    asked.close()
+
+
+def test_a_list_shorter_than_the_searchers_are_many() -> None:
+    asked = Asked(np.random.default_rng(3).standard_normal((2, DIM)).astype(np.float32))
+    assert sorted(asked.search(asked.rows[0]).labels[0].tolist())[-2:] == [0, 1]
+    asked.close()
+
+
+def test_a_searcher_that_dies_is_taken_out_and_changes_nothing_that_was_found() -> None:
+    rows = np.random.default_rng(4).standard_normal((400, DIM)).astype(np.float32)
+    rows[2::4] += 3 * rows[0]  # the third searcher holds the best rows, and is asked twice
+    asked = Asked(rows)
+    asked.watched[2].searches_left = 1
+    seen = Candidates.empty(1, WIDTH)
+    with pytest.raises(PartLost, match="one of the 4 searchers is lost: a watched device has died"):
+        asked.search(rows[0], seen)
+    assert (seen.labels == -1).all()
+    with pytest.raises(PartLost, match="rows of the lists"):
+        asked.search(rows[0])
+    again = asked.device.allocate(rows.nbytes)
+    asked.device.write(again, asked.codec.encode(rows))
+    asked.device.free(asked.buffer)
+    asked.buffer = again
+    asked.check(rows[0])
+    asked.watched[0].writes_left = 0
+    refused = asked.device.allocate(rows.nbytes)
+    with pytest.raises(PartLost):
+        asked.device.write(refused, asked.codec.encode(rows))
+    asked.device.free(refused)
+    for watched in (asked.watched[1], asked.watched[3]):
+        watched.searches_left = watched.writes_left = 0
+    last = asked.device.allocate(rows.nbytes)
+    with pytest.raises(DeviceLost, match="all 4 searchers are lost") as all_lost:
+        asked.device.write(last, asked.codec.encode(rows))
+    assert not isinstance(all_lost.value, PartLost)
+    with pytest.raises(DeviceLost, match="all 4 searchers are lost"):
+        asked.device.allocate(100)
+    assert asked.trace.snapshot()["searchers.lost"] == 4
+    asked.device.free(last)
+    asked.close()
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_others_take_over_when_a_process_dies(tmp_path: Path, when: str) -> None:
+    both = Both(tmp_path, "sq8", several(3, "remote"), cap=1 << 20)
+    place = both.searcher.places[0]
+    if when == "between":
+        both.check()
+        assert len(place.residency) > 0
+    _kill(both.device._searchers[1].device)
+    both.check()  # the host searches the lists that can no longer be searched there
+    assert not place.lost
+    for _ in range(3):  # the others are filled, and search
+        both.check()
+    assert len(place.residency) > 0
+    asked = both.trace.snapshot()["searchers.asked"]
+    assert both.check().hits > 0
+    assert both.trace.snapshot()["searchers.asked"] > asked
+    assert both.trace.snapshot()["searchers.lost"] == 1
+    for searcher in both.device._searchers:
+        _kill(searcher.device)
+    for _ in range(2):
+        both.check()
+    assert place.lost
+    both.close()
+
+
+def _kill(device: RemoteDevice) -> None:
+    device._process.kill()
+    device._process.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        ("count=0", ConfigError, "1 to 64 searchers"),
+        ("count=few", ConfigError, "1 to 64 searchers"),
+        ("of=cpu,lists=halved", ConfigError, "striped or whole"),
+        ("of=cpu,confidence=high", ConfigError, "is a number"),
+        ("of=cpu,confidence=1.5", ConfigError, "confidence of 1.5"),
+        ("of=cpu,lists=whole,confidence=0.9", ConfigError, "dealt evenly"),
+        ("of=null", CapabilityError, "no memory of its own"),
+        ("of=cpu+abacus", CapabilityError, "there is no device 'abacus'"),
+        ("of=searchers", ConfigError, "no searchers"),
+        ("of=cpu,color=red", ConfigError, "color"),
+        ("of=cpu,count=4,cap=30GB", BudgetExceeded, "limited"),
+    ],
+)
+def test_searchers_that_cannot_be_opened_leave_nothing_behind(text: str, kind: type[Exception], says: str) -> None:
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    with pytest.raises(kind, match=says):
+        open_device(f"searchers:{text}", ledger)
+    assert ledger.used == 0
+
+
+def test_a_higher_confidence_means_longer_queues() -> None:
+    random = np.random.default_rng(1)
+    rows = random.standard_normal((400, DIM)).astype(np.float32)
+    widths = []
+    for confidence in ("0.5", "0.999"):
+        ledger = MemoryBudget(1 << 36, baseline=0)
+        watched = Watched(ledger)
+        device = SearchersDevice(ledger, searchers=[watched, Watched(ledger)], confidence=confidence)
+        codecs = FaissCodecs(threads=1)
+        codec = codecs.open(codecs.train("flat", rows, seed=0))
+        buffer = device.allocate(rows.nbytes)
+        device.write(buffer, codec.encode(rows))
+        scan = ListScan(buffer, 0, len(rows), None, [0])
+        device.search(SearchRequest(codec, rows[:1], [scan], np.arange(400), Candidates.empty(1, WIDTH)))
+        widths.append(watched.widths[0])
+        device.close()
+    assert widths == [queue_length(WIDTH, 2, confidence=0.5), queue_length(WIDTH, 2, confidence=0.999)]
+    assert widths[0] < widths[1] < WIDTH
+
+
+def test_a_list_that_could_not_be_sent_leaves_no_memory_behind(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()  # objects that only the garbage collector finds would be held until then
+    try:
+        both = Both(tmp_path, "sq8", several(2, "remote"), cap=1 << 20)
+        _kill(both.device._searchers[0].device)
+        both.check()
+        both.close()
+    finally:
+        gc.enable()
