@@ -1,1 +1,1 @@
-"""What a model is: architecture, weight names, packing, tokenizer, registry and pull. Runs nothing."""
+"""Models as files: architectures, weight names, packing, tokenizers, the registry and downloads. Runs no model."""

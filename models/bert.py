@@ -35,8 +35,8 @@ EMBED = {
 
 
 def sanitize(name: str, prefix: str = "bert.") -> str | None:
-    """A checkpoint's tensor name without `prefix` and in today's spelling (`gamma`, `beta` of TensorFlow days are
-    `weight`, `bias`), or None for what inference does not use (`position_ids`, masked-language heads)."""
+    """A checkpoint's tensor name without `prefix` and in today's spelling (TensorFlow's `gamma` and `beta` become
+    `weight` and `bias`). None for tensors that inference does not use (`position_ids`, masked-language heads)."""
     name = name.removeprefix(prefix)
     name = _LEGACY.sub(lambda m: ".LayerNorm." + ("weight" if m[1] == "gamma" else "bias"), name)
     return name if name.startswith(_USED) and not name.endswith("_ids") else None
@@ -48,7 +48,7 @@ def encoder_spec(
     """The description shared by the BERT-like encoders.
 
     Raises:
-        ModelError: the config asks for something else than a bidirectional encoder with learned absolute positions.
+        ModelError: the config describes anything but a bidirectional encoder with learned absolute positions.
     """
     refuse(config, "position_embedding_type", ("absolute", None))
     refuse(config, "is_decoder", (False, None))

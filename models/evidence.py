@@ -1,5 +1,5 @@
-"""What was fitted on a reranker's judgements and stored beside it: when an answer is there, what a memory's relevance
-means. `evidence.json` holds one model per name, and a checksum."""
+"""Small models that were fitted on a reranker's judgements and are stored beside it, for example for the probability
+that the passages hold an answer. `evidence.json` holds one model per name, and a checksum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Evidence:
     """One fitted model.
 
     Attributes:
-        signals: the names of its signals, in order; another list means that another version fitted it.
-        model: turns them into a probability.
-        threshold: probability from which on something counts as found.
-        embedder: name of the embedder whose cosines are among the signals; it holds for no other.
-        examples: how many it was fitted on.
+        signals: the names of the model's signals, in order; another list means that another version fitted the model.
+        model: turns the signals into a probability.
+        threshold: smallest probability that counts as found.
+        embedder: name of the embedder that gave the cosines among the signals; the model is valid for this one only.
+        examples: number of examples that the model was fitted on.
     """
 
     signals: tuple[str, ...]
@@ -41,10 +41,10 @@ class Evidence:
 
 
 def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...]) -> Evidence | None:
-    """The model of a name stored beside a reranker; None if there is none for these weights and signals.
+    """The model called `name` that is stored beside a reranker; None if there is none for these weights and signals.
 
     Raises:
-        CorruptBlock: the file is there but cannot be read.
+        CorruptBlock: the file is damaged.
     """
     stored = _read(directory / FILE)
     entry = stored.get("models", {}).get(name) if stored.get("fingerprint") == fingerprint else None
@@ -62,8 +62,17 @@ def load(directory: Path, name: str, fingerprint: str, signals: tuple[str, ...])
     return found if found.signals == signals else None
 
 
+def verify(directory: Path) -> None:
+    """Checks the file beside a reranker, if there is one.
+
+    Raises:
+        CorruptBlock: the file is damaged.
+    """
+    _read(directory / FILE)
+
+
 def save(directory: Path, name: str, fingerprint: str, evidence: Evidence) -> None:
-    """Writes a model beside a reranker. Models fitted on other weights are dropped.
+    """Writes a model beside a reranker. Stored models that were fitted on other weights are dropped.
 
     Raises:
         StorageError: the directory cannot be written.

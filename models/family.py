@@ -1,4 +1,4 @@
-"""What tells one architecture's checkpoints from another's: where our tensors come from, and what its config means."""
+"""The description of one architecture's checkpoints: the names of the tensors, and the meaning of the config."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ ACTIVATIONS: dict[str, Activation] = {
 class Family:
     """One architecture.
 
-    Checkpoint names are given in canonical form, which `sanitize` makes from what a file really has.
+    Checkpoint names are given in canonical form. `sanitize` makes it from the names in a file.
 
     Attributes:
         architecture: our name.
         spec_from_config: the model description from config.json.
         sanitize: a checkpoint's tensor name in canonical form, or None for a tensor that is not used.
-        prefix: what a model with a head puts before the names of its encoder's or decoder's tensors.
-        layer: for each tensor of a layer, the canonical names (with `{i}` for the layer's number) of what stands side
-            by side in it; matrices are stored [out, in] there.
+        prefix: the prefix of the encoder's or decoder's tensor names in the checkpoint of a model with a head.
+        layer: for each of our tensors of a layer, the canonical names (with `{i}` for the layer's number) of the
+            checkpoint tensors that stand side by side in it. The checkpoint stores matrices as [out, in].
         table: the token embedding table.
         embed: tensors of block `embed`.
         positions: the learned position table.
         dense, out: the two projections of the classification head.
         final_norm: the norm after the last layer.
-        output: the output matrix of a language model; where a checkpoint has none it is tied to `table`.
+        output: the output matrix of a language model. A checkpoint without this matrix uses `table` in its place.
     """
 
     architecture: Architecture
@@ -70,7 +70,7 @@ class Family:
 
 
 def part_rows(layer: LayerSpec, tensor: TensorSpec, parts: int) -> list[int]:
-    """How many of a layer tensor's outputs each of its `parts` checkpoint tensors makes."""
+    """The number of outputs that each of a layer tensor's `parts` checkpoint tensors contributes."""
     outputs = tensor.shape[-1]
     if parts == 3:
         return [layer.heads * layer.head_size, *[layer.kv_heads * layer.head_size] * 2]
@@ -81,7 +81,7 @@ def whole(config: Config, key: str) -> int:
     """A positive whole number of the config.
 
     Raises:
-        ModelError: it is missing or is no such number.
+        ModelError: the key is missing, or its value is not a positive whole number.
     """
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
@@ -93,7 +93,7 @@ def activation(config: Config, default: str) -> Activation:
     """Our name of the config's `hidden_act`, or of the architecture's `default` where the config has none.
 
     Raises:
-        ModelError: an activation that no runtime here computes.
+        ModelError: no runtime here computes the activation.
     """
     name = config.get("hidden_act", default)
     if name not in ACTIVATIONS:

@@ -1,7 +1,7 @@
-"""Generators with a name here: GGUF files that come inside a wheel and are kept as they are.
+"""The known generators: GGUF files that come inside a wheel and are not converted.
 
 The other models are packed, so that they can be streamed layer by layer. A generator is run by llama.cpp, which reads
-its own format.
+GGUF.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from edge.errors import ModelError, StorageError
 from edge.models.manifest import file_sha256
 from edge.models.registry import KNOWN, KnownModel, models_dir
 from edge.models.wheel import fetch_wheel
+from edge.own_folder import make_folder
 
 _log = logging.getLogger("edge")
 
 
 def generator_path(name: str, directory: str | Path | None = None) -> Path:
-    """Where a known generator lies once it was pulled."""
+    """The path of a known generator's file, which exists once the generator was pulled."""
     return models_dir(directory) / f"{name}.gguf"
 
 
@@ -33,7 +34,7 @@ def installed_generators(directory: str | Path | None = None) -> Iterator[tuple[
 
 
 def find_generator(word: str | os.PathLike[str], directory: str | Path | None = None) -> Path:
-    """The file of a generator: of a known one by its name, else the path itself.
+    """The file of a generator, given by the name of a known one or by a path.
 
     Raises:
         ModelError: the name is known, and the model was not pulled.
@@ -49,13 +50,13 @@ def find_generator(word: str | os.PathLike[str], directory: str | Path | None = 
 
 
 def pull_generator(name: str, dest: str | Path | None = None, *, directory: str | Path | None = None) -> Path:
-    """Fetches a known generator and compares it with its pinned checksum. One that is there and intact is left alone.
+    """Fetches a known generator and compares it with its pinned checksum. An intact file that is already there is kept.
 
     The file appears whole or not at all.
 
     Args:
-        dest: the file to write; in the models directory, under the model's name, if None.
-        directory: the models directory, if not the usual one.
+        dest: the file to write; None writes to the models directory, under the model's name.
+        directory: the models directory; None uses the default.
 
     Raises:
         ModelError: the name is no known generator, the index cannot be reached, or the file is not the pinned one.
@@ -77,7 +78,7 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
         _log.warning("edge: %s is not the pinned file of %s; it is fetched anew", target, name)
     staging = target.parent / f".{target.name}.pulling"
     try:
-        staging.mkdir(parents=True, exist_ok=True)
+        make_folder(staging)
     except OSError as error:
         raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
     try:

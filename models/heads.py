@@ -1,4 +1,4 @@
-"""How a checkpoint's folder says what its head is: a classifier, `yes` and `no` rows, or a pooling."""
+"""Finds the head of a model in its checkpoint's folder: a classifier, `yes` and `no` rows, or a pooling."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _BOOLEANS = {
 def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadSpec:
     """The head of the model in `folder`.
 
-    Sentence-transformers folders say it in modules.json; else classification weights or, for a decoder, the output
-    matrix decide.
+    Classification weights mean a classifier. Otherwise modules.json describes the head of a sentence-transformers
+    folder. A decoder without modules.json is a reranker with `yes` and `no` rows.
 
     Args:
         names: the checkpoint's canonical tensor names.
 
     Raises:
-        ModelError: the folder does not say how tokens are pooled, or says something that is not supported.
+        ModelError: the folder names no pooling, or one that is not supported.
     """
     if family.out is not None and f"{family.out}.weight" in names:
         return HeadSpec(kind="classifier")
@@ -50,7 +50,7 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
 
 
 def token_limit(folder: Path, most: int) -> int:
-    """The longest sequence, in tokens: what the model's tables allow (`most`), or less where the folder says so."""
+    """The longest sequence, in tokens: `most`, which the model's tables allow, or a smaller limit from the folder."""
     limits = [most]
     for file, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / file).is_file():

@@ -1,8 +1,9 @@
-"""Where everything lies in a packed model's data file. The layout follows from the `ModelSpec` alone.
+"""The places of all tensors in a packed model's data file. The layout follows from the `ModelSpec` alone.
 
-The file is a valid safetensors file. That format allows no holes between tensors, so what fills up to an aligned block
-is a tensor of its own (`__pad__.N`), and the header is padded with spaces until the data starts aligned. Order: the
-small tensors around the embedding, the head, the position rows, the embedding rows, then layer after layer.
+The file is a valid safetensors file. That format allows no holes between tensors, so the padding before an aligned
+block is a tensor of its own (`__pad__.N`). The header is padded with spaces until the data starts aligned. The file
+holds, in this order, the small tensors around the embedding, the head, the position rows, the embedding rows, and the
+layers.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Section:
     """One aligned range of the file: a block of tensors, or a table of rows (`block` is None).
 
     Attributes:
-        label: how its tensors are called in the file: `label.tensor`.
-        offset: absolute, in bytes.
+        label: prefix of its tensors' names in the file: `label.tensor`.
+        offset: position in the file, in bytes.
     """
 
     label: str
@@ -99,7 +100,7 @@ class Layout:
 
 
 def table_dtype(spec: ModelSpec, table: str) -> str:
-    """The numpy dtype of a row table's values: positions are fp32 always."""
+    """The numpy dtype of a row table's values. Positions are always fp32."""
     return MATRIX_DTYPE[spec.layer.precision] if table == "embedding" else "float32"
 
 

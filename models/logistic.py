@@ -1,4 +1,4 @@
-"""`Logistic`: a small logistic regression, by which the applications turn a few signals into one probability."""
+"""`Logistic`: a small logistic regression that turns a few signals into one probability."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 _SMALLEST = 1e-6
 _STEPS = 50
 _FLAT = 30.0
-"""Log-odds beyond this are as good as certain."""
+"""Log-odds of a larger magnitude count as certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Logistic:
     """A fitted model.
 
     Attributes:
-        weights: one for each signal, on standardized values, then the constant.
-        mean, scale: of each signal, for standardizing.
+        weights: one weight for the standardized value of each signal, then the constant.
+        mean, scale: of each signal, to standardize it.
     """
 
     weights: tuple[float, ...]
@@ -36,12 +36,12 @@ class Logistic:
         return probability(with_constant(values), self.weights)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored; six digits say all that so few examples tell."""
+        """The model as JSON, rounded to six digits; so few examples determine no more."""
         return {name: [float(f"{v:.6g}") for v in getattr(self, name)] for name in ("weights", "mean", "scale")}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Logistic:
-        """What `to_json` wrote."""
+        """The model from a document that `to_json` wrote."""
         return cls(*(tuple(float(v) for v in stored[name]) for name in ("weights", "mean", "scale")))
 
 
@@ -52,10 +52,10 @@ def fit(
 
     Args:
         signals: [n, signals].
-        right: [n], whether each is an example of what the probability is of.
-        counts: [n], how much each counts; all alike if not given.
-        ridge: penalty on the squared weights. The constant is not penalized, but for a trace, so that one class alone
-            has a solution.
+        right: [n], whether each example is a positive one.
+        counts: [n], weight of each example; all weights are equal if None.
+        ridge: penalty on the squared weights. The constant has a very small penalty, so that the fit has a solution
+            even if all examples are of one class.
     """
     mean, scale = signals.mean(axis=0), np.maximum(signals.std(axis=0), _SMALLEST)
     values = with_constant((signals - mean) / scale)
@@ -73,13 +73,13 @@ def fit(
 
 
 def log_odds(chance: float, least: float = 1e-4) -> float:
-    """The log-odds of a probability, which is taken to be `least` away from 0 and 1 at least."""
+    """The log-odds of a probability, which is first limited to `least` ... 1 - `least`."""
     clipped = min(max(chance, least), 1 - least)
     return float(np.log(clipped / (1 - clipped)))
 
 
 def with_constant(values: Floats) -> Floats:
-    """Signals [n, signals] with a last column of ones."""
+    """The signals [n, signals] with a column of ones appended."""
     return np.hstack((values, np.ones((len(values), 1))))
 
 

@@ -1,4 +1,4 @@
-"""`edge.json`: what a packed model says about itself, with a checksum over its own content."""
+"""`edge.json`: the description of a packed model, with a checksum over its own content."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from edge.blocks import BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError, StorageError
+from edge.input_file import read_small
 from edge.models.spec import ModelSpec
 from edge.models.staging import MANIFEST
 from edge.sealed import CHECKSUM, sealed, unsealed
@@ -27,15 +28,15 @@ class Manifest:
     """The content of `edge.json`.
 
     Attributes:
-        name: what the model is called.
-        spec: its description.
-        sources: sha256 of each file it was packed from.
-        origin: where those files came from, such as a hub repository and its revision.
+        name: the model's name.
+        spec: the model's shapes.
+        sources: sha256 of each file that the model was packed from.
+        origin: the origin of those files, such as a hub repository and its revision.
         blocks: every block's place and checksum.
         tables: the row tables.
         data_nbytes: size of the data file.
-        tokenizer_sha256: of the tokenizer.json beside it.
-        vocabulary_sha256: of the table of its pieces (see `partial`), if there is one.
+        tokenizer_sha256: sha256 of the tokenizer.json beside `edge.json`.
+        vocabulary_sha256: sha256 of the table of the tokenizer's pieces (see `partial`), if there is one.
     """
 
     name: str
@@ -80,12 +81,12 @@ class Manifest:
         """Reads `edge.json` of a packed model, and returns it with the digest of its content.
 
         Raises:
-            ModelError: the folder is no packed model, or one of a format that this version does not read.
+            ModelError: the folder is no packed model, or has a format that this version does not read.
             CorruptBlock: the content does not match its checksum.
         """
         path = folder / MANIFEST
         try:
-            data = path.read_bytes()
+            data = read_small(path)
             content = json.loads(data)
         except FileNotFoundError:
             raise ModelError(_not_a_pack(folder)) from None
@@ -123,7 +124,7 @@ class Manifest:
 
 
 def remedy(folder: Path) -> str:
-    """What gets a damaged model back, for the end of a message."""
+    """The command that restores a damaged model, as the end of an error message."""
     if folder.parent == BUNDLED:
         return "this model comes with edge-rag: install edge-rag again"
     return f"get the model in {folder} again with `edge models pull` or `edge models pack`"

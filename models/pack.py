@@ -1,4 +1,4 @@
-"""Packing: from a Hugging Face folder to a directory that the runtime streams layer by layer."""
+"""Packing: turns a Hugging Face folder into a directory that the runtime streams layer by layer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 
 from edge.errors import ModelError, StorageError
 from edge.models.architectures import family_of
-from edge.models.checkpoint import INDEX, Checkpoint, WeightSource, read_json
+from edge.models.checkpoint import DESCRIPTIONS, INDEX, Checkpoint, WeightSource, read_json
 from edge.models.family import Family
 from edge.models.heads import detect_head, token_limit
 from edge.models.layout import Layout
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256
-from edge.models.modelfiles import DESCRIPTIONS
 from edge.models.packed import PackedModel
 from edge.models.partial import VOCABULARY, build
 from edge.models.spec import MATRIX_DTYPE, HeadSpec, ModelSpec, Precision
@@ -33,17 +32,17 @@ def pack(
     origin: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Packs a Hugging Face checkpoint. Takes some 120 MB whatever the model's size, and while the tokenizer is looked
-    at, before the weights, what that takes (250 MB for the largest).
+    """Packs a Hugging Face checkpoint. Packing takes about 120 MB of memory for a model of any size. Before that, the
+    check of the tokenizer takes as much as the loaded tokenizer (250 MB for the largest).
 
     Args:
         source_dir: folder with config.json, model.safetensors (or shards) and tokenizer.json.
-        out_dir: where the pack appears, whole or not at all; a pack that is there is replaced.
+        out_dir: directory of the pack, which appears whole or not at all. An older pack there is replaced.
         precision: of the matrices and the embedding table; int8 is symmetric per output column and per row.
-        name: what the model is called; the source folder's name if None.
-        head: how it scores or embeds; read from the folder if None.
-        origin: where the folder came from, kept in `edge.json`.
-        progress: called with bytes written and bytes in all.
+        name: the model's name; the source folder's name if None.
+        head: the part that scores or embeds; read from the folder if None.
+        origin: the origin of the folder, kept in `edge.json`.
+        progress: called with the bytes written and the total bytes.
 
     Raises:
         ModelError: the checkpoint is incomplete, of an unknown architecture or has unusable weights.
@@ -77,10 +76,10 @@ def pack(
 
 
 def check_precision(precision: str) -> None:
-    """Refuses a precision that there is not.
+    """Refuses an unknown precision.
 
     Raises:
-        ModelError: it is unknown; the message names those there are.
+        ModelError: the precision is unknown; the message names the known ones.
     """
     if precision not in MATRIX_DTYPE:
         raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
@@ -98,7 +97,7 @@ def pack_weights(
     origin: Mapping[str, str],
     progress: Progress | None = None,
 ) -> None:
-    """Writes and commits a pack of the weights that `source` gives.
+    """Writes and commits a pack of the weights from `source`.
 
     Raises:
         ModelError, StorageError: as `pack`.

@@ -1,4 +1,4 @@
-"""A packed model on disk: its description, and its weights as blocks and rows."""
+"""A packed model on disk: a description, and the weights as blocks and rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, RowTable
 from edge.errors import CorruptBlock, ModelError
+from edge.models import evidence
 from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of, remedy
 from edge.models.partial import VOCABULARY, read_tables
@@ -26,20 +27,22 @@ _VERIFY_ROWS = 4096
 
 
 class PackedModel:
-    """A packed model, open for reading; holds a file descriptor and the table of blocks, no weights.
+    """A packed model, open for reading. It holds a file descriptor and the table of blocks, but no weights.
 
     Attributes:
-        path: its directory.
-        name: what it is called.
+        path: the model's directory.
+        name: the model's name.
         kind: `reranker` or `embedder`.
-        spec: its description.
+        spec: the model's shapes.
         file: the blocks `embed`, `head` and `layer.N`, and the row tables.
-        layer_blocks: the layers in order; a buffer for one has `file.nbytes(block)` bytes.
+        layer_blocks: the blocks of the layers in order; a buffer for a block has `file.nbytes(block)` bytes.
         embedding: the token rows; their dtype is `embedding_dtype`.
         positions: the position rows (fp32), None with rotary positions.
         fingerprint: hex digest that changes with any weight or setting of the model.
-        tokenizer_path: tokenizer.json, sha256 `tokenizer_sha256`.
-        sources, origin: sha256 of the files it was packed from, and where they came from.
+        tokenizer_path: path of tokenizer.json.
+        tokenizer_sha256: sha256 of tokenizer.json.
+        sources: sha256 of each file that the model was packed from.
+        origin: the origin of those files.
         nbytes: size of the data file.
     """
 
@@ -72,7 +75,7 @@ class PackedModel:
         """Opens a packed model.
 
         Args:
-            kind: what is needed; None takes either.
+            kind: the kind of model that the caller needs; None accepts both.
 
         Raises:
             ModelError: the directory is no packed model, of another format version, or of the wrong kind.
@@ -102,7 +105,7 @@ class PackedModel:
         return model
 
     def tensors(self, block: BlockId, buffer: npt.NDArray[np.uint8] | memoryview) -> dict[str, npt.NDArray[Any]]:
-        """Views of a block's tensors in a buffer that was filled by `file.read(block, ...)`; nothing is copied.
+        """Views of a block's tensors in a buffer that `file.read(block, ...)` has filled. Nothing is copied.
 
         Args:
             block: `layer.N`, `embed` or `head`.
@@ -117,7 +120,7 @@ class PackedModel:
         return views
 
     def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
-        """Reads a block into memory of its own, and returns its tensors.
+        """Reads a block into newly allocated memory, and returns its tensors.
 
         Raises:
             CorruptBlock: the block does not match its checksum.
@@ -130,12 +133,12 @@ class PackedModel:
         """CRC-32 of each token row [vocab], read from disk at every call.
 
         Raises:
-            CorruptBlock: the table of checksums does not match its own.
+            CorruptBlock: the table of checksums does not match its own checksum.
         """
         return self._vector(ROW_BLOCKS["embedding"], np.uint32)
 
     def embedding_scales(self) -> Floats | None:
-        """What each int8 token row is multiplied with [vocab], read from disk at every call; None if not int8.
+        """The scale of each int8 token row [vocab], read from disk at every call; None if the rows are not int8.
 
         Raises:
             CorruptBlock: the table of scales does not match its checksum.
@@ -145,7 +148,8 @@ class PackedModel:
         return self._vector(EMBEDDING_SCALE, np.float32)
 
     def embedding_rows(self, ids: npt.NDArray[np.int64]) -> Floats:
-        """Token rows as fp32 [n, hidden], each checked: for tools and tests; a runtime reads through a row cache.
+        """Token rows as fp32 [n, hidden]. Every row's checksum is compared. For tools and tests: a runtime reads rows
+        through a row cache.
 
         Args:
             ids: token ids [n], ascending and unique.
@@ -159,11 +163,11 @@ class PackedModel:
         return values.astype(np.float32) if scales is None else dequantize(values, scales[ids][:, None])
 
     def position_rows(self, count: int) -> Floats:
-        """The position rows of a sequence's first `count` tokens, fp32 [count, hidden], each checked.
+        """The position rows of a sequence's first `count` tokens, fp32 [count, hidden]. Every checksum is compared.
 
         Raises:
             CorruptBlock: a row does not match its checksum.
-            ModelError: the model has no position table, or fewer rows.
+            ModelError: the model has no position table, or fewer than `count` rows.
         """
         table, offset = self.positions, self.spec.position_offset
         if table is None or offset + count > table.rows:
@@ -172,10 +176,10 @@ class PackedModel:
         return self._checked_rows("positions", ids, self._vector(ROW_BLOCKS["positions"], np.uint32)).view(np.float32)
 
     def verify(self) -> None:
-        """Reads everything again and compares every checksum, and that what lies between the blocks is empty.
+        """Reads the whole model again, compares every checksum, and checks that the bytes between the blocks are zero.
 
         Raises:
-            CorruptBlock: names the first block, row or gap that differs.
+            CorruptBlock: a block, a row or a gap differs; the message names the first.
         """
         fresh = BlockFile(self.file.path, self.file.extents, self.file.remedy)
         try:
@@ -193,13 +197,14 @@ class PackedModel:
                     self._checked_rows(name, np.arange(start, min(start + _VERIFY_ROWS, table.rows)), crcs)
         if file_sha256(self.tokenizer_path) != self.tokenizer_sha256:
             raise CorruptBlock(f"{self.tokenizer_path} does not match its sha256; {remedy(self.path)}")
+        evidence.verify(self.path)
         if (self.path / VOCABULARY).is_file():
             read_tables(self.path / VOCABULARY)
             if self._vocabulary_sha256 not in (None, file_sha256(self.path / VOCABULARY)):
                 raise CorruptBlock(f"{self.path / VOCABULARY} does not match its sha256; {remedy(self.path)}")
 
     def _verify_gaps(self, file: BlockFile) -> None:
-        """What fills up to an aligned block is zero."""
+        """Checks that the padding before each aligned block is zero."""
         tables = [(table.offset, table.rows * table.row_nbytes) for table in (self.embedding, self.positions) if table]
         filled = sorted([*((extent.offset, extent.nbytes) for extent in file.extents.values()), *tables])
         for (start, nbytes), (end, _) in itertools.pairwise(filled):

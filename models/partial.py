@@ -1,8 +1,8 @@
-"""A Unigram tokenizer of only those pieces that a text can use.
+"""A Unigram tokenizer that holds only the pieces that a text can use.
 
-A multilingual vocabulary of 250,000 pieces takes 110-220 MB once loaded, most of it a search tree, and a request uses
-a few thousand of them. A piece that is no substring of the text changes nothing: the tokenizer built from the others
-gives the same tokens. So the pieces stay on disk, sorted by checksum, and a small tokenizer grows with what is asked.
+A multilingual vocabulary of 250,000 pieces takes 110-220 MB once loaded, mostly for a search tree. A request uses a few
+thousand of the pieces. A piece that is no substring of the text has no effect: a tokenizer without it gives the same
+tokens. So the pieces stay on disk, sorted by checksum, and a small tokenizer grows with the texts it has to encode.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _TABLES = ("skeleton", "always", "crc", "order", "longest", "ends", "text", "sco
 _WORTHWHILE = 60_000
 _MOST_CHARS = 400_000
 _CHARS_PER_WORD = 8
-"""A word held costs as much as so many characters, besides its own."""
+"""The cost of holding a word, in characters, in addition to the word's own characters."""
 
 _SLICE = 1024
-"""Characters of words whose substrings are looked up together: some 16 times as many, of 270 bytes each."""
+"""The substrings of so many characters are looked up together: about 16 substrings a character, of 270 bytes each."""
 
 
 def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
-    """Writes a tokenizer's pieces in the form that `PartialTokenizer` reads, if that is possible and pays.
+    """Writes a tokenizer's pieces in the form that `PartialTokenizer` reads, if that is possible and saves memory.
 
     Args:
         tokenizer: tokenizer.json.
-        smallest: number of pieces from which on it pays.
+        smallest: smallest number of pieces for which the file is written.
 
     Returns:
-        False for other tokenizers than large Unigram ones; nothing is written then.
+        True if the file was written; False if the tokenizer is not a large Unigram one.
     """
     content = json.loads(tokenizer.read_text(encoding="utf-8"))
     model = content["model"]
     pieces = model.get("vocab")
     if model.get("type") != "Unigram" or model.get("byte_fallback") or model.get("unk_id") is None:
         return False
-    # Added tokens that are looked for after normalisation cannot be split off beforehand.
+    # Added tokens that are matched after normalization cannot be split off before it.
     if len(pieces) < smallest or any(token["normalized"] for token in content["added_tokens"]):
         return False
     model["vocab"] = []
@@ -79,16 +79,16 @@ def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
 
 
 class PartialTokenizer:
-    """A tokenizer that holds the pieces which the texts seen so far can use.
+    """A tokenizer that holds the pieces which the texts so far can use.
 
     Attributes:
         tokenizer: the tokenizer of those pieces; its ids are positions in `ids`.
-        ids: the vocabulary's own id of each piece held.
-        longest: characters of the vocabulary's longest piece.
+        ids: the id of each held piece in the whole vocabulary.
+        longest: length of the vocabulary's longest piece, in characters.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the description, and the pieces that are always needed.
+        """Reads the tokenizer's description, and the pieces that are always needed.
 
         Raises:
             CorruptBlock: the file is damaged.
@@ -104,7 +104,7 @@ class PartialTokenizer:
         self._forget()
 
     def provide(self, texts: Iterable[str]) -> None:
-        """Takes in the pieces that `texts` can use. A tokenizer of too many characters starts anew from these."""
+        """Adds the pieces that `texts` can use. A tokenizer that would become too large drops all earlier pieces."""
         words = self._words_of(texts)
         new = words - self._words
         if not new:
@@ -163,8 +163,8 @@ def _size(words: Iterable[str]) -> int:
 
 
 def _slices(words: Iterable[str], longest: int) -> Iterator[list[str]]:
-    """Words of about `_SLICE` characters at a time; of a longer word, parts that share all but one character of a
-    piece, so that every piece is in one of them."""
+    """Splits words into lists of about `_SLICE` characters. A longer word is cut into parts that overlap by the length
+    of the longest piece less one, so that every piece lies inside one of the parts."""
     parts: list[str] = []
     size = 0
     for word in words:
@@ -200,14 +200,14 @@ def _found(tables: dict[str, npt.NDArray[Any]], words: Iterable[str], longest: i
 
 
 def read_tables(path: Path, names: Iterable[str] = _TABLES) -> dict[str, npt.NDArray[Any]]:
-    """Some of the file's tables, or all.
+    """The named tables of the file; all tables by default.
 
     Raises:
         CorruptBlock: the file is damaged.
     """
     try:
-        # The archive keeps a checksum of every member. It is compared only when all of a member is read, which numpy
-        # does not do when a damaged header names a smaller table.
+        # The archive holds a checksum of every member, which zipfile compares only when the whole member is read. numpy
+        # reads less if a damaged header names a smaller table.
         with zipfile.ZipFile(path) as archive:
             return {name: _table(archive.read(name + _MEMBER)) for name in names}
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -11,10 +12,9 @@ from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.architectures import family_of
-from edge.models.checkpoint import Checkpoint, read_json
+from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
 from edge.models.heads import detect_head
-from edge.models.hub import fetch_hub
 from edge.models.manifest import BUNDLED, file_sha256
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
@@ -23,6 +23,7 @@ from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import is_pack
 from edge.models.wheel import fetch_wheel
 from edge.models.writer import Progress
+from edge.own_folder import make_folder
 
 _log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
@@ -36,20 +37,21 @@ def pull(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Fetches a model and packs it. Pulling what is there already verifies and opens it; a damaged pack, or one of
-    another precision, is replaced.
+    """Fetches a model and packs it. If the same model is already there, it is verified and opened. A damaged pack, or a
+    pack of another precision, is replaced.
 
-    What is being fetched lies in a hidden folder beside `dest` until the pack is complete: an interrupted pull leaves
-    no model, and the next one goes on from that folder (hub) or starts again (wheel).
+    Fetched files lie in a hidden folder beside `dest` until the pack is complete, so an interrupted pull leaves no
+    model. The next pull continues with that folder (hub) or starts again (wheel).
 
     Args:
         source: a known name, a folder, or a hub repository as `ORG/NAME` or `ORG/NAME@REVISION`.
-        dest: where the pack appears; in the models directory, under the model's name, if None.
-        directory: the models directory, if not the usual one.
-        progress: called with bytes packed and bytes in all.
+        dest: directory of the pack; None puts it into the models directory, under the model's name.
+        directory: the models directory; None uses the default.
+        progress: called with the bytes packed and the total bytes.
 
     Raises:
-        ModelError: the source is unknown or cannot be reached, a file is not the pinned one, or it cannot be packed.
+        ModelError: the source is unknown or cannot be reached, a file is not the pinned one, or the model cannot be
+            packed.
         StorageError: the disk refuses.
     """
     folder = Path(source).expanduser()
@@ -72,11 +74,11 @@ def pull(
                 if present.spec.layer.precision == precision and _intact(present):
                     shutil.rmtree(staging, ignore_errors=True)  # left by a pull that was killed at its end
                     return PackedModel.open(target)
-                # The first pull decided which version this is.
+                # The version that the first pull fetched is kept.
                 revision = present.origin.get("revision", revision)
                 pinned = {**present.sources, **pinned}
     try:
-        staging.mkdir(parents=True, exist_ok=True)
+        make_folder(staging)
     except OSError as error:
         raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
     if known.source == "wheel":
@@ -104,7 +106,7 @@ def pull(
 
 
 def _present(target: Path) -> PackedModel | None:
-    """The model that is there; None when there is none, or its description cannot be used."""
+    """The model at `target`; None if there is none, or its description cannot be used."""
     if not is_pack(target):
         return None
     try:
@@ -152,3 +154,50 @@ def _head(folder: Path, known: KnownModel) -> HeadSpec | None:
     with Checkpoint(folder) as checkpoint:
         head = detect_head(folder, family, family.canonical(checkpoint.shapes))
     return head if head.query_prefix else replace(head, query_prefix=known.query_prefix)
+
+
+def fetch_hub(repository: str, revision: str, target: Path) -> dict[str, str]:
+    """Downloads a model's files from the Hugging Face hub, or from the server at HF_ENDPOINT, into a folder.
+
+    After a failure the complete files stay, and the next call fetches the rest. No token is sent except the one in
+    HF_TOKEN.
+
+    Args:
+        repository: `organisation/name`.
+        revision: commit, branch or tag.
+
+    Returns:
+        The origin of the files, with the commit that `revision` named.
+
+    Raises:
+        ModelError: the hub cannot be reached, has no such model, or sent other bytes than it announced.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+
+    # The library reads the variable at its first import, possibly before the variable was set.
+    endpoint = os.environ.get("HF_ENDPOINT") or None
+    # By default the library sends the logged-in user's token to any hub, even for a public model.
+    token = os.environ.get("HF_TOKEN") or False
+    try:
+        info = HfApi(endpoint=endpoint, token=token).model_info(repository, revision=revision, files_metadata=True)
+        files = {item.rfilename: item for item in info.siblings or []}
+        names = wanted(files)
+        if not any(name.endswith(".safetensors") for name in names):
+            raise ModelError(f"{repository} has no safetensors weights")
+        for name in names:
+            path = hf_hub_download(
+                repository, name, revision=info.sha, local_dir=target, endpoint=endpoint, token=token
+            )
+            lfs = files[name].lfs
+            if lfs is not None and file_sha256(Path(path)) != lfs.sha256:
+                Path(path).unlink()
+                raise ModelError(f"{repository}: {name} arrived damaged (its sha256 is not the announced one)")
+    except ModelError:
+        raise
+    except Exception as error:  # the library raises its own, its HTTP client's and the system's errors
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ModelError(
+            f"{repository} could not be fetched ({reason}); "
+            "files that arrived whole are kept, the same command fetches the rest"
+        ) from error
+    return {"hub": repository, "revision": str(info.sha)}

@@ -9,8 +9,8 @@ Floats = npt.NDArray[np.float32]
 
 
 def scales(values: Floats, axis: int) -> Floats:
-    """max|w| / 127 along `axis`; 1 where all values are zero, so that a scale can always be divided by."""
-    # Two reductions need no temporary as large as the values, which abs() would make.
+    """max|w| / 127 along `axis`; 1 where all values are zero, so that no scale is zero."""
+    # Two reductions avoid abs(), which would allocate an array as large as the values.
     largest = np.maximum(values.max(axis=axis), -values.min(axis=axis))
     result: Floats = np.asarray(largest / np.float32(127), np.float32)
     result[result == 0] = 1

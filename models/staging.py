@@ -1,4 +1,4 @@
-"""A directory that appears whole or not at all: built beside its place, flushed to disk, then renamed into it."""
+"""A directory that appears whole or not at all: it is built beside its target, flushed to disk, and then renamed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from pathlib import Path
 import psutil
 
 from edge.errors import StorageError
+from edge.own_folder import make_folder
 
 MANIFEST = "edge.json"
 _PREVIOUS = ".previous"
 _READERS = 5
-"""That may take the old pack back while a new one is put in its place."""
+"""The number of times that readers may restore the old pack during one swap before the swap fails."""
 
 
 class Staging:
-    """A temporary sibling of `target`, as a context manager: leaving it without `commit` takes everything back.
+    """A temporary sibling directory of `target`, as a context manager. On exit without `commit` it is removed.
 
-    An existing pack at `target` stays until the new one is complete. The swap is two renames. A kill between them
-    leaves the old pack under a hidden name, and `recover` takes it back from there. Every reader asks `is_pack` or
-    calls `recover` before it looks at `target`.
+    An existing pack at `target` stays until the new one is complete. The swap is two renames. If the process is killed
+    between them, the old pack is left under a hidden name, and `recover` renames it back. Every reader calls `is_pack`
+    or `recover` before it reads `target`.
     """
 
     def __init__(self, target: str | Path) -> None:
         """Prepares to write `target`.
 
         Raises:
-            StorageError: `target` is something else than a pack or an empty directory, and would be lost.
+            StorageError: `target` exists and is neither a pack nor an empty directory, so it is not overwritten.
         """
         self.target = Path(os.path.abspath(target))
         if self.target.exists() and not _replaceable(self.target):
@@ -41,7 +42,8 @@ class Staging:
             recover(self.target)
             self._remove_abandoned()
             shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir(parents=True)
+            make_folder(self.path.parent)
+            self.path.mkdir()
         except OSError as error:
             raise StorageError(f"{self.path} cannot be created: {error.strerror}") from error
         return self
@@ -50,10 +52,10 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def commit(self) -> None:
-        """Puts the directory in its place.
+        """Renames the directory to `target`.
 
         Raises:
-            StorageError: the disk refused; what was at `target` is still there.
+            StorageError: the disk refused; the old pack at `target` is still there.
         """
         previous = _previous(self.target)
         try:
@@ -76,8 +78,8 @@ class Staging:
             raise StorageError(f"{self.target} cannot be put in place: {error.strerror}") from error
 
     def _appear(self, previous: Path) -> None:
-        """Renames the new directory to `target`. A reader that came between the two renames has taken the old pack
-        back; then that is put aside again."""
+        """Renames the new directory to `target`. If a reader has restored the old pack between the two renames, the old
+        pack is moved aside again."""
         for _ in range(_READERS):
             with suppress(OSError):
                 os.rename(self.path, self.target)
@@ -95,10 +97,10 @@ class Staging:
 
 
 def recover(target: Path) -> None:
-    """Takes back the pack that a kill in the middle of a swap left under its hidden name.
+    """Renames a pack back to `target` if a process was killed in the middle of a swap.
 
     Raises:
-        StorageError: it is there, and cannot be renamed.
+        StorageError: the pack is there, but cannot be renamed.
     """
     previous = _previous(target)
     if previous.is_dir() and not target.exists():
@@ -106,14 +108,14 @@ def recover(target: Path) -> None:
             os.rename(previous, target)
         except OSError as error:
             if target.exists():
-                return  # another process was quicker
+                return  # another process has renamed it
             raise StorageError(
                 f"replacing {target} was interrupted, and {previous} cannot be renamed back to it: {error.strerror}"
             ) from error
 
 
 def recover_all(folder: Path) -> None:
-    """Takes back every pack in a folder that was interrupted while it was replaced.
+    """Calls `recover` for every pack in a folder whose replacement was interrupted.
 
     Raises:
         StorageError: as `recover`.
@@ -123,7 +125,7 @@ def recover_all(folder: Path) -> None:
 
 
 def is_pack(target: Path) -> bool:
-    """Whether there is a packed model at a path, an interrupted one taken back.
+    """Whether there is a packed model at a path. An interrupted replacement is first undone with `recover`.
 
     Raises:
         StorageError: as `recover`.
@@ -142,7 +144,7 @@ def _replaceable(target: Path) -> bool:
 
 def _sync(path: Path) -> None:
     if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open directories, and keeps their entries in order by itself.
+        return  # Windows cannot open directories, and orders the changes to their entries itself.
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Models with random weights in published shapes: for measuring time and memory, never quality.
+"""Models with random weights in published shapes, for measurements of time and memory, never of quality.
 
-The weights come from a stream of random numbers that can be entered anywhere, so that a pack and a Hugging Face
-checkpoint of the same seed hold the same model, and neither is ever in memory as a whole.
+The weights come from a stream of random numbers that can be read from any position. So a pack and a Hugging Face
+checkpoint of the same seed hold the same model, and both can be written without holding all weights in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError, ModelError, StorageError
-from edge.models import qwen3, vocabulary
+from edge.models import qwen3, random_tokenizer
 from edge.models.architectures import family_of
 from edge.models.family import Family, part_rows
 from edge.models.manifest import DATA, TOKENIZER
@@ -36,7 +36,7 @@ _STREAM = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A published shape: its config.json and its head."""
+    """A published model's shape: its config.json and its head."""
 
     config: Mapping[str, Any]
     head: HeadSpec
@@ -104,7 +104,7 @@ SHAPES: dict[str, Shape] = {
 
 
 class RandomWeights:
-    """A checkpoint of random weights, in canonical names. The same seed gives the same values everywhere."""
+    """A checkpoint of random weights, with canonical names. The same seed gives the same values on every machine."""
 
     def __init__(self, family: Family, spec: ModelSpec, seed: int) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -135,8 +135,8 @@ class RandomWeights:
         return values.reshape(stop - start, *shape[1:])
 
     def _distribution(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Mean and deviation, chosen so that activations stay of order one through all layers, attention is selective,
-        and scores of different documents differ."""
+        """Mean and standard deviation of a tensor's values. They are chosen so that activations stay of order one
+        through all layers, attention is selective, and the scores of different documents differ."""
         norm = "norm" in name.lower() and name.endswith("weight")
         if norm:
             return (1.5, 0.1) if "q_norm" in name or "k_norm" in name else (1.0, 0.1)
@@ -148,7 +148,7 @@ class RandomWeights:
         if "query" in name or "key" in name:
             return 0.0, 2 * fan_in
         if "o_proj" in name or "down_proj" in name:
-            # A decoder's residual stream adds up over its depth.
+            # A decoder's residual stream grows with its depth.
             return 0.0, fan_in / math.sqrt(2 * self._depth)
         return 0.0, 2 * fan_in if name.startswith("classifier") else fan_in
 
@@ -170,7 +170,7 @@ def synth(
 
     Args:
         shape: a name in `SHAPES`.
-        out_dir: where the pack appears; a pack that is there is replaced.
+        out_dir: directory of the pack; an older pack there is replaced.
 
     Raises:
         ModelError: there is no such shape or precision.
@@ -200,7 +200,7 @@ def synth(
 
 
 def synth_checkpoint(shape: str, out_dir: str | Path, seed: int = 0) -> Path:
-    """Writes the random model that `synth` packs as a Hugging Face folder (fp32), for transformers to run.
+    """Writes the random model of `synth` as a Hugging Face folder (fp32), for use with transformers.
 
     Raises:
         ModelError: there is no such shape.
@@ -267,17 +267,17 @@ def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple
 def _write_tokenizer(path: Path, spec: ModelSpec) -> None:
     try:
         if spec.architecture == "bert":
-            vocabulary.wordpiece(path, spec.vocab)
+            random_tokenizer.wordpiece(path, spec.vocab)
         elif spec.architecture == "xlm-roberta":
-            vocabulary.unigram(path, spec.vocab)
+            random_tokenizer.unigram(path, spec.vocab)
         else:
-            vocabulary.byte_bpe(path, spec.vocab, append_end=not spec.head.scores)
+            random_tokenizer.byte_bpe(path, spec.vocab, append_end=not spec.head.scores)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _write_pooling(folder: Path, head: HeadSpec) -> None:
-    """The files by which a sentence-transformers folder says how it pools."""
+    """Writes the files that describe the pooling in a sentence-transformers folder."""
     if head.scores:
         return
     modes = {"first-token": "cls_token", "mean": "mean_tokens", "last-token": "lasttoken"}

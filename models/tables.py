@@ -1,4 +1,4 @@
-"""A tokenizer's tables in memory: whole, or only the pieces in use. They load at first use, and again after release."""
+"""A tokenizer's tables in memory: all of them, or only the pieces in use. They are loaded at first use."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 260, "xlm-roberta": 900, "qwen3": 330}
-"""Memory of a loaded tokenizer by token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
+"""Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
 byte-level BPE)."""
 _LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 300, "xlm-roberta": 940, "qwen3": 720}
-"""Memory while a tokenizer is loaded, where the text of its file and what is made of it are there at once."""
+"""Memory while a tokenizer is being loaded, when the text of its file and the parsed tables exist at the same time."""
 _PARTIAL_NBYTES = 16 << 20
-"""Memory of a partial tokenizer: what it holds after a few requests, and the tables it reads to find new pieces."""
+"""Memory of a partial tokenizer: its pieces after a few requests, and the tables it reads to find new pieces."""
 
 
 class Tables:
-    """The tokenizer of a tokenizer.json. Not thread-safe."""
+    """The tokenizer of a tokenizer.json. It is loaded at first use, and again after `release`. Not thread-safe."""
 
     def __init__(self, path: Path, spec: ModelSpec, sha256: str | None) -> None:
-        """Nothing is read yet.
+        """Prepares the tables. No file is read yet.
 
         Args:
-            path: tokenizer.json; beside it there may be a table of a large vocabulary's pieces.
-            sha256: what the file must have; not checked if None.
+            path: tokenizer.json. The table of a large vocabulary's pieces may lie beside it.
+            sha256: expected sha256 of the file; not checked if None.
         """
         self._path = path
         self._spec = spec
@@ -58,37 +58,37 @@ class Tables:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory they take while loaded: measured at the last load, estimated before the first; of a partial
-        tokenizer, what it may grow to."""
+        """Bytes of memory of the loaded tables: measured at the last load, or estimated before the first. For a partial
+        tokenizer, the size that it may grow to."""
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
         return self._measured or self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture]
 
     @property
     def loading_nbytes(self) -> int:
-        """Bytes of memory that loading them takes, at most."""
+        """Upper bound on the bytes of memory while the tables are being loaded."""
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
         return max(self._measured, self._spec.vocab * _LOADING_BYTES_PER_TOKEN[self._spec.architecture])
 
     @property
     def inseparable(self) -> list[str] | None:
-        """What no cut may part, see `continuation.inseparable`."""
+        """The strings that must not be cut in two, see `continuation.inseparable`."""
         if not self._looked:
             self._inseparable = inseparable(self.ready())
             self._looked = True
         return self._inseparable
 
     def ready(self, texts: Sequence[str] = ()) -> Tokenizer:
-        """The tokenizer, with all that `texts` need.
+        """The tokenizer, with all pieces that `texts` need.
 
         Raises:
             CorruptBlock: the file does not match its sha256.
-            ModelError: it is no tokenizer.
+            ModelError: the file is no tokenizer.
         """
         if not self.loaded:
-            # Else the library starts a pool of threads whose size cannot be set per call, whose memory nobody
-            # counts, and which it warns about after every fork. One thread encodes a million tokens a second.
+            # By default the library starts a thread pool. Its size cannot be set per call, no lease covers its memory,
+            # and it causes a warning after every fork. One thread encodes a million tokens a second.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             if self._pieces.is_file():
                 self._partial = PartialTokenizer(self._pieces)
@@ -100,12 +100,12 @@ class Tables:
         return self._tokenizer
 
     def ids(self, found: Sequence[int]) -> Ids:
-        """The model's own ids of those that the tokenizer of `ready` gave."""
+        """The model's own ids for ids from the tokenizer of `ready`."""
         ids = np.array(found, np.int32)
         return ids if self._partial is None else self._partial.ids[ids]
 
     def settled(self, encoding: Encoding, most: int) -> int:
-        """How many of the first ids of an open clip's encoding stay, see `continuation.settled`."""
+        """The number of settled ids at the start of an open clip's encoding, see `continuation.settled`."""
         return settled(self.ready(), encoding, most, self._longest_piece)
 
     def release(self) -> None:
@@ -129,7 +129,7 @@ class Tables:
             tokenizer = Tokenizer.from_file(str(self._path))
         except Exception as error:
             raise ModelError(f"{self._path} cannot be read as a tokenizer ({error})") from error
-        # Files carry the settings of whoever saved them: all-MiniLM-L6-v2's pads and cuts to 128 tokens.
+        # Files keep the settings with which they were saved: that of all-MiniLM-L6-v2 pads and truncates to 128 tokens.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         trim_heap()
@@ -147,7 +147,7 @@ class Tables:
             return self._partial.longest
         if not self._longest:
             tokenizer = self.ready()
-            # One by one: a dictionary of the whole vocabulary would be tens of megabytes.
+            # A dictionary of the whole vocabulary would take tens of megabytes, so the pieces are read one by one.
             pieces = (tokenizer.id_to_token(n) for n in range(tokenizer.get_vocab_size()))
             self._longest = max(len(piece or "") for piece in pieces)
         return self._longest

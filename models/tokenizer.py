@@ -1,7 +1,7 @@
 """Token ids of (query, document) pairs and of single texts, from a tokenizer.json through `tokenizers`.
 
-Ids equal those of the model's own use in Hugging Face transformers: for encoders the pair template with
-`truncation="only_second"`; for Qwen3-Reranker the model card's `prefix + body + suffix`, where the body is cut.
+The ids equal those of Hugging Face transformers. Encoders use the pair template with `truncation="only_second"`.
+Qwen3-Reranker uses the model card's `prefix + body + suffix`, where the body is truncated.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from edge.models.tables import Tables
 from edge.models.tokens import Ids, TokenBatch
 
 _GROUP_NBYTES = 6 << 20
-"""Texts are handed to the tokenizer in groups that take so much memory: what a group needs is never leased, an engine's
-headroom is there for it. A single text that needs more is leased."""
+"""Texts are encoded in groups that take at most this much memory. A group's memory is not leased, because an engine's
+headroom covers it. A single text that needs more takes a lease for the rest."""
 
 _ASCII, _WIDE, _LIGATURES = 450, 1100, 3100
-"""Bytes of memory per character of a text while it is encoded, measured with tokenizers 0.23: at most, of ASCII text (a
-token per character), of others (squared kana), of texts with the ligature that NFKC makes 18 characters of."""
+"""Upper bounds on the bytes of memory per character while a text is encoded, measured with tokenizers 0.23: for ASCII
+text (one token per character), for other text (squared kana), and for text with the ligature that NFKC expands to 18
+characters."""
 
 _PER_TEXT = 1500
-"""Bytes of memory per text, besides: the library's encoding, arrays, objects."""
+"""Additional bytes of memory per text: the library's encoding, arrays, objects."""
 
 _LIGATURE = "\ufdfa"
 
 _BLOCK = 1024
-"""Sequences that are held one by one before they are joined."""
+"""Number of sequences that are collected before they are joined into one array."""
 
 _CHECKED = 1 << 16
-"""Characters of a text that are looked at together."""
+"""Number of characters of a text that are checked at a time."""
 
 _UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What a tokenizer puts around one text, or around two: `before`, `between` and `after`, as (ids, types), and the
-    types of the texts' own tokens."""
+    """The special tokens that a tokenizer adds to one text or to a pair: `before`, `between` and `after`, as (ids,
+    types); and the types of the texts' own tokens."""
 
     before: tuple[list[int], list[int]]
     between: tuple[list[int], list[int]]
@@ -58,21 +59,22 @@ class _Frame:
 
 
 class PairTokenizer:
-    """The tokenizer of one packed model. Loads at first use, and again after `release`. Not thread-safe.
+    """The tokenizer of one packed model. It is loaded at first use, and again after `release`. Not thread-safe.
 
-    Where the pack has a table of a large vocabulary's pieces beside tokenizer.json, only the pieces that the texts can
-    use are loaded (`PartialTokenizer`): the ids are the same.
+    If the pack has a table of a large vocabulary's pieces beside tokenizer.json, only the pieces that the texts can use
+    are loaded (`PartialTokenizer`). The ids are the same.
     """
 
     def __init__(
         self, path: str | Path, spec: ModelSpec, *, sha256: str | None = None, budget: MemoryBudget | None = None
     ) -> None:
-        """Nothing is read yet.
+        """Prepares the tokenizer. No file is read yet.
 
         Args:
             path: tokenizer.json.
-            sha256: what the file must have; not checked if None.
-            budget: what encoding takes for a moment is reserved in it, but for what one group of texts needs.
+            sha256: expected sha256 of the file; not checked if None.
+            budget: the budget that holds the leases for encoding and for the sequences. The memory of one group of
+                texts is not leased.
         """
         self.path = Path(path)
         self.spec = spec
@@ -92,7 +94,7 @@ class PairTokenizer:
 
     @property
     def loading_nbytes(self) -> int:
-        """Bytes of memory that loading the tables takes, at most."""
+        """Upper bound on the bytes of memory while the tables are being loaded."""
         return self._tables.loading_nbytes
 
     def load(self) -> None:
@@ -100,12 +102,12 @@ class PairTokenizer:
 
         Raises:
             CorruptBlock: the file does not match its sha256.
-            ModelError: it is no tokenizer.
+            ModelError: the file is no tokenizer.
         """
         self._tables.ready()
 
     def release(self) -> None:
-        """Gives the tables' memory back; the next use loads them again."""
+        """Frees the tables' memory. The next use loads them again."""
         self._tables.release()
 
     close = release
@@ -113,22 +115,23 @@ class PairTokenizer:
     def encode_pairs(self, query: str, docs: Sequence[str], max_tokens: int | None = None) -> TokenBatch:
         """Sequences that a reranker scores, one per document.
 
-        Only documents are truncated, with one exception: a query longer than half of what `max_tokens` leaves beside
-        special tokens and template is cut to that half, whatever the documents' lengths, so that a score never
-        depends on the other candidates. A template's suffix is never cut.
+        Documents are truncated to the room that the query leaves. The query may have half of the tokens that
+        `max_tokens` leaves beside special tokens and template, and a longer query is truncated to this half. The
+        half does not depend on the documents' lengths, so a score never depends on the other candidates. A template's
+        suffix is never truncated.
 
         Args:
-            max_tokens: of a whole sequence, prefix and special tokens included; the model's own limit if None.
+            max_tokens: limit for a whole sequence, prefix and special tokens included; the model's own limit if None.
 
         Raises:
-            InputError: an empty query, text that is not valid Unicode, or a `max_tokens` that leaves no room.
-            BudgetExceeded: the sequences, or what it takes to find a text's first tokens, do not fit.
+            InputError: the query is empty, a text is not valid Unicode, or `max_tokens` leaves no room for texts.
+            BudgetExceeded: the sequences, or the memory to encode a text, do not fit the budget.
         """
-        _check_text(query, "the query")
+        check_text(query, "the query")
         if not query.strip():
             raise InputError("the query is empty")
         for number, doc in enumerate(docs):
-            _check_text(doc, f"document {number}")
+            check_text(doc, f"document {number}")
         limit = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         head = self.spec.head
         if head.prefix or head.infix or head.suffix:
@@ -146,18 +149,18 @@ class PairTokenizer:
         return self._assemble(own, len(docs), opening, types, frame.types[1], after, len(kept) < len(ids))
 
     def encode_texts(self, texts: Sequence[str], *, query: bool = False, max_tokens: int | None = None) -> TokenBatch:
-        """Sequences that an embedder embeds, each truncated at its end.
+        """Sequences for an embedder, each truncated at its end.
 
         Args:
-            query: the texts are queries, which instruction-tuned embedders mark with their own prefix.
-            max_tokens: of a whole sequence, special tokens included; the model's own limit if None.
+            query: the texts are queries. Instruction-tuned embedders put a prefix before queries.
+            max_tokens: limit for a whole sequence, special tokens included; the model's own limit if None.
 
         Raises:
             InputError: a text is not valid Unicode or has no token.
             BudgetExceeded: as for `encode_pairs`.
         """
         for number, text in enumerate(texts):
-            _check_text(text, f"text {number}")
+            check_text(text, f"text {number}")
         lead = self.spec.head.query_prefix if query else self.spec.head.document_prefix
         limit = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         frame = self._frame(pair=False)
@@ -172,8 +175,8 @@ class PairTokenizer:
 
     def _templated(self, query: str, docs: Sequence[str], limit: int) -> TokenBatch:
         head = self.spec.head
-        # Byte-level BPE joins a space to the word after it: it belongs to the document's side of the cut, and the
-        # ids are then those of the unbroken text.
+        # Byte-level BPE joins a space to the word after it. So the infix's last space is encoded with the document,
+        # and the ids equal those of the whole text.
         infix = head.infix.rstrip(" ")
         space = head.infix[len(infix) :]
         suffix = self._ids(head.suffix, limit)
@@ -215,7 +218,7 @@ class PairTokenizer:
                 if number % _BLOCK == _BLOCK - 1 or number == count - 1:
                     blocks.append(np.concatenate(block))
                     block = []
-                    # When the blocks are joined, both are there; of types there is a byte for each token.
+                    # While the blocks are joined, the old and the new array exist. Types take a byte for each token.
                     lease.resize(lease.nbytes + 2 * blocks[-1].nbytes + blocks[-1].size)
             joined = np.concatenate(blocks)
             blocks.clear()
@@ -235,7 +238,7 @@ class PairTokenizer:
         return next(self._many([text], most + 1))
 
     def _many(self, texts: Iterable[str], most: int, lead: str = "") -> Iterator[Ids]:
-        """The first `most` ids of each text behind `lead`, without special tokens."""
+        """The first `most` ids of `lead` + text for each text, without special tokens."""
         inseparable = self._tables.inseparable
         for group in _groups(Clip(text, most, lead=lead, inseparable=inseparable) for text in texts):
             for start, ids in zip(group, self._encode(group, most), strict=True):
@@ -246,7 +249,7 @@ class PairTokenizer:
                 yield ids[:most]
 
     def _encode(self, clips: list[Clip], most: int) -> list[Ids]:
-        """Ids of each clip: all, or of an open one those that what follows does not change."""
+        """Ids of each clip: all ids of a closed clip, and the settled ids of an open clip (see `continuation`)."""
         texts = [clip.text for clip in clips if not clip.open]
         with self._encoding(texts):
             encodings = self._tables.ready(texts).encode_batch_fast(texts, add_special_tokens=False)
@@ -255,8 +258,8 @@ class PairTokenizer:
         return [self._settled(clip, most)[0] if clip.open else next(rest) for clip in clips]
 
     def _settled(self, clip: Clip, most: int) -> tuple[Ids, list[int]]:
-        """A clip's ids, of an open one those that what follows does not change, and where in its text each ends."""
-        # An open clip's last word is encoded again, piece by piece, beside the first encoding.
+        """A clip's ids (of an open clip only the settled ones), and the position in the clip's text where each ends."""
+        # An open clip's last word is encoded again, character by character, while the first encoding is still held.
         with self._encoding([clip.text] * (1 + clip.open)):
             encoding = self._tables.ready([clip.text]).encode(clip.text, add_special_tokens=False)
             count = self._tables.settled(encoding, most) if clip.open else len(encoding.ids)
@@ -269,7 +272,7 @@ class PairTokenizer:
     def _frame(self, pair: bool) -> _Frame:
         if pair not in self._frames:
             tokenizer = self._tables.ready(["a", "b"])
-            # Of a partial tokenizer too, the special tokens' ids are the model's: its template states them.
+            # A partial tokenizer also gives the model's own ids for special tokens, because its template contains them.
             encoding = tokenizer.encode("a", "b") if pair else tokenizer.encode("a")
             owners, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
             first = [n for n, owner in enumerate(owners) if owner == 0]
@@ -285,7 +288,7 @@ class PairTokenizer:
 
 
 def _encoding_nbytes(text: str) -> int:
-    """Memory that encoding a text takes for a moment, at most."""
+    """Upper bound on the memory that the encoding of a text takes while it runs."""
     if text.isascii():
         return _PER_TEXT + _ASCII * len(text)
     return _PER_TEXT + (_LIGATURES if _LIGATURE in text else _WIDE) * len(text)
@@ -305,10 +308,11 @@ def _groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
         yield group
 
 
-def _check_text(text: object, what: str) -> None:
+def check_text(text: object, what: str) -> None:
+    """Raises `InputError` if a value is not a string, or holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise InputError(f"{what} is {type(text).__name__}, text is needed")
-    # ASCII needs no look, and of others the whole need not be copied at once.
+    # ASCII text is always valid. Other text is checked in parts, because the check copies each part.
     for start in range(0, 0 if text.isascii() else len(text), _CHECKED):
         half = _half_of_a_pair(text[start : start + _CHECKED])
         if half is not None:

@@ -15,12 +15,12 @@ class TokenBatch:
     """The tokens of a request's sequences, one after another.
 
     Attributes:
-        prefix: ids that every sequence starts with [p]: template, instruction and query of a decoder, whose states can
-            be shared; empty for encoders, where every token sees the document.
-        tokens: each sequence's own ids, after the prefix [total].
-        lengths: own ids of each sequence [n].
+        prefix: ids at the start of every sequence [p]: template, instruction and query of a decoder. The sequences can
+            share the states of these ids. Empty for encoders, where every token attends to the document.
+        tokens: the ids of each sequence after the prefix [total].
+        lengths: number of ids of each sequence in `tokens` [n].
         types: token types of `tokens` [total], None for models that have one type or none.
-        query_cut: the query was longer than its share and lost its end.
+        query_cut: the query was longer than its share and was truncated.
     """
 
     prefix: Ids
@@ -34,7 +34,7 @@ class TokenBatch:
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Where each sequence starts in `tokens` [n + 1]; the last entry is their end."""
+        """The start of each sequence in `tokens` [n + 1]; the last entry is the end of the last sequence."""
         return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
 
     @property

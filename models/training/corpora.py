@@ -30,18 +30,18 @@ class Corpus:
     answers: dict[str, list[str]] = field(default_factory=dict)
 
     def passages(self) -> list[str]:
-        """Title and text joined by a space: what the retrievers and the reranker read."""
+        """Title and text of each document, joined by a space. The retrievers and the reranker read these passages."""
         return [joined(title, text) for title, text in zip(self.titles, self.texts, strict=True)]
 
     def scope(self, identifier: str) -> str:
-        """The sub-collection an id belongs to ("conv-26/q0" -> "conv-26"); empty when there is none."""
+        """The sub-collection that an id belongs to ("conv-26/q0" -> "conv-26"); empty if there is none."""
         return identifier.split("/", 1)[0] if "/" in identifier else ""
 
     def without_test_documents(self) -> Corpus:
-        """The part that training may see: no document judged relevant to a test query, no test query.
+        """The part that training may see: without test queries and without documents judged relevant to one.
 
-        A set split by article (titles shared by many paragraphs) loses every paragraph of a test article,
-        since the neighbours of a test paragraph give its subject away.
+        Some sets are split by article, so that many paragraphs share a title. From such a set all paragraphs of a test
+        article are removed, because the neighbours of a test paragraph have the same subject.
         """
         judged = {doc for grades in self.test.values() for doc, grade in grades.items() if grade > 0}
         shared = len(set(self.titles)) * 4 < len(self.titles)
@@ -74,7 +74,7 @@ def joined(title: str, text: str) -> str:
 
 
 def load(directory: Path) -> Corpus:
-    """Read one set. A missing split is an empty one; a missing corpus or query file is an error."""
+    """Read one set. A missing split is read as an empty one. A missing corpus or query file is an error."""
     corpus = directory / "corpus.jsonl.gz"
     rows = list(_rows(corpus if corpus.exists() else directory / "corpus.jsonl"))
     queries = {str(row["_id"]): str(row["text"]) for row in _rows(directory / "queries.jsonl")}
@@ -110,7 +110,7 @@ def _qrels(path: Path) -> Qrels:
 
 
 def _answers(path: Path) -> dict[str, list[str]]:
-    """Gold answer strings by query id; entries that are no list of strings are left out."""
+    """Gold answer strings by query id. Entries that are not a list of strings are skipped."""
     if not path.exists():
         return {}
     found: dict[str, list[str]] = {}

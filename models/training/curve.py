@@ -1,7 +1,7 @@
 """Learning curve of a run's log: ``python -m edge.models.training.curve OUT/log.jsonl curve.png``.
 
-One line per layer: mean listwise cross-entropy against the number of pairs read. With matplotlib absent, or for
-a target ending in .svg, the picture is written as SVG by hand.
+One line per layer: mean listwise cross-entropy against the number of pairs read. A target that ends in .svg is written
+without matplotlib.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ COLOURS = ("#9aa5b1", "#7b8fa6", "#4f86c6", "#3a9d8f", "#d98e04", "#c0392b")
 
 @dataclass(frozen=True)
 class Curve:
-    """Pairs read so far, and per layer the smoothed ranking loss at that point."""
+    """Numbers of pairs read, and for each layer the smoothed ranking loss at these numbers."""
 
     pairs: list[float]
     layers: list[list[float]]
 
 
 def read(log: Path, smooth: int = 10) -> Curve:
-    """Means over ``smooth`` log lines. Lines repeated after a resume are dropped: the later one counts."""
+    """Means over ``smooth`` log lines. If a resumed run repeats a line, the later line is used."""
     lines: dict[int, tuple[float, list[float]]] = {}
     for text in log.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
@@ -44,7 +44,7 @@ def read(log: Path, smooth: int = 10) -> Curve:
 
 
 def svg(curve: Curve) -> str:
-    """The picture as text, without any plotting package."""
+    """The picture as SVG text, made without a plotting package."""
     top = max((max(values) for values in curve.layers if values), default=1.0)
     right = max(curve.pairs, default=1.0)
 
@@ -67,7 +67,7 @@ def svg(curve: Curve) -> str:
 
 
 def draw(curve: Curve, target: Path) -> None:
-    """Write ``target``: SVG by hand, anything else through matplotlib (optional; named when it is missing)."""
+    """Write ``target``. SVG needs no plotting package. Other formats need matplotlib; without it the program ends."""
     if target.suffix == ".svg":
         target.write_text(svg(curve), encoding="utf-8")
         return

@@ -1,4 +1,4 @@
-"""`Document`: a titled text in sections, the raw material of training pairs; and the file that holds many of them."""
+"""`Document`: a titled text in sections, from which training pairs are made; and the file format for many documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Document:
 
 
 def write(path: Path, documents: Iterable[Document]) -> int:
-    """Write one JSON line per document (`.gz` and `.xz` are compressed); returns how many."""
+    """Write one JSON line per document (`.gz` and `.xz` are compressed), and return the number of documents."""
     count = 0
     with _open(path, "wt") as out:
         for document in documents:
@@ -40,7 +40,7 @@ def write(path: Path, documents: Iterable[Document]) -> int:
 
 
 def read(path: Path) -> Iterator[Document]:
-    """The documents of a file that `write` made, in its order."""
+    """The documents of a file that `write` made, in file order."""
     with _open(path, "rt") as lines:
         for line in lines:
             row = json.loads(line)

@@ -29,9 +29,9 @@ class BiEncoder:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], batch: int = 64, precision: str = "auto") -> Floats:
-        """One unit row per text. Texts of like length share a batch, so that little of it is padding.
+        """One unit row per text. Texts of similar length share a batch, so that little of it is padding.
 
-        On an accelerator a batch holds 512 texts, whatever ``batch`` says.
+        On an accelerator every batch holds 512 texts, and ``batch`` is ignored.
         """
         accelerated = self._device.type != "cpu"
         batch = 512 if accelerated else batch

@@ -1,4 +1,4 @@
-"""What a reranker is worth: ``python -m edge.models.training.evaluation --model DIR --base DIR --data DIR``.
+"""Evaluates a reranker: ``python -m edge.models.training.evaluation --model DIR --base DIR --data DIR``.
 
 For every set it prints nDCG@10 of BM25, of the bi-encoder, of their fused order, of the reranker alone and
 blended, then of the reranker's head at every layer. Pools are the fused top 30 of a seeded sample of test queries.
@@ -28,7 +28,7 @@ from .testpools import TestQuery, cached
 
 @dataclass(frozen=True)
 class Row:
-    """nDCG@10 of one set, each a mean over ``queries`` queries; ``layers`` first layer first."""
+    """nDCG@10 values of one set, each the mean over ``queries`` queries. ``layers`` starts with the first layer."""
 
     name: str
     queries: int
@@ -49,7 +49,7 @@ def layer_scores(
     tokens: int = 6000,
     precision: str = "auto",
 ) -> list[Floats64]:
-    """Per query, the head's scores before the sigmoid: layers x candidates."""
+    """For each query the head's scores before the sigmoid: layers x candidates."""
     model.eval()
     owner = [(n, k) for n, pool in enumerate(pools) for k in range(len(pool.passages))]
     encoded = tokenizer.encode_batch([(pools[n].query, pools[n].passages[k]) for n, k in owner])
@@ -82,7 +82,7 @@ def _single(pools: Sequence[TestQuery], pick: Callable[[TestQuery], list[int]]) 
 
 
 def judge(name: str, pools: Sequence[TestQuery], scores: Sequence[Floats64], weight: float) -> Row:
-    """The table's row of one set from the scores of `layer_scores`."""
+    """The table's row for one set, from the scores of `layer_scores`."""
     depth = scores[0].shape[0]
 
     def mixed(logits: Floats64) -> Floats64:
@@ -102,7 +102,7 @@ def judge(name: str, pools: Sequence[TestQuery], scores: Sequence[Floats64], wei
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: the orders first, then the layers."""
+    """A Markdown table: the orders first, then the layers."""
     lines = ["| set | queries | BM25 | bi-encoder | fused | reranker | blended | blended - fused |", "|" + "---|" * 8]
     lines += [
         f"| {r.name} | {r.queries} | {r.lexical:.3f} | {r.dense:.3f} | {r.fused:.3f} | {r.alone:.3f} "
@@ -119,7 +119,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table (and with ``--json`` the same as one JSON object per set)."""
+    """Print the table, and with ``--json`` the same figures as one JSON object per set."""
     parser = argparse.ArgumentParser(prog="edge.models.training.evaluation", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="trained reranker, Hugging Face directory")
     parser.add_argument("--base", type=Path, help="bi-encoder for the pools; not needed when --cache has them")

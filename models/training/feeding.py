@@ -1,4 +1,4 @@
-"""What one training step reads: lists that are drawn, tokenized and cut into chunks, on request by worker processes."""
+"""The input of training steps: lists are drawn, tokenized and cut into chunks, optionally in worker processes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .lists import TrainingList
 from .model import batches, padded
 
 _AHEAD = 3
-"""Steps that are prepared for each worker."""
+"""Number of steps that are prepared in advance per worker."""
 
 Chunk = tuple[Tensor, Tensor, Tensor]
 
 
 class Source(Protocol):
-    """Where lists come from. The n-th list of the run is the same one whenever it is drawn."""
+    """A source of lists. The n-th list of a run is always the same list."""
 
     def draw(self, number: int) -> TrainingList: ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """All pairs of one step in chunks of like length.
+    """All pairs of one step in chunks of similar length.
 
     Attributes:
-        lists: how many lists the step has.
-        width: passages of each list; the positive is the first one.
+        lists: number of lists in the step.
+        width: number of passages in each list; the positive comes first.
         chunks: ids, mask and types of each chunk, sequences x tokens.
-        places: the pair that each row of the chunks holds, counted list by list.
-        teacher: lists x width, the retrievers' scores.
-        trust: one number per list, how much the teacher weighs.
-        tokens: of all pairs together, padding not counted.
+        places: for each row of the chunks the number of its pair, counted list by list.
+        teacher: the retrievers' scores, lists x width.
+        trust: the teacher's weight for each list.
+        tokens: number of tokens of all pairs together, without padding.
     """
 
     lists: int
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class _Plain:
-    """A step in plain arrays: tensors would travel between processes as one shared file each."""
+    """A step as plain arrays. Between processes each tensor would be sent as a shared file of its own."""
 
     lists: int
     width: int
@@ -66,7 +66,7 @@ class _Plain:
 
 
 def prepared(source: Source, tokenizer: Tokenizer, number: int, lists: int, batch_tokens: int) -> Step:
-    """The ``number``-th step. Every list is cut to the length of the shortest one."""
+    """The ``number``-th step. Every list is cut to the length of the step's shortest list."""
     drawn = [source.draw(n) for n in range(number * lists, (number + 1) * lists)]
     width = min(len(row.passages) for row in drawn)
     encoded = tokenizer.encode_batch([(row.query, passage) for row in drawn for passage in row.passages[:width]])
@@ -83,10 +83,10 @@ def prepared(source: Source, tokenizer: Tokenizer, number: int, lists: int, batc
 
 
 class Feed:
-    """Steps in their order. With workers, forked processes prepare them ahead.
+    """The steps in order. With workers, forked processes prepare them in advance.
 
     Raises:
-        ValueError: workers were asked for where processes cannot be forked (Windows).
+        ValueError: ``workers`` is not 0 on a system that cannot fork processes (Windows).
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer, lists: int, batch_tokens: int, workers: int = 0) -> None:
@@ -101,13 +101,13 @@ class Feed:
         """The ``number``-th step of the run.
 
         Raises:
-            ValueError: the steps before were prepared for another order.
+            ValueError: with workers, the steps are not requested in order.
         """
         if not self._workers:
             source, tokenizer, lists, batch_tokens = self._work
             return prepared(source, tokenizer, number, lists, batch_tokens)
         if self._pool is None:
-            # A forked process shares the pools of lists with this one instead of holding a copy.
+            # A forked process shares the memory of the list pools with this process.
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self._workers, context, initializer=_begin, initargs=self._work)
         first = self._waiting[-1][0] + 1 if self._waiting else number
@@ -119,7 +119,7 @@ class Feed:
         return _tensors(future.result())
 
     def close(self) -> None:
-        """End the workers; steps that were prepared ahead are dropped."""
+        """End the workers, and drop the steps that they have prepared."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
@@ -127,7 +127,7 @@ class Feed:
 
 
 _inherited: dict[str, Any] = {}
-"""The work of a worker process."""
+"""The arguments of `prepared` in a worker process."""
 
 
 def _begin(source: Source, tokenizer: Tokenizer, lists: int, batch_tokens: int) -> None:

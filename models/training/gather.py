@@ -1,8 +1,8 @@
 """Gathers texts under free licences: ``python -m edge.models.training.gather --out FILE SOURCE...``.
 
 A source is ``KIND:DOMAIN:PATH``; `KINDS` lists the kinds. A Git repository is read at one commit, without a work tree:
-its path is ``PATH!FOLDER@COMMIT``. Whoever names a source answers for its licence. The model card lists the licences of
-the texts that the shipped model was trained on.
+its path is ``PATH!FOLDER@COMMIT``. The user is responsible for the licences of the sources. The model card lists the
+licences of the texts that the shipped model was trained on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .pairs import docstrings, packages
 _LONGEST_FILE = 2_000_000
 _MOST_SECTIONS = 40
 _DIGITS = {c: n for n, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}
-"""Digits of the numbers in a dictionary's index (dictd)."""
+"""Values of the digits in the numbers of a dictionary's index (dictd)."""
 
 _PASSED_OVER = re.compile(r"genindex|search|(^|/)(de|fr|es|ja|ru|it)/")
-"""Pages that hold no English prose: indexes, search forms, translations."""
+"""Paths of pages without English prose: indexes, search forms, translations."""
 
 
 def manuals(domain: str, root: Path) -> Iterator[Document]:
@@ -54,7 +54,7 @@ def pages(domain: str, root: Path) -> Iterator[Document]:
 
 
 def descriptions(domain: str, path: Path) -> Iterator[Document]:
-    """Package descriptions, from a Translation file of a Debian archive; one for each distinct opening."""
+    """Package descriptions from a Translation file of a Debian archive. Of those that begin alike only one is used."""
     seen: set[str] = set()
     for block in path.read_text(encoding="utf-8", errors="replace").split("\n\n"):
         match = re.search(r"^Description(?:-en)?: (.+)\n((?: .*\n?)+)", block, re.M)
@@ -144,7 +144,7 @@ def standard_library(domain: str, path: Path) -> Iterator[Document]:
 
 
 def judged(domain: str, path: Path) -> Iterator[Document]:
-    """The documents of a judged set that training may see; none of a set without a train split."""
+    """The documents of a judged set that training may see. A set without a train split gives none."""
     held = load(path).without_test_documents()
     if held.train:
         for title, text in zip(held.titles, held.texts, strict=True):
@@ -169,7 +169,7 @@ def _document(domain: str, title: str, found: Sections) -> Document:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the documents of all sources to one file and print how many each source gave."""
+    """Write the documents of all sources to one file, and print the number of documents from each source."""
     parser = argparse.ArgumentParser(prog="edge.models.training.gather", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--characters", type=int, default=2_000_000, help="of one source, as far as whole documents go")

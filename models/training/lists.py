@@ -1,7 +1,7 @@
-"""From pools to training lists: which pool next, which negatives, how a passage is shown.
+"""Draws training lists from pools: chooses the pool, the negatives, and the form of each passage.
 
-Everything is a function of the seed and the list's number, so that a resumed run draws what the uninterrupted
-one would have drawn.
+Every list is a function of the seed and the list's number, so that a resumed run draws the same lists as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP = frozenset(_FUNCTION_WORDS.split())
 
 @dataclass(frozen=True)
 class ListConfig:
-    """How lists are drawn. Shares are probabilities; ``candidates`` counts the positive."""
+    """Settings for drawing lists. Shares are probabilities. ``candidates`` includes the positive."""
 
     candidates: int = 6
     near: int = 10
@@ -38,7 +38,7 @@ class ListConfig:
 
 @dataclass(frozen=True)
 class TrainingList:
-    """One query, its passages with the positive first, the retrievers' scores, and how far to trust those."""
+    """One query, its passages with the positive first, the retrievers' scores, and the weight of these scores."""
 
     query: str
     passages: list[str]
@@ -48,7 +48,7 @@ class TrainingList:
 
 
 class Mixture:
-    """Pools in given proportions; within a pool every list comes once before any comes twice."""
+    """Draws from pools in given proportions. Within a pool no list is repeated before all were drawn."""
 
     def __init__(self, pools: Sequence[tuple[str, Pool, float]], seed: int, config: ListConfig) -> None:
         if not pools:
@@ -81,9 +81,9 @@ class Mixture:
 
 
 def negatives(candidates: Candidates, count: int, near: int, rng: random.Random) -> list[int]:
-    """Positions in ``candidates.rows``: about half from the first ``near`` ranks, the rest from below.
+    """Negatives as positions in ``candidates.rows``: about half from the first ``near`` ranks, the rest from below.
 
-    Judged positives are never among them. Fewer than ``count`` when the pool is too small.
+    Positives are never chosen. A small pool gives fewer than ``count`` negatives.
     """
     usable = [n for n, row in enumerate(candidates.rows) if row not in candidates.positive]
     top, rest = usable[:near], usable[near:]
@@ -94,7 +94,7 @@ def negatives(candidates: Candidates, count: int, near: int, rng: random.Random)
 
 
 def shown(pool: Pool, candidates: Candidates, source: str, rng: random.Random, config: ListConfig) -> TrainingList:
-    """One list as the model will read it: whole passages, or windows of a few sentences around the answer."""
+    """One list in the form that the model reads: whole passages, or windows of a few sentences around the answer."""
     positive = rng.choice(candidates.positive)
     chosen = [candidates.rows.index(positive), *negatives(candidates, config.candidates - 1, config.near, rng)]
     bare = candidates.bare or rng.random() < config.untitled_share
@@ -107,7 +107,7 @@ def shown(pool: Pool, candidates: Candidates, source: str, rng: random.Random, c
         if candidates.answers:
             anchor = answer_window(texts[0], candidates.answers, rng, config.window_sentences)
         if anchor is not None:
-            # the retrievers scored whole passages: their opinion does not carry over to windows
+            # the retrievers scored whole passages, so their scores are not valid for windows
             trust = 0.0
             texts = [anchor] + [window(text, rng, config.window_sentences) for text in texts[1:]]
     titles = ["" if bare else pool.titles[candidates.rows[n]] for n in chosen]
@@ -132,7 +132,7 @@ def window(text: str, rng: random.Random, longest: int) -> str:
 
 
 def answer_window(text: str, answers: Sequence[str], rng: random.Random, longest: int) -> str | None:
-    """Like `window`, but holding one of the answers; None where no sentence holds one."""
+    """Like `window`, but with one of the answers inside; None if no sentence contains an answer."""
     parts = sentences(text)
     holding = [n for n, part in enumerate(parts) if any(answer in part for answer in answers)]
     if not holding:
@@ -144,13 +144,13 @@ def answer_window(text: str, answers: Sequence[str], rng: random.Random, longest
 
 
 def keywords(query: str) -> str:
-    """A question as a person types it into a search box: without its function words (never empty)."""
+    """The question as a person types it into a search box: without function words (never empty)."""
     kept = [w for w in query.rstrip("?.").split() if w.lower() not in STOP]
     return " ".join(kept) if len(kept) >= 2 else query
 
 
 def pools_in(directory: Path, shares: dict[str, float]) -> list[tuple[str, Pool, float]]:
-    """The pools whose file name ``SET.KIND`` has a share; a share for a missing pool is an error."""
+    """The pools with a share, by their file name ``SET.KIND``. A share for a missing pool is an error."""
     found = []
     for name, share in shares.items():
         path = directory / f"{name}.npz"

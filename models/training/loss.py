@@ -1,9 +1,9 @@
 """The loss of one batch of lists, for every layer's scores at once.
 
-Listwise cross-entropy (Cao et al., "ListNet", ICML 2007) ranks, a small binary cross-entropy keeps the sigmoid
-of a score readable as a probability, and the layers below the last one also follow the last one's own ranking
-(self-distillation, Zhang et al., "Be Your Own Teacher", ICCV 2019), which is what lets a runtime prune early.
-The retrievers' order of the unlabelled passages is distilled as well, against forgetting what the encoder knew.
+The main part is listwise cross-entropy (Cao et al., "ListNet", ICML 2007). A small binary cross-entropy keeps the
+sigmoid of a score usable as a probability. The layers below the last one also learn the ranking of the last layer
+(self-distillation, Zhang et al., "Be Your Own Teacher", ICCV 2019), so that a runtime can prune early. The retrievers'
+order of the unlabelled passages is distilled as well, so that the encoder does not forget its earlier knowledge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax, s
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights: per layer (first layer first), of the binary part, of self-distillation against the labels."""
+    """The weights of the loss.
+
+    Attributes:
+        layers: weight of each layer, the first layer first.
+        binary: weight of the binary cross-entropy.
+        imitation: share of self-distillation; the labels have the rest.
+        teacher_sharpness: factor for the retrievers' scores before their softmax.
+    """
 
     layers: tuple[float, ...] = (0.1, 0.4, 0.8, 0.8, 0.4, 1.0)
     binary: float = 0.2
@@ -28,8 +35,8 @@ class LossConfig:
 def retention(scores: Tensor, positive: Tensor, teacher: Tensor, trust: Tensor, sharpness: float) -> Tensor:
     """Cross-entropy against the retrievers' order of the passages that are *not* labelled relevant.
 
-    It keeps what the retrievers knew without arguing with the label. ``trust`` weighs each list; the mean is
-    over all lists, so a batch of untrusted lists gives zero.
+    It teaches the retrievers' ranking without contradicting the label. ``trust`` is the weight of each list. The mean
+    is over all lists, so a batch of lists with weight 0 gives zero.
     """
     labelled = positive > 0
     wanted = softmax((teacher * sharpness).masked_fill(labelled, -1e4), dim=-1)
@@ -40,10 +47,10 @@ def retention(scores: Tensor, positive: Tensor, teacher: Tensor, trust: Tensor, 
 def list_loss(
     logits: Tensor, positive: Tensor, teacher: Tensor, trust: Tensor, config: LossConfig
 ) -> tuple[Tensor, Tensor]:
-    """(loss, ranking part of each layer).
+    """The loss, and the ranking part of each layer.
 
-    ``logits``: layers x lists x candidates. ``positive``: lists x candidates, 1.0 where relevant.
-    ``teacher``: the retrievers' standardised scores, same shape. ``trust``: of these, in [0, 1] per list.
+    ``logits``: layers x lists x candidates. ``positive``: lists x candidates, 1.0 where relevant. ``teacher``: the
+    retrievers' standardized scores, lists x candidates. ``trust``: weight of the teacher in [0, 1], one per list.
     """
     if len(config.layers) != logits.shape[0]:
         raise ValueError(f"{len(config.layers)} layer weights for scores of {logits.shape[0]} layers")

@@ -1,4 +1,4 @@
-"""Readers of marked-up text: each turns one file into a title and sections of plain text."""
+"""Readers of marked-up text. Each reader turns one file into a title and sections of plain text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPACE = re.compile(r"\s+")
 
 
 def folded(text: str) -> str:
-    """White space folded to single blanks."""
+    """The text with each run of white space replaced by one blank."""
     return _SPACE.sub(" ", text).strip()
 
 
@@ -158,14 +158,14 @@ _NO_PROSE = frozenset(
         "sup",
     }
 )
-"""Elements of CNXML and JATS whose text is left out."""
+"""Elements of CNXML and JATS that are skipped with their text."""
 
 
 def xml(source: str) -> tuple[str, Sections, list[tuple[str, str]]]:
     """A chapter in CNXML or an article in JATS: title, sections, and glossary entries (term, meaning).
 
     Raises:
-        ElementTree.ParseError: this is no XML.
+        ElementTree.ParseError: ``source`` is not valid XML.
     """
     root = ElementTree.fromstring(source)
     title = next((folded(_words(n, _NO_PROSE)) for n in root.iter() if _local(n) in {"article-title", "title"}), "")

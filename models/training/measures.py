@@ -1,4 +1,4 @@
-"""The measure that orders are judged by."""
+"""The measure by which rankings are judged: nDCG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..blending import Floats64
 
 
 def ndcg(scores: Floats64, grades: Floats64, ideal: Floats64, k: int = 10) -> Floats64:
-    """nDCG@k per query. ``ideal`` holds every judged grade of the query, so what retrieval missed counts.
+    """nDCG@k per query. ``ideal`` holds every judged grade of the query, so missed documents lower the value.
 
     Gains are the grades themselves, discounts log2(rank + 1), as in BEIR. Ties keep the retrieval order.
     """

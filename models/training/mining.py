@@ -1,4 +1,4 @@
-"""Candidate pools as data, BM25 over one collection, and reciprocal rank fusion, which makes the test pools.
+"""Candidate pools as data, BM25 over one collection, and the reciprocal rank fusion that makes the test pools.
 
 BM25: Robertson & Zaragoza, "The Probabilistic Relevance Framework" (2009), k1 1.2, b 0.75. Reciprocal rank
 fusion: Cormack, Clarke & Buettcher (SIGIR 2009), constant 60.
@@ -53,13 +53,13 @@ class BM25:
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words with the plural s taken off: a stemmer small enough to be exact about."""
+    """Lower-case words without the plural s. So simple a stemmer can be described exactly."""
     found = (word.lower() for word in _WORD.findall(text))
     return [w[:-1] if len(w) > 3 and w.endswith("s") and not w.endswith("ss") else w for w in found]
 
 
 def fused(first: Floats, second: Floats, depth: int = 100) -> npt.NDArray[np.int64]:
-    """Rows by reciprocal rank fusion of two score vectors, best first; ties go to the lower row."""
+    """Rows ordered by reciprocal rank fusion of two score vectors, best first. Ties are in ascending row order."""
     total = np.zeros(len(first))
     for scores in (first, second):
         order = np.argsort(-scores, kind="stable")[:depth]
@@ -70,12 +70,12 @@ def fused(first: Floats, second: Floats, depth: int = 100) -> npt.NDArray[np.int
 
 @dataclass(frozen=True)
 class Candidates:
-    """One query with its pool: document rows, which of them are relevant, the retrievers' mixed score.
+    """One query with its pool: document rows, the relevant rows among them, and the retrievers' mixed scores.
 
-    ``teacher`` is a weighted mean of the two standardised scores over the pool, aligned with ``rows``.
-    ``certain`` says that the positive is a human judgement rather than mined from the document's form.
-    ``bare`` asks for documents without their titles (the query is one of them). ``replaced`` is the text to
-    show for the positive in place of its own (the query was cut out of it); empty for the whole text.
+    ``teacher`` is a weighted mean of the two standardized scores over the pool, aligned with ``rows``.
+    ``certain`` means that the positive is a human judgement, and was not derived from the document's form.
+    ``bare`` means that documents are shown without their titles, because the query is a title. ``replaced`` is shown
+    in place of the positive's text, because the query was cut out of it; empty if the whole text is shown.
     """
 
     query: str
@@ -90,7 +90,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Request:
-    """A query to mine for, the rows known to be relevant, and what `Candidates` should carry with them."""
+    """A query to mine for and the rows known to be relevant. The other fields are those of `Candidates`."""
 
     query: str
     positive: tuple[int, ...]
@@ -101,9 +101,9 @@ class Request:
 
 
 class PackedLists(Sequence[Candidates]):
-    """Lists in arrays: millions of them fit into memory, and a process that is forked shares them.
+    """Lists in arrays, so that millions of them fit into memory and forked processes share them.
 
-    ``rows``: document rows, lists x candidates, -1 for none. ``teacher``: of the same shape.
+    ``rows``: document rows, lists x candidates, -1 for none. ``teacher``: scores, lists x candidates.
     """
 
     def __init__(self, requests: list[Request], rows: npt.NDArray[np.int32], teacher: npt.NDArray[np.float16]) -> None:
@@ -111,7 +111,7 @@ class PackedLists(Sequence[Candidates]):
 
     @classmethod
     def pack(cls, lists: Sequence[Candidates]) -> PackedLists:
-        """Lists as arrays."""
+        """The given lists as arrays."""
         width = max((len(c.rows) for c in lists), default=0)
         rows = np.full((len(lists), width), -1, np.int32)
         teacher = np.zeros((len(lists), width), np.float16)
@@ -155,7 +155,7 @@ class Pool:
     lists: Sequence[Candidates]
 
     def save(self, path: Path) -> None:
-        """Write a compressed .npz; it appears under its name only when whole."""
+        """Write a compressed .npz. The file gets its name only when it is complete."""
         packed = self.lists if isinstance(self.lists, PackedLists) else PackedLists.pack(self.lists)
         strings: dict[str, Any] = {"name": self.name, "titles": self.titles, "texts": self.texts}
         strings |= {"requests": [list(asdict(request).values()) for request in packed.requests]}

@@ -1,5 +1,6 @@
-"""The reranker as trained: a BERT encoder with a score after every layer. Its one head reads the first token; in the
-first layers that token has hardly looked around yet, and a linear probe reads the mean of all tokens instead."""
+"""The reranker during training: a BERT encoder with a score after every layer. One head, which reads the first token,
+serves all layers. In the first layers this token has hardly attended to the others. There a linear probe, which reads
+the mean of all tokens, can take the place of the head."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from transformers import BertConfig, BertForSequenceClassification
 
 
 class LayeredReranker(nn.Module):
-    """Hugging Face's classifier for weights and names; the forward pass gives one score per layer.
+    """Hugging Face's classifier with a forward pass that gives one score per layer.
 
-    The probes serve training and are not saved: calibration fits such a lens (`edge.models.calibration`) to whatever
-    the layers have learned.
+    The probes are used in training only and are not saved. Calibration later fits new probes to the trained layers
+    (`edge.models.calibration.Lens`).
     """
 
     def __init__(self, bert: BertForSequenceClassification, probes: int = 0) -> None:
@@ -34,20 +35,20 @@ class LayeredReranker(nn.Module):
     def from_directory(
         cls, directory: Path, seed: int = 0, probes: int = 0, device: torch.device | None = None
     ) -> LayeredReranker:
-        """Start from an encoder (its head is made anew, seeded) or from an earlier reranker.
+        """Start from an encoder, which gets a new head with seeded weights, or from an earlier reranker.
 
-        ``probes``: so many first layers are scored by probes of their own and not by the head.
+        ``probes``: number of first layers that are scored by probes and not by the head.
 
-        No dropout: one pass over the data leaves little to memorise, and the masks cost time on a CPU.
+        There is no dropout: in one pass over the data little can be memorized, and the masks cost time on a CPU.
         """
         config = BertConfig.from_pretrained(directory, num_labels=1)
         config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
         torch.manual_seed(seed)
-        # heads of 32 numbers: on a CPU the plain products took a fifth of the fused kernel's time, in bfloat16
+        # for heads of 32 numbers in bfloat16, plain products on a CPU took a fifth of the fused kernel's time
         attention = "eager" if device is None or device.type == "cpu" else "sdpa"
         bert = BertForSequenceClassification.from_pretrained(directory, config=config, attn_implementation=attention)
         model = cls(bert, probes)
-        model.to(device, torch.float32)  # a half-precision file would otherwise stay one
+        model.to(device, torch.float32)  # weights from a half-precision file would otherwise stay in half precision
         return model
 
     @property
@@ -66,7 +67,7 @@ class LayeredReranker(nn.Module):
             input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
         ).hidden_states[1:]
         first = torch.stack([h[:, 0] for h in hidden])
-        # the pooler reads position 0 of its input: layers x sequences go in as if they were one batch
+        # the pooler reads position 0 of each sequence, so layers x sequences are passed as one batch
         pooled = cast(nn.Module, self.bert.bert.pooler)(first.flatten(0, 1)[:, None]).unflatten(0, first.shape[:2])
         scores: Tensor = self.bert.classifier(pooled).squeeze(-1).float()
         if not len(self.probes):
@@ -78,11 +79,11 @@ class LayeredReranker(nn.Module):
         return torch.cat([torch.stack(early), scores[len(early) :]])
 
     def freeze_words(self) -> None:
-        """Leave the word vectors as they came: rare words are not pulled towards the training domains."""
+        """Do not train the word vectors, so that rare words are not adapted to the training domains."""
         self.bert.bert.embeddings.word_embeddings.weight.requires_grad_(False)
 
     def save(self, directory: Path, tokenizer: Path, half: bool = False) -> None:
-        """Write a Hugging Face directory; the weights file appears under its name only when whole."""
+        """Write a Hugging Face directory. The weights file gets its name only when it is complete."""
         directory.mkdir(parents=True, exist_ok=True)
         kind = torch.float16 if half else torch.float32
         tensors = {
@@ -104,7 +105,7 @@ class LayeredReranker(nn.Module):
 def average(directories: Sequence[Path], weights: Sequence[float]) -> dict[str, Tensor]:
     """Weighted mean of checkpoints (Wortsman et al., "Robust fine-tuning", CVPR 2022; "Model soups", ICML 2022).
 
-    A tensor that only some of them hold (an encoder has no classifier) is the mean over those.
+    A tensor that only some checkpoints hold (an encoder has no classifier) is averaged over these checkpoints.
     """
     total: dict[str, Tensor] = {}
     share: dict[str, float] = {}
@@ -119,8 +120,8 @@ def average(directories: Sequence[Path], weights: Sequence[float]) -> dict[str, 
 
 
 def pair_tokenizer(path: Path, max_tokens: int) -> Tokenizer:
-    """Query and document as one sequence of at most ``max_tokens``. Only the document is cut, unless the query (a long
-    sentence that mining took for one) would fill more than half by itself."""
+    """A tokenizer that joins query and document to one sequence of at most ``max_tokens``. It truncates the document
+    alone, unless the query fills more than half of the sequence (a long sentence that mining used as a query)."""
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.enable_truncation(max_tokens, strategy="longest_first")
     tokenizer.no_padding()
@@ -128,7 +129,7 @@ def pair_tokenizer(path: Path, max_tokens: int) -> Tokenizer:
 
 
 def padded(encoded: Sequence[Encoding]) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids, mask, types) of one batch, padded to its longest sequence, on the CPU."""
+    """Ids, mask and types of one batch on the CPU, padded to the longest sequence."""
     longest = max(len(e.ids) for e in encoded)
     ids, mask, types = (torch.zeros(len(encoded), longest, dtype=torch.long) for _ in range(3))
     for row, e in enumerate(encoded):
@@ -140,7 +141,7 @@ def padded(encoded: Sequence[Encoding]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def batches(encoded: Sequence[Encoding], tokens: int) -> list[list[int]]:
-    """Indices grouped by like length, each group within ``tokens`` after padding (at least one sequence)."""
+    """Indices grouped by similar length. A group has at most ``tokens`` after padding, or a single sequence."""
     order = sorted(range(len(encoded)), key=lambda n: len(encoded[n].ids))
     groups: list[list[int]] = []
     for n in order:

@@ -1,8 +1,8 @@
-"""Training pairs that need no annotator: a text's own form says what belongs together.
+"""Training pairs without annotation: the form of a text shows that parts of it belong together.
 
 Sources and rationale: inverse cloze task (Lee et al., "Latent Retrieval", ACL 2019), titles and section
 headings as queries, docstrings with their functions (Husain et al., "CodeSearchNet", 2019).
-Only packages whose metadata names a permissive licence are read; `permissive` is that test.
+A package is read only if its metadata names a permissive licence; `permissive` decides that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COPYLEFT = re.compile(r"\b(a?gpl|lgpl|mpl|gnu|mozilla|cc-by)", re.I)
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and the passage it came from or names."""
+    """A query, and the passage that it was taken from or that it names."""
 
     query: str
     title: str
@@ -34,12 +34,13 @@ class Pair:
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences by punctuation followed by a capital; enough for windows, wrong after some abbreviations."""
+    """Splits a text after punctuation that is followed by a capital. Some abbreviations are split wrongly."""
     return [s.strip() for s in _SENTENCE.split(text) if s and s.strip()]
 
 
 def cloze(title: str, text: str, rng: random.Random, keep: float = 0.1) -> Pair | None:
-    """One sentence asks for the rest. In one case of ten (``keep``) it stays in, which teaches exact overlap."""
+    """One sentence is the query for the rest of the text. With probability ``keep`` the sentence also stays in the
+    text, which teaches exact overlap."""
     parts = sentences(text)
     usable = [n for n, s in enumerate(parts) if 5 <= len(s.split()) <= 40]
     if len(parts) < 3 or not usable:
@@ -50,7 +51,7 @@ def cloze(title: str, text: str, rng: random.Random, keep: float = 0.1) -> Pair 
 
 
 def sections(markdown: str, low: int = 20, high: int = 150) -> Iterator[tuple[str, str]]:
-    """(heading, text) of Markdown or reStructuredText; code blocks dropped, text cut at ``high`` words."""
+    """Headings and texts of Markdown or reStructuredText, without code blocks. A text is cut at ``high`` words."""
     heading, body, fenced = "", list[str](), False
     lines = markdown.splitlines()
     for n, line in enumerate([*lines, "# end"]):
@@ -70,12 +71,12 @@ def sections(markdown: str, low: int = 20, high: int = 150) -> Iterator[tuple[st
 
 
 def plain(text: str) -> str:
-    """Markup taken away, white space folded."""
+    """The text without markup, with each run of white space replaced by one blank."""
     return " ".join(_MARKUP.sub(lambda m: next((g for g in m.groups() if g), " "), text).split())
 
 
 def docstrings(source: str, low: int = 15, high: int = 150) -> Iterator[Pair]:
-    """First sentence of a docstring with the rest of it, or with the function's own code where that is all."""
+    """Pairs of a docstring's first sentence and its other sentences. Without others the function's code is used."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -106,7 +107,7 @@ def permissive(licence: str) -> bool:
 
 
 def licence_of(distribution: metadata.Distribution) -> str:
-    """What a distribution's metadata says: licence expression, short licence field, classifiers."""
+    """The licence statements in a distribution's metadata: licence expression, short licence field, classifiers."""
     fields = distribution.metadata
     short = [value.split("\n")[0] for key in ("License-Expression", "License") for value in fields.get_all(key) or []]
     said = short + [c for c in fields.get_all("Classifier") or [] if c.startswith("License")]
@@ -121,7 +122,7 @@ def read_me(distribution: metadata.Distribution) -> str:
 def packages(search: Sequence[Path], rng: random.Random, limit: int) -> tuple[list[Pair], dict[str, str]]:
     """Pairs from installed packages (read-me sections and docstrings), and each package's licence.
 
-    At most ``limit`` pairs of one package, so that no single style dominates.
+    A package gives at most ``limit`` pairs, so that no single style dominates.
     """
     found: list[Pair] = []
     licences: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The arithmetic of training and of its measures: bfloat16 where the processor computes in it, float32 elsewhere."""
+"""The arithmetic of training and evaluation: bfloat16 if the processor has instructions for it, otherwise float32."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def in_bfloat16(choice: str = "auto", device: str = "cpu") -> bool:
     """Whether to run under bfloat16 autocast.
 
     Args:
-        choice: one of `CHOICES`; auto takes what is faster on this machine, which on an accelerator is bfloat16.
+        choice: one of `CHOICES`; auto takes the faster arithmetic, which on an accelerator is bfloat16.
         device: the type of device that computes.
     """
     if choice == "auto":
@@ -27,13 +27,13 @@ def in_bfloat16(choice: str = "auto", device: str = "cpu") -> bool:
 
 @cache
 def bfloat16_is_faster() -> bool:
-    """Measured once, on a product of a small encoder's size: a processor with the instructions gains a factor of two to
-    four, one without them (AVX2 alone) loses one of a hundred."""
+    """Whether bfloat16 is faster here, measured once on a product of a small encoder's size. A processor with bfloat16
+    instructions is two to four times as fast as in float32; one without them (AVX2 alone) is a hundred times slower."""
     return _seconds(torch.bfloat16) < _seconds(torch.float32)
 
 
 def _seconds(kind: torch.dtype) -> float:
-    """Of the fastest try: the first one also sets the library up."""
+    """The time of the fastest of several runs, since the first run also initializes the library."""
     rows, weights = torch.ones(_ROWS, _WIDTH, dtype=kind), torch.ones(_WIDTH, _WIDTH, dtype=kind)
     tries = []
     for _ in range(_TRIES):

@@ -18,7 +18,7 @@ Encode = Callable[[Sequence[str]], Floats]
 
 
 def judged(corpus: Corpus) -> list[Request]:
-    """The train split's queries with the documents judged relevant."""
+    """The queries of the train split, with the documents that are judged relevant."""
     row = {i: n for n, i in enumerate(corpus.ids)}
     return [
         Request(corpus.queries[q], tuple(row[d] for d in grades), True, tuple(corpus.answers.get(q, ())))
@@ -42,7 +42,7 @@ def self_made(corpus: Corpus, rng: random.Random, limit: int) -> dict[str, list[
 
 
 def documentation(pairs: Sequence[Pair]) -> tuple[Corpus, list[Request]]:
-    """Mined pairs as one corpus; a passage found under several queries keeps the first."""
+    """Mined pairs as one corpus. If several queries have the same passage, the first query is kept."""
     seen: dict[str, Pair] = {}
     for pair in pairs:
         seen.setdefault(pair.text, pair)
@@ -61,7 +61,7 @@ def prepare(
     limit: int = 2500,
     device: torch.device | None = None,
 ) -> list[Path]:
-    """Write ``out/SET.KIND.npz`` for each set and kind; a pool already there is kept as it is."""
+    """Write ``out/SET.KIND.npz`` for each set and kind. An existing pool is kept."""
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for directory in data:

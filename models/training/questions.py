@@ -2,9 +2,10 @@
 
 ``python -m edge.models.training.questions --model DIR --texts FILE... --out FILE``
 
-The model sees two worked examples and writes for each passage a question, the words for a search box, and a longer
-account of what is wanted (Bonifacio et al., "InPars", 2022). Mining later keeps the queries for which retrieval finds
-the passage again (Dai et al., "Promptagator", ICLR 2023). Any causal model that transformers reads will do.
+The prompt holds two worked examples. For each passage the model writes a question, search words, and a longer
+description of an information need (Bonifacio et al., "InPars", 2022). Mining later keeps the queries for which
+retrieval finds the passage again (Dai et al., "Promptagator", ICLR 2023). Any causal model that transformers reads
+can be used.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ _FIELDS = {"Search:": "search", "Need:": "need"}
 
 @dataclass(frozen=True)
 class Written:
-    """What the model wrote for the passage of one key, by kind: question, search, need."""
+    """The queries that the model wrote for the passage of one key, by kind: question, search, need."""
 
     key: str
     queries: dict[str, str]
 
 
 def prompt(passage: Passage) -> str:
-    """The examples and the passage, cut at 150 words."""
+    """The prompt: the examples and the passage, which is cut at 150 words."""
     text = " ".join(joined(passage.heading or passage.title, passage.text).split()[:_MOST_PASSAGE])
     return f"{_EXAMPLES}Passage: {text}\nQuestion:"
 
 
 def parsed(text: str) -> dict[str, str]:
-    """The fields of one answer; what is not in the asked form is left out."""
+    """The fields of one answer. Lines that do not have the requested form are skipped."""
     lines = text.split("\n\n")[0].split("\n")
     found = {"question": lines[0]}
     for line in lines[1:]:
@@ -78,7 +79,7 @@ def parsed(text: str) -> dict[str, str]:
 
 
 def model_of(directory: Path, gguf: str | None, device: torch.device) -> tuple[Any, Any]:
-    """(tokenizer, model) of a Hugging Face directory; with ``gguf`` its weights are a GGUF file there."""
+    """Tokenizer and model of a Hugging Face directory. With ``gguf`` the weights come from this GGUF file in it."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
@@ -92,7 +93,7 @@ def model_of(directory: Path, gguf: str | None, device: torch.device) -> tuple[A
 def write(
     tokenizer: Any, model: Any, texts: Sequence[str], longest: int = 84, temperature: float = 0.5
 ) -> list[dict[str, str]]:
-    """Queries for prompts of like length, sampled, all in one batch."""
+    """Sampled queries for prompts of similar length, generated in one batch."""
     from transformers import StoppingCriteriaList
 
     encoded = tokenizer(list(texts), return_tensors="pt", padding=True).to(model.device)
@@ -117,9 +118,9 @@ def write(
 
 
 def chosen(texts: Sequence[Path], seed: int, count: int, part: int, parts: int) -> Iterator[tuple[str, Passage]]:
-    """About ``count`` passages with their domains: of each domain in proportion to the square root of its size.
+    """About ``count`` passages with their domains. Each domain's number is proportional to the square root of its size.
 
-    ``part`` of ``parts`` (from 0) takes its share of these, so that several processes divide the work.
+    ``part`` (from 0) of ``parts`` takes its share of the passages, so that several processes can divide the work.
     """
     domains = by_domain(chain.from_iterable(read(path) for path in texts))
     cut = {name: passages(documents) for name, documents in domains.items()}
@@ -132,7 +133,7 @@ def chosen(texts: Sequence[Path], seed: int, count: int, part: int, parts: int) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write one JSON line per passage, until all are done or the minutes are over."""
+    """Write one JSON line per passage, until all passages are done or the time limit is reached."""
     parser = argparse.ArgumentParser(prog="edge.models.training.questions", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face directory of a causal model")
     parser.add_argument("--gguf", help="name of the GGUF file in it, where the weights are one")
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = list(chosen(options.texts, options.seed, options.count, part, parts))
     groups = sorted(asked, key=lambda found: len(found[1].text))
     batches = [groups[n : n + options.batch] for n in range(0, len(groups), options.batch)]
-    random.Random(options.seed).shuffle(batches)  # a run that the minutes end has seen all lengths
+    random.Random(options.seed).shuffle(batches)  # so that a run that ends at the time limit has seen all lengths
     print(f"{len(asked)} passages after {time.monotonic() - started:.0f} s", flush=True)
     done = 0
     with options.out.open("w", encoding="utf-8") as out:
@@ -171,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def load(paths: Sequence[Path]) -> dict[str, list[Written]]:
-    """What `main` wrote, by domain."""
+    """The queries from the files of `main`, by domain."""
     found: dict[str, list[Written]] = {}
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():

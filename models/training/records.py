@@ -1,7 +1,8 @@
-"""Scores of every part of the default order for recorded candidates: ``python -m edge.models.training.records``.
+"""Records the scores of every part of the default order: ``python -m edge.models.training.records``.
 
-The program retrieves the candidates of a sample of test queries (BM25, vectors, both fused as the collection's search
-fuses them) and adds the scores of rerankers, so that blends can be fitted and judged without running a model again.
+The program retrieves the candidates of a sample of test queries with BM25, with vectors, and with both fused as in the
+collection's search. It adds the scores of rerankers, so that blends can be fitted and judged without running a model
+again.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from .evaluation import layer_scores
 from .mining import Floats
 from .model import LayeredReranker, pair_tokenizer
 from .precision import CHOICES
-from .search import WORDS, Searcher
+from .search import BM25_WEIGHT, Searcher
 from .testpools import TestQuery
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One judged set: texts, and per query the candidates in fused order (rows of the texts) with scores and grades."""
+    """One judged set: the texts, and each query's candidates (rows of the texts, in fused order), scores and grades."""
 
     name: str
     texts: list[str]
@@ -41,7 +42,7 @@ class Recorded:
 
 
 def load(path: Path) -> Recorded:
-    """One file of records."""
+    """Read one file of records."""
     with gzip.open(path, "rt", encoding="utf-8") as source:
         data = json.load(source)
     return Recorded(data["name"], data["texts"], data["queries"])
@@ -79,7 +80,8 @@ def _record(corpus: Corpus, query: str, rows: Sequence[int], words: Floats, near
     lexical = {n: float(words[n]) for n in first}
     dense = {n: float(near[n]) for n in second}
     score = {
-        n: WORDS * lexical.get(n, 0.0) / best + (1 - WORDS) * max(0.0, dense.get(n, last)) for n in {**lexical, **dense}
+        n: BM25_WEIGHT * lexical.get(n, 0.0) / best + (1 - BM25_WEIGHT) * max(0.0, dense.get(n, last))
+        for n in {**lexical, **dense}
     }
     order = sorted(score, key=lambda n: (-score[n], n))
     grades = corpus.test[query]
@@ -100,7 +102,7 @@ def _record(corpus: Corpus, query: str, rows: Sequence[int], words: Floats, near
 
 
 def save(recorded: Recorded, path: Path) -> None:
-    """Write one file of records, with the texts that are a candidate of some query."""
+    """Write one file of records, with the texts of all candidates."""
     used = sorted({d for q in recorded.queries for d in q["docs"]})
     place = {d: n for n, d in enumerate(used)}
     queries = [{**q, "docs": [place[d] for d in q["docs"]]} for q in recorded.queries]
@@ -109,7 +111,7 @@ def save(recorded: Recorded, path: Path) -> None:
 
 
 def pools(recorded: Recorded, depth: int) -> list[TestQuery]:
-    """The first ``depth`` candidates of every query, as `layer_scores` reads them."""
+    """The first ``depth`` candidates of every query, in the form that `layer_scores` reads."""
     return [
         TestQuery(q["query"], [recorded.texts[d] for d in q["docs"][:depth]], q["grades"][:depth], q["ideal"], [], [])
         for q in recorded.queries
@@ -119,7 +121,7 @@ def pools(recorded: Recorded, depth: int) -> list[TestQuery]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write ``OUT/MODEL.SET.npz`` for every model and set.
 
-    Its array ``scores`` is float16, queries x layers x candidates; NaN where a pool has fewer candidates.
+    The array ``scores`` is float16, queries x layers x candidates. It is NaN where a pool has fewer candidates.
     """
     parser = argparse.ArgumentParser(prog="edge.models.training.records", description=__doc__)
     parser.add_argument("--models", nargs="+", required=True, metavar="NAME=DIR", help="Hugging Face directories")

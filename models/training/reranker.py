@@ -23,8 +23,8 @@ from .model import LayeredReranker, pair_tokenizer
 from .precision import CHOICES, in_bfloat16
 from .trainer import TrainConfig, Trainer, append_line, write_state
 
-# Share of the lists that each pool gives. Half are questions and claims that people wrote; titles, cloze
-# sentences and documentation keep the model wide. squad alone could fill the run: it is held to a quarter.
+# Each pool's share of the lists. Half of the lists are questions and claims that people wrote. Titles, cloze sentences
+# and documentation keep the model general. squad alone could fill the run, so it is limited to a quarter.
 SHARES = {
     "squad11-dev.judged": 0.22,
     "nq-oracle.judged": 0.12,
@@ -40,14 +40,14 @@ SHARES = {
 }
 
 WIDE = "wide."
-"""Names of pools over gathered texts (`wide`) begin so. Their shares are in proportion to the root of their size."""
+"""Name prefix of pools over gathered texts (`wide`). Their shares are proportional to the root of their size."""
 
 _DOCS = "docs"
-"""The set of pools over the documentation of installed packages: no judged set."""
+"""The set name of pools over the documentation of installed packages, which is not a judged set."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Mine the pools that are missing, train, write the final directories."""
+    """Mine the missing pools, train, and write the final directories."""
     parser = _parser()
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -108,15 +108,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def shares_of(pools: Path, wide: float, left_out: Sequence[str]) -> dict[str, float]:
-    """Share of the lists that each pool gives: ``wide`` to pools over gathered texts, the rest as `SHARES` divides it.
+    """Each pool's share of the lists. Pools over gathered texts have ``wide`` together; `SHARES` divides the rest.
 
     Args:
-        pools: the folder of pools. Those over gathered texts must be there already.
-        wide: 0 to 1. Above 0 the documentation of installed packages is left to the gathered texts.
-        left_out: sets and domains that give nothing, neither judged queries nor texts.
+        pools: the folder of pools. The pools over gathered texts must exist already.
+        wide: share from 0 to 1. Above 0 the pools over the documentation of installed packages are not used.
+        left_out: sets and domains that are left out, with their judged queries and their texts.
 
     Raises:
-        ValueError: a share outside 0 to 1, a left out name that no pool has, or nothing left.
+        ValueError: ``wide`` is outside 0 to 1, no pool has a name of ``left_out``, or no pool is left.
         FileNotFoundError: there are no pools over gathered texts.
     """
     if not 0.0 <= wide <= 1.0:
@@ -141,7 +141,7 @@ def shares_of(pools: Path, wide: float, left_out: Sequence[str]) -> dict[str, fl
 
 
 def _set_of(name: str) -> str:
-    """The set or the domain of a pool's name: "scifact" of both "scifact.judged" and "wide.scifact"."""
+    """The set or domain in a pool's name, such as "scifact" in "scifact.judged" and in "wide.scifact"."""
     return name.removeprefix(WIDE) if name.startswith(WIDE) else name.split(".")[0]
 
 

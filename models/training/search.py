@@ -1,6 +1,6 @@
 """Mining on any device: BM25 and a bi-encoder over one collection, thousands of queries a second on an accelerator.
 
-The scores are those of `mining.BM25` and cosines. BM25 is computed as a product: the weights form a matrix, words x
+The BM25 scores equal those of `mining.BM25`. They are computed as a product: the weights form a matrix, words x
 passages, and the scores of a query are the sum of its words' rows.
 """
 
@@ -20,22 +20,22 @@ from .mining import Floats, PackedLists, Request, words
 
 Number = TypeVar("Number", np.int32, np.float16)
 
-WORDS = 0.2
-"""Weight of BM25 beside the vectors' 0.8 in the fused order, as in the collection's search."""
+BM25_WEIGHT = 0.2
+"""Weight of BM25 in the fused order. The vectors have 0.8, as in the collection's search."""
 
 
 @dataclass(frozen=True)
 class Depths:
-    """How a pool is put together.
+    """The composition of a pool.
 
     Attributes:
-        fused: the first so many of the fused order take part,
-        lexical: the first so many of BM25,
-        dense: the first so many of the vectors,
-        far: and so many at random from the fused order below ``fused``,
-        farthest: down to this rank.
-        found: a query that nobody judged is kept if the fused order has a positive among its first so many.
-        fewest: a query whose pool has fewer candidates is left out.
+        fused: number of candidates from the top of the fused order.
+        lexical: number of candidates from the top of BM25's order.
+        dense: number of candidates from the top of the vectors' order.
+        far: number of random candidates from the fused order, between the ranks ``fused`` and ``farthest``.
+        farthest: the last rank for random candidates.
+        found: a query without a human judgement is kept only if a positive is among so many first of the fused order.
+        fewest: smallest number of candidates. A query with a smaller pool is left out.
     """
 
     fused: int = 24
@@ -53,7 +53,7 @@ class Searcher:
     Args:
         passages: the texts.
         vectors: their unit vectors, passages x dimensions.
-        device: where the products are computed.
+        device: the device that computes the products.
         k1, b: BM25's parameters.
     """
 
@@ -70,7 +70,7 @@ class Searcher:
         self._k1 = k1
 
     def _matrix(self, wanted: dict[str, int]) -> Tensor:
-        """BM25 weights of the wanted words, words x passages; the last row is zero, for queries without any."""
+        """BM25 weights of the wanted words, words x passages. The last row is zero, for queries without these words."""
         places, rows, weights = [], [], []
         size = len(self._counts)
         idf = {w: float(np.log1p((size - self._frequency[w] + 0.5) / (self._frequency[w] + 0.5))) for w in wanted}
@@ -91,7 +91,7 @@ class Searcher:
     def scores(
         self, queries: Sequence[str], vectors: Floats, batch: int = 512
     ) -> Iterator[tuple[range, Tensor, Tensor]]:
-        """(which queries, BM25, cosines) in batches; both scores are queries x passages.
+        """Batches of (range of queries, BM25 scores, cosines). Both scores are queries x passages.
 
         ``vectors``: unit rows, one per query.
         """
@@ -111,7 +111,7 @@ class Searcher:
 
     @torch.inference_mode()
     def mine(self, requests: Sequence[Request], vectors: Floats, depths: Depths, seed: int = 0) -> PackedLists:
-        """The pools of all judged requests, and of the other ones whose positives retrieval finds.
+        """The pools of all judged requests, and of other requests if retrieval finds a positive.
 
         ``vectors``: unit rows, one per request (at least one).
         """
@@ -134,24 +134,27 @@ class Searcher:
 
 
 def _stacked(parts: Sequence[npt.NDArray[Number]], fill: int) -> npt.NDArray[Number]:
-    """Matrices of different widths below one another; narrow ones are filled up with ``fill``."""
+    """Matrices of different widths stacked below one another. Narrow matrices are padded with ``fill``."""
     width = max(part.shape[1] for part in parts)
     return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=fill) for part in parts])
 
 
 def fused(lexical: Tensor, dense: Tensor) -> Tensor:
-    """Scores from 0 to 1 that order as the collection's search does; both arguments are queries x passages."""
-    return WORDS * lexical / lexical.max(1, keepdim=True).values.clamp(min=1.0) + (1 - WORDS) * dense.clamp(min=0)
+    """Fused scores from 0 to 1, in the order of the collection's search. Both arguments are queries x passages."""
+    return BM25_WEIGHT * lexical / lexical.max(1, keepdim=True).values.clamp(min=1.0) + (1 - BM25_WEIGHT) * dense.clamp(
+        min=0
+    )
 
 
 def _ragged(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Rows of different lengths as one matrix, the first number repeated."""
+    """Rows of different lengths as one matrix. Short rows are padded with their first number."""
     longest = max(len(row) for row in rows)
     return torch.tensor([[*row, *[row[0]] * (longest - len(row))] for row in rows], device=device)
 
 
 def _above(lexical: Tensor, dense: Tensor, positive: Tensor, ids: Tensor) -> Tensor:
-    """Which candidates both rankings place above the best positive: they may answer as well, so are no negatives."""
+    """Marks candidates that both rankings place above the best positive. They may be relevant, so they are not used as
+    negatives."""
     least = [scores.gather(1, positive).max(1, keepdim=True).values for scores in (lexical, dense)]
     shown = ids.clamp(min=0)
     higher = (lexical.gather(1, shown) >= least[0]) & (dense.gather(1, shown) > least[1])
@@ -161,9 +164,10 @@ def _above(lexical: Tensor, dense: Tensor, positive: Tensor, ids: Tensor) -> Ten
 def _pools(
     lexical: Tensor, dense: Tensor, positive: Tensor, depths: Depths, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(fused rank of the best positive from 0, candidate ids with -1 for none, the teacher's scores), a row per query.
+    """The fused rank of the best positive (from 0), the candidate ids (-1 for none) and the teacher's scores.
 
-    The teacher is a mix of both standardised scores in which the ranking that puts the positive higher weighs more.
+    Each result has a row per query. The teacher's scores are a weighted mean of both standardized scores. The ranking
+    that puts the positive higher has the larger weight.
     """
     size = lexical.shape[1]
     mixed = fused(lexical, dense)
@@ -190,7 +194,7 @@ def _pools(
 
 
 def _standard(scores: Tensor, shown: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over the shown part of each row."""
+    """Scores scaled to mean 0 and standard deviation 1 over the shown part of each row."""
     count = shown.sum(1, keepdim=True)
     mean = (scores * shown).sum(1, keepdim=True) / count
     spread = (((scores - mean) ** 2 * shown).sum(1, keepdim=True) / count).sqrt()

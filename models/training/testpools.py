@@ -22,7 +22,7 @@ class TestQuery:
     ``lexical`` and ``dense`` hold the grades of the first ten documents by that retriever alone.
     """
 
-    __test__ = False  # a data class, whatever pytest makes of its name
+    __test__ = False  # a data class; pytest would take it for a test by its name
 
     query: str
     passages: list[str]
@@ -70,7 +70,7 @@ def build(
 def cached(
     directory: Path, encode: Callable[[Sequence[str]], Floats], limit: int, cache: Path | None
 ) -> list[TestQuery]:
-    """`build` for one set directory, kept in ``cache`` (a folder) where one is given."""
+    """Like `build`, for the set in a directory. With a folder ``cache`` the pools are kept there."""
     path = cache / f"{directory.name}.{limit}.json.gz" if cache else None
     if path is not None and path.exists():
         with gzip.open(path, "rt", encoding="utf-8") as source:

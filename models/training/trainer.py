@@ -1,4 +1,4 @@
-"""The training loop: schedule, steps, checkpoints that a killed run goes on from."""
+"""The training loop: schedule, steps, and checkpoints from which a killed run continues."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .model import LayeredReranker
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run. It ends after ``steps`` or after ``minutes`` of wall time, pauses included.
+    """The settings of one run. It ends after ``steps`` or after ``minutes`` of wall time, pauses included.
 
-    With ``steps`` the run is a function of seed and data (and of the arithmetic of the machine); with
-    ``minutes`` the number of steps, and with it the schedule, also depends on its speed. The log tells.
+    With ``steps`` the run is a function of seed, data and the machine's arithmetic. With ``minutes`` the number of
+    steps, and therefore the schedule, also depends on the machine's speed. The log holds the steps.
     """
 
     steps: int = 0
@@ -51,7 +51,7 @@ class TrainConfig:
 
 
 class Trainer:
-    """Model, optimizer, running average and position; `run` goes on from wherever they stand."""
+    """Model, optimizer, running average and position. `run` continues from the current position."""
 
     def __init__(
         self, model: LayeredReranker, tokenizer: Tokenizer, lists: Source, config: TrainConfig, loss: LossConfig
@@ -81,7 +81,7 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """Share of the run that is over, 0 to 1."""
+        """The finished share of the run, 0 to 1."""
         if self.config.steps:
             return min(1.0, self.step / self.config.steps)
         return min(1.0, self.elapsed / (60 * self.config.minutes))
@@ -142,14 +142,14 @@ class Trainer:
         self._optimizer.step()
         self.step += 1
         with torch.no_grad():
-            # the running mean warms up, otherwise it would remember the untrained head for hundreds of steps
+            # the running mean starts with a short memory; otherwise it would hold the untrained head for many steps
             keep = min(self.config.ema, (1 + self.step) / (10 + self.step))
             torch._foreach_lerp_(list(self.mean.values()), list(self._trained.values()), 1 - keep)
         return {"loss": loss.detach(), "pairs": step.lists * step.width, "tokens": step.tokens, "ranking": ranking}
 
     def _forward(self, step: Step) -> list[Tensor]:
-        """Scores of each chunk with its graph. On a CPU each chunk runs on one thread of the pool: a core that others
-        keep busy then slows its own chunks, not every operation."""
+        """Scores of each chunk with its graph. On a CPU each chunk runs on one thread of the pool, so that a core which
+        is busy with other programs slows only its own chunks and not every operation."""
         device = self.model.device
 
         def scored(chunk: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -161,7 +161,8 @@ class Trainer:
         return list(map(scored, step.chunks) if device.type == "cuda" else self._pool.map(scored, step.chunks))
 
     def _backward(self, graphs: Sequence[Tensor], slope: Tensor) -> None:
-        """Gradients of the loss, given its slope in each score; chunks are summed in their order, whoever ran them."""
+        """Gradients of the loss, given its derivative in each score. The chunks' gradients are summed in chunk order,
+        so that the sum does not depend on the threads."""
         weights = list(self._trained.values())
         for weight in weights:
             weight.grad = None
@@ -179,7 +180,7 @@ class Trainer:
                 weight.grad = value if weight.grad is None else weight.grad.add_(value)
 
     def state(self) -> dict[str, Any]:
-        """Everything that `restore` needs to go on exactly where this stands."""
+        """The state that `restore` needs to continue exactly from this position."""
         return {
             "step": self.step,
             "elapsed": self.elapsed,
@@ -199,14 +200,14 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def use_mean(self) -> None:
-        """Put the running average in the place of the last step's weights."""
+        """Replace the last step's weights by the running average."""
         with torch.no_grad():
             for name, value in self.mean.items():
                 self._trained[name].copy_(value)
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all: written beside, flushed to the disk, then renamed."""
+    """Write a temporary file, flush it to the disk, and rename it, so that the file appears whole or not at all."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as out:
         torch.save(state, out)

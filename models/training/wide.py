@@ -1,8 +1,8 @@
 """Pools over gathered texts: ``python -m edge.models.training.wide --texts FILE... --base DIR --out DIR``.
 
-Each domain is one pool: its passages, the queries made from their form (`wording`) and those that a model wrote
+Each domain is one pool: its passages, the queries made from their form (`wording`) and the queries that a model wrote
 (`questions`), mined by BM25 and the bi-encoder. A passage that shares eight words in a row with a test document or a
-test query of a judged set is no positive of any query.
+test query of a judged set is never used as a positive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .search import Depths, Searcher
 from .wording import Passage, by_domain, corpus, passages, requests
 
 RUN = 8
-"""So many words in a row make an overlap."""
+"""The number of equal words in a row that count as an overlap."""
 
 
 def runs(text: str) -> set[int]:
@@ -36,9 +36,9 @@ def runs(text: str) -> set[int]:
 
 
 def test_runs(data: Path) -> set[int]:
-    """Runs of every test query of all judged sets and of every document that is judged for one.
+    """Runs of words in every test query of all judged sets, and in every document that is judged for a test query.
 
-    Of a set without a train split every document counts.
+    In a set without a train split every document counts as a test document.
     """
     found: set[int] = set()
     for directory in sorted(p.parent.parent for p in data.glob("*/qrels/test.tsv")):
@@ -56,7 +56,7 @@ def asked(found: Sequence[Passage], written: Sequence[Written], rng: random.Rand
     """All queries over the passages of one domain.
 
     Raises:
-        ValueError: queries were written for a text that is no passage here.
+        ValueError: a query was written for a text that is not among the passages.
     """
     made = requests(found, rng, each)
     rows = {passage.key: row for row, passage in enumerate(found)}
@@ -84,7 +84,7 @@ def pool(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write ``OUT/wide.DOMAIN.npz`` for every domain that is not there yet."""
+    """Write ``OUT/wide.DOMAIN.npz`` for every domain that has no file yet."""
     parser = argparse.ArgumentParser(prog="edge.models.training.wide", description=__doc__)
     parser.add_argument("--texts", type=Path, nargs="+", required=True, help="files that `gather` wrote")
     parser.add_argument("--questions", type=Path, nargs="*", default=[], help="files that `questions` wrote")

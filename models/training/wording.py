@@ -1,4 +1,4 @@
-"""Queries of many kinds made from documents alone: the form of a text says which parts of it belong together.
+"""Queries of many kinds made from documents alone: the form of a text shows that parts of it belong together.
 
 Queries have one to about a hundred words. Sources of the ideas: inverse cloze task (Lee et al., "Latent Retrieval",
 ACL 2019), neighbouring passages (Izacard et al., "Contriever", TMLR 2022), titles and headings as queries.
@@ -47,7 +47,7 @@ class Passage:
 
     @property
     def key(self) -> str:
-        """Names the text. Questions that were written earlier find their passage by it."""
+        """An identifier of the text, by which stored questions find their passage."""
         return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
 
 
@@ -58,9 +58,9 @@ def passages(documents: Sequence[Document], shortest: int = 8, most: int = 25_00
     depends on ``documents`` alone, so that every program of a run cuts the same passages.
 
     Args:
-        documents: of one domain.
-        shortest: words that a passage has at least.
-        most: no further document is cut once there are so many passages.
+        documents: the documents of one domain.
+        shortest: smallest number of words in a passage.
+        most: after this number of passages no further document is cut.
     """
     rng = random.Random(0)
     found: list[Passage] = []
@@ -79,7 +79,7 @@ def _cut(text: str, size: int) -> Iterator[str]:
     count = 0
     for sentence in sentences(text):
         words = sentence.split()
-        for start in range(0, len(words), 2 * size):  # a list without full stops is one long sentence
+        for start in range(0, len(words), 2 * size):  # a list without full stops counts as one long sentence
             piece = words[start : start + 2 * size]
             if held and count + len(piece) > size:
                 yield " ".join(held)
@@ -91,13 +91,13 @@ def _cut(text: str, size: int) -> Iterator[str]:
 
 
 def corpus(domain: str, found: Sequence[Passage]) -> Corpus:
-    """The passages as a collection; a passage's title is its document's and its heading."""
+    """The passages as a collection. A passage's title is made of the document's title and the passage's heading."""
     titles = [p.title if p.heading in {"", p.title} else f"{p.title} {p.heading}".strip() for p in found]
     return Corpus(domain, [str(n) for n in range(len(found))], titles, [p.text for p in found], {})
 
 
 def requests(found: Sequence[Passage], rng: random.Random, each: float = 3.0) -> list[Request]:
-    """About ``each`` queries for every passage, of the kinds that its form allows."""
+    """About ``each`` queries for every passage, of the kinds that the passage's form allows."""
     maker = _Maker(found, rng)
     made: list[Request] = []
     for row in range(len(found)):
@@ -120,7 +120,7 @@ class _Maker:
         self._weight = {w: math.log(len(found) / c) for w, c in counts.items()}
 
     def kinds(self, row: int) -> list[Callable[[int], Request | None]]:
-        """The methods that fit the passage; a method listed twice is drawn more often."""
+        """The methods that can make a query from the passage. A method that is listed twice is drawn more often."""
         passage = self._found[row]
         if passage.entry:
             return [self.term, self.term, self.opening, self.words]
@@ -137,12 +137,12 @@ class _Maker:
         return self._sections[passage.document, passage.section]
 
     def term(self, row: int) -> Request | None:
-        """The name asks for what explains it."""
+        """The name of a term is the query for its explanation."""
         query = self._rng.choice(_DEFINES).format(self._found[row].title.replace("{", "("))
         return Request(query, (row,), False, bare=self._rng.random() < 0.5)
 
     def title(self, row: int) -> Request | None:
-        """Title and heading ask for the section."""
+        """Title and heading are the query for the section."""
         passage = self._found[row]
         heading = "" if passage.heading == passage.title else passage.heading
         parts = [p for p in (heading, passage.title) if p] if self._rng.random() < 0.7 else [heading or passage.title]
@@ -150,14 +150,15 @@ class _Maker:
         return Request(_limited(" ".join(parts)), tuple(self._siblings(row)[:4]), False, bare=True)
 
     def opening(self, row: int) -> Request | None:
-        """The first sentence asks for the rest."""
+        """The first sentence is the query for the rest of the passage."""
         parts = sentences(self._found[row].text)
         if len(parts) < 2 or len(" ".join(parts[1:]).split()) < 8:
             return None
         return Request(self._said(parts[0]), (row,), False, replaced=" ".join(parts[1:]))
 
     def cloze(self, row: int) -> Request | None:
-        """One sentence asks for the rest; in one case of ten it stays in, which teaches exact overlap."""
+        """One sentence is the query for the passage. In nine of ten cases it is removed from the passage; in the tenth
+        it stays, which teaches exact overlap."""
         parts = sentences(self._found[row].text)
         if len(parts) < 3:
             return None
@@ -166,7 +167,7 @@ class _Maker:
         return Request(self._said(parts[chosen]), (row,), False, replaced=" ".join(rest))
 
     def neighbour(self, row: int) -> Request | None:
-        """One to three sentences of the passage before or behind ask for this one."""
+        """One to three sentences of the previous or the next passage are the query for this passage."""
         rows = self._siblings(row)
         place = rows.index(row)
         near = [rows[n] for n in (place - 1, place + 1) if 0 <= n < len(rows)]
@@ -178,18 +179,19 @@ class _Maker:
         return Request(self._said(" ".join(parts[start : start + count])), (row,), False)
 
     def beginning(self, row: int) -> Request | None:
-        """The abstract, or whatever the document begins with, asks for its other sections."""
+        """The first sentences of the document, often an abstract, are the query for a later section."""
         passage = self._found[row]
         parts = sentences(self._found[self._sections[passage.document, 0][0]].text)
         return Request(self._said(" ".join(parts[: self._rng.randint(1, 4)])), (row,), False)
 
     def words(self, row: int) -> Request | None:
-        """One to six of the words that tell this passage from the others."""
+        """One to six words that distinguish this passage from the others are the query."""
         chosen = self._telling(row, self._rng.randint(1, 6))
         return Request(" ".join(chosen), (row,), False) if chosen else None
 
     def need(self, row: int) -> Request | None:
-        """A long account of what is wanted: subject, and one to three sentences that the passage then lacks."""
+        """A long description of an information need: the subject, and one to three sentences that are removed from the
+        passage."""
         passage = self._found[row]
         parts = sentences(passage.text)
         count = self._rng.randint(1, 3)
@@ -211,7 +213,8 @@ class _Maker:
         return self._rng.sample(best, min(count, len(best)))
 
     def _said(self, text: str) -> str:
-        """Half of the time some words are left out, so that copying them is no way to the answer."""
+        """The text, in half of the cases without some of its words, so that word overlap alone does not find the
+        passage."""
         words = text.split()[:_MOST_WORDS]
         if self._rng.random() < 0.5:
             share = self._rng.uniform(0.1, 0.5)
@@ -225,7 +228,7 @@ def _limited(text: str) -> str:
 
 
 def by_domain(documents: Iterable[Document]) -> dict[str, list[Document]]:
-    """Documents of each domain, in their order."""
+    """The documents of each domain, in the given order."""
     found: dict[str, list[Document]] = {}
     for document in documents:
         found.setdefault(document.domain, []).append(document)

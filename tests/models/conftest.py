@@ -39,3 +39,10 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The models directory of `edge`, which does not exist yet."""
+    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path / "models"))
+    return tmp_path / "models"

@@ -1,8 +1,9 @@
-"""A calibration that is damaged is refused in one way, whatever the file holds, and never gives other values."""
+"""A calibration that is damaged is refused in one way for any content of the file, and never gives other values."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge.errors import CorruptBlock
-from edge.models.calibration import FILE, Calibration, Lens, Measured
+from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.sealed import sealed
 
 
@@ -18,8 +19,13 @@ def calibration() -> Calibration:
     generator = np.random.default_rng(0)
     lens = Lens(generator.normal(size=(3, 8)).astype(np.float32), generator.normal(size=3).astype(np.float32))
     points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
-    lines = ((0.5, 0.9, 1.0), (0.1, 0.0, 0.0), (float("inf"), 0.4, 0.0))
-    return Calibration("f", 0.99, 10, 20, (1, 2), *lines, 1.7, {"ranked": 3.0, "top-k": 3.25}, points, lens)
+    lines = ((0.0, 0.5, 0.9, 1.0), (0.3, 0.1, 0.0, 0.0), (0.1, 0.2, 0.0, 0.0))
+    alone = Forecast(*lines, (math.inf, math.inf, 0.4, 0.0), {"ranked": 3.0, "top-k": 3.25})
+    blended = Forecast(*lines, (1.4, 1.2, 0.4, 0.0), {"ranked": 2.0, "top-k": 2.25})
+    return Calibration("f", 0.99, 10, 20, (1, 2), alone, blended, 1.7, points, lens)
+
+
+FORECAST = {"slopes": [0, 1], "pulls": [0, 0], "offsets": [0, 0], "errors": [None, 0], "margins": {"ranked": 2}}
 
 
 @pytest.mark.parametrize("content", ["", "{}", "{", "[]", "7", "null", '"x"', "\x00", "[" * 100_000, "\ud800"])
@@ -37,8 +43,11 @@ def test_what_is_no_calibration_is_refused_with_the_way_out(tmp_path: Path, cont
         ({"version": 3}, "is of another version"),
         ({"points": 7}, "is no calibration"),
         ({"points": [{"k": 1}]}, "is no calibration"),
-        ({"errors": ["wide"]}, "is no calibration"),
-        ({"slopes": 1}, "is no calibration"),
+        ({"alone": 1}, "is no calibration"),
+        ({"alone": {}}, "is no calibration"),
+        ({"blended": {**FORECAST, "errors": ["wide", 0.0]}}, "is no calibration"),
+        ({"blended": {**FORECAST, "errors": [0.0]}}, "is no calibration"),
+        ({"blended": {**FORECAST, "margins": 2.0}}, "is no calibration"),
         ({"lens": {"layers": 3, "hidden": 8, "weight": "AAAA", "bias": "AAAA"}}, "is no calibration"),
         ({"lens": 5}, "is no calibration"),
         ({"more": 5}, "is no calibration"),

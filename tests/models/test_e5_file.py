@@ -25,7 +25,7 @@ HEAD = HeadSpec("mean", normalize=True, query_prefix="query: ", document_prefix=
 
 
 def quantized(values: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Values in 4-bit blocks, and what the blocks stand for; written as the format's description says."""
+    """Values in 4-bit blocks and the values that the blocks stand for, as in the format's description."""
     blocks = values.reshape(-1, 32)
     scales = np.float16(np.abs(blocks).max(1) / 7)
     whole = np.clip(np.rint(blocks / np.float32(scales)[:, None]), -8, 7)
@@ -96,7 +96,7 @@ def test_the_tokenizer_normalizes_as_the_table_says(tmp_path: Path) -> None:
 def test_the_pack_embeds_with_its_prefixes(tmp_path: Path) -> None:
     write(tmp_path / "model.bin")
     pack_e5(tmp_path / "model.bin", tmp_path / "pack", "fp32", name="tiny", head=HEAD, sources={}, origin={}).close()
-    with Embedder(tmp_path / "pack", memory="4GB") as embedder:
+    with Embedder(tmp_path / "pack", memory="40GB") as embedder:
         document, same = embedder.embed(["the rents", "the rents"])
         (query,) = embedder.embed(["the rents"], query=True)
         (bare,) = embedder.embed(["passage: the rents"], query=True)

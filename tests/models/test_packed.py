@@ -100,7 +100,7 @@ def test_every_flipped_bit_of_the_description_is_noticed(copy: Path) -> None:
             PackedModel.open(copy).close()
         except (CorruptBlock, ModelError):
             continue
-        # Only what JSON ignores may differ: one kind of white space for another.
+        # Only bytes that JSON ignores may differ: one kind of white space for another.
         assert data[offset : offset + 1].isspace(), f"byte {offset} changed unnoticed"
 
 

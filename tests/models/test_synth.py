@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from edge.errors import InputError, ModelError
-from edge.models import vocabulary
+from edge.models import random_tokenizer
 from edge.models.architectures import family_of
 from edge.models.pack import pack
 from edge.models.synth import SHAPES, RandomWeights, synth, synth_checkpoint
@@ -72,9 +72,9 @@ def test_shapes_have_the_published_size(name: str, parameters: float) -> None:
 def test_made_up_vocabularies(tmp_path: Path, name: str, size: int) -> None:
     path = tmp_path / "tokenizer.json"
     if name == "byte_bpe":
-        vocabulary.byte_bpe(path, size, append_end=True)
+        random_tokenizer.byte_bpe(path, size, append_end=True)
     else:
-        getattr(vocabulary, name)(path, size)
+        getattr(random_tokenizer, name)(path, size)
     tokenizer = Tokenizer.from_file(str(path))
     assert tokenizer.get_vocab_size(with_added_tokens=True) == size
     ids = tokenizer.encode(TEXT).ids

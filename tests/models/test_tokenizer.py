@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive.program import printed
 from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock, InputError, ModelError
@@ -147,7 +148,7 @@ def test_a_long_query_keeps_half_whatever_the_documents() -> None:
 
 
 def test_a_query_of_few_tokens_and_many_characters() -> None:
-    """What a first look at the query's beginning shows is not taken for the whole of it."""
+    """The length of the query's beginning is not taken for that of the whole query."""
     query = "\n" * 40 + " energy" * 300
     whole = load("qwen3-reranker").encode_pairs(query, ["cells " * 200], 300)
     with mock.patch.object(clipping, "_CHARS_PER_TOKEN", 1):
@@ -177,7 +178,7 @@ def test_prefixes_of_queries_and_documents() -> None:
 
 @pytest.mark.parametrize("name", [*RERANKERS, *EMBEDDERS])
 def test_long_documents_are_cut_before_they_are_tokenized(name: str) -> None:
-    """The clip changes no id, and spares tokenizing what the model does not read."""
+    """The clip changes no id, and spares tokenizing the text that the model does not read."""
     tokenizer = reference(name)
     spec = replace(spec_of(name), max_tokens=400)
     own = PairTokenizer(GOLDEN / name / "tokenizer.json", spec)
@@ -264,7 +265,8 @@ def test_many_short_documents_take_what_is_reserved(tmp_path: Path) -> None:
         from edge.budget import MemoryBudget
         from edge.models import synth
         from edge.models.tokenizer import PairTokenizer
-        from edge.resident import ResidentWatch, anonymous_resident
+        from edge.resident import ResidentWatch, anonymous_resident, small_pages
+        small_pages()
         most = 0
         class Watched(MemoryBudget):
             def _resize(self, lease, nbytes):
@@ -280,10 +282,7 @@ def test_many_short_documents_take_what_is_reserved(tmp_path: Path) -> None:
             tokenizer.encode_pairs("a query", docs)
         print(watch.high_water - before, most)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    grown, most = map(int, done.stdout.split())
+    grown, most = map(int, printed(program, folder=tmp_path).split())
     assert grown < most + (7 << 20), "a group of texts is never reserved"
 
 
@@ -307,14 +306,14 @@ def test_release_gives_the_memory_back(tmp_path: Path) -> None:
     program = f"""
         from dataclasses import replace
         from pathlib import Path
-        from edge.models import qwen3, vocabulary
+        from edge.models import qwen3, random_tokenizer
         from edge.models.architectures import family_of
         from edge.models.synth import SHAPES
         from edge.models.tokenizer import PairTokenizer
         from edge.resident import anonymous_resident
         shape = SHAPES["ms-marco-minilm-l6"]
         path = Path({str(tmp_path)!r}) / "tokenizer.json"
-        vocabulary.wordpiece(path, 30522)
+        random_tokenizer.wordpiece(path, 30522)
         spec = family_of(shape.config).spec_from_config(shape.config, shape.head, "int8")
         tokenizer = PairTokenizer(path, spec)
         estimate = tokenizer.nbytes
@@ -331,7 +330,7 @@ def test_release_gives_the_memory_back(tmp_path: Path) -> None:
         assert anonymous_resident() - before < held / 4, anonymous_resident() - before
         assert tokenizer.encode_pairs("a query", ["a document"]).tokens.tolist() == first
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, check=True)
+    printed(program, folder=tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,4 +1,4 @@
-"""Reading judged sets, and what training may see of them."""
+"""Reading judged sets, and the parts of them that training may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps are the same whoever prepares them."""
+"""Steps are the same with any number of processes that prepare them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of marked-up text: what is prose stays, what is markup goes."""
+"""Readers of marked-up text: prose stays, markup goes."""
 
 from __future__ import annotations
 

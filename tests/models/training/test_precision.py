@@ -1,4 +1,4 @@
-"""The arithmetic of training: as told, or what is faster on the machine."""
+"""The arithmetic of training: as told, or the faster one on this machine."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def language_model(directory: Path) -> Path:
 
 
 class Scripted:
-    """Stands for the model: it goes on with what is given, a token at a time, until all rows are said to be done."""
+    """Stands for the model: it goes on with the given text, a token at a time, until all rows are said to be done."""
 
     def __init__(self, tokenizer: Any, answers: list[str]) -> None:
         self.device = torch.device("cpu")

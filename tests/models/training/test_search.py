@@ -1,4 +1,4 @@
-"""Mining by products of matrices: the scores are BM25's and cosines, the pools what they should be."""
+"""Mining by products of matrices: the scores are BM25's and cosines, and the pools hold the best of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from edge.models.training.mining import BM25, Candidates, Request  # noqa: E402
-from edge.models.training.search import WORDS as SHARE  # noqa: E402
+from edge.models.training.search import BM25_WEIGHT as SHARE  # noqa: E402
 from edge.models.training.search import Depths, Searcher  # noqa: E402
 
 WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905

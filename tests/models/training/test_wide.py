@@ -1,4 +1,4 @@
-"""Pools over gathered texts: whose queries they hold, and nothing of what is tested."""
+"""Pools over gathered texts: whose queries they hold, and no text of the test sets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Made-up tokenizers of a given vocabulary size, for models with random weights: WordPiece, Unigram, byte-level BPE.
 
-Their pieces are common words and letter sequences, so that English text takes between one and three tokens per word,
-and their files and tables are about as large as the real ones. They know no language.
+Their pieces are common words and letter sequences. English text takes between one and three tokens per word, and the
+files and tables are about as large as those of real tokenizers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FOREIGN = [chr(code) for low, high in _RANGES for code in range(low, high)]
 
 
 def wordpiece(path: Path, size: int) -> None:
-    """Writes a BERT tokenizer of `size` tokens, special tokens where `bert-base-uncased` has them."""
+    """Writes a BERT tokenizer of `size` tokens. Special tokens have the positions of `bert-base-uncased`."""
     vocab: dict[str, int] = {"[PAD]": 0}
     if size > 5000:
         vocab |= {f"[unused{n}]": n + 1 for n in range(99)}
@@ -84,7 +84,7 @@ def wordpiece(path: Path, size: int) -> None:
 
 
 def unigram(path: Path, size: int) -> None:
-    """Writes an XLM-RoBERTa tokenizer of `size` tokens, special tokens where `xlm-roberta-base` has them."""
+    """Writes an XLM-RoBERTa tokenizer of `size` tokens. Special tokens have the positions of `xlm-roberta-base`."""
     scores: dict[str, float] = dict.fromkeys(("<s>", "<pad>", "</s>", "<unk>", "▁"), 0.0)
     scores["▁"] = -4.0
     scores |= {f"▁{word}": -5.0 - n / 100 for n, word in enumerate(COMMON)}
@@ -94,7 +94,7 @@ def unigram(path: Path, size: int) -> None:
     for piece in itertools.chain(itertools.islice(_pieces(), short // 2), _words()):
         if len(scores) + 2 >= size:
             break
-        # A longer piece costs less than the shorter ones it is made of.
+        # A longer piece costs less than the shorter pieces that it could be split into.
         scores.setdefault(f"▁{piece}", -6.0 - 1.5 * len(piece))
         scores.setdefault(piece, -6.0 - 1.5 * len(piece))
     vocab = list(scores.items())[: size - 1]
@@ -115,10 +115,10 @@ def unigram(path: Path, size: int) -> None:
 
 
 def byte_bpe(path: Path, size: int, *, append_end: bool) -> None:
-    """Writes a Qwen3 tokenizer of `size` tokens, its special tokens last.
+    """Writes a Qwen3 tokenizer of `size` tokens. The special tokens come last.
 
     Args:
-        append_end: every text ends with `<|endoftext|>`, as in Qwen3-Embedding.
+        append_end: the tokenizer appends `<|endoftext|>` to every text, as that of Qwen3-Embedding does.
     """
     from tokenizers.pre_tokenizers import ByteLevel
 
@@ -156,7 +156,7 @@ def _fill(vocab: dict[str, int], tokens: Iterator[str] | list[str], size: int) -
 
 
 def _pieces() -> Iterator[str]:
-    """Letter sequences of two, three and four letters, the pronounceable ones first."""
+    """Letter sequences of two letters, then of three, the pronounceable ones first; then pronounceable ones of four."""
     for length in (2, 3):
         sequences = ["".join(letters) for letters in itertools.product(_LETTERS, repeat=length)]
         yield from sorted(sequences, key=lambda piece: not _pronounceable(piece))
@@ -164,7 +164,7 @@ def _pieces() -> Iterator[str]:
 
 
 def _four_letters() -> Iterator[str]:
-    # In a fixed random order, so that whichever part is taken covers the alphabet.
+    # The order is random and fixed, so that the first pieces already cover the alphabet.
     for number in np.random.default_rng(4).permutation(26**4).tolist():
         piece = "".join(_LETTERS[number // 26**place % 26] for place in range(4))
         if _pronounceable(piece):
@@ -172,8 +172,8 @@ def _four_letters() -> Iterator[str]:
 
 
 def _words() -> Iterator[str]:
-    """Made-up words of five to eight letters, a third of them Cyrillic: most of a multilingual vocabulary is such whole
-    words, and the memory its search tree takes is theirs."""
+    """Made-up words of five to eight letters, a third of them Cyrillic. A multilingual vocabulary consists mostly of
+    whole words like these, and they account for most of the memory of its search tree."""
     choose = np.random.default_rng(5)
     while True:
         for letters in choose.integers(0, 20, (1000, 8)).tolist():
@@ -217,7 +217,7 @@ def _template(single: list[Any], pair: list[Any], second_type: int) -> dict[str,
         return {"SpecialToken": {"id": token, "type_id": kind}}
 
     second = pair.index("B")
-    # The separator before the second text still belongs to the first.
+    # The separator before the second text has the type of the first text.
     steps = [step(item, second_type if n >= second else 0) for n, item in enumerate(pair)]
     return {
         "type": "TemplateProcessing",
@@ -232,6 +232,6 @@ def _save(path: Path, *, added: list[tuple[str, int]], **parts: Any) -> None:
     tokens = [{"id": number, "content": token, **flags} for token, number in sorted(added, key=lambda item: item[1])]
     content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, **parts}
     with path.open("w", encoding="utf-8") as file:
-        # Compact, and piece by piece: the whole text of a large vocabulary would be tens of megabytes more.
+        # The JSON is written in small parts, because the whole text of a large vocabulary takes tens of megabytes.
         for chunk in json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(content):
             file.write(chunk)
