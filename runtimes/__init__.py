@@ -1,1 +1,1 @@
-"""What executes a layer or a language model: onnxruntime, mlx, a plain numpy reference."""
+"""Runtimes, which execute transformer layers or language models: onnxruntime, mlx, and a plain numpy reference."""

@@ -1,18 +1,18 @@
-"""Calibration: how far the scores after each layer are from the final ones, and which margin of pruning keeps the
-results of full depth.
+"""Calibration: measures how far the scores after each layer are from the final ones, and finds the pruning margins that
+keep the results of full depth.
 
-The scores of a sequence do not depend on its pool. So every query is forwarded once at full depth, its scores are
-recorded after each layer, and any margin can then be replayed on the record. Half of the queries fit the lens (a ridge
-regression per layer to the final logit). The other half choose between head and lens after each layer, give the
-deviation of each layer's scores from the final ones, and find the smallest margin that keeps the target for every
-number of results out of every size of pool.
+The scores of a sequence do not depend on its pool. So every query is run once at full depth, and its scores after each
+layer are recorded. Any margin can then be replayed on the record. Half of the queries are used to fit the lens (a ridge
+regression per layer to the final logit). The other half are used to choose between head and lens after each layer, to
+measure the error of each layer's scores, and to find the smallest margins that keep the target. There is one margin
+for texts in no order, and one for retrieved texts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from edge.chunking import Chunk
 from edge.errors import InputError
-from edge.models.blending import Retrieved, share_of
-from edge.models.calibration import Calibration, Lens, Measured
+from edge.models.blending import Retrieved, retrieved_scores, share_of, standard
+from edge.models.calibration import Calibration, Forecast, Lens, Measured
 from edge.models.spec import ModelSpec
 from edge.pruning import Mode
 from edge.runtimes.heads import lens_input, logits, pool
@@ -30,13 +30,14 @@ from edge.runtimes.replay import Record, Scores, find_margin, measure
 from edge.runtimes.reranker import Reranker
 
 _LENS_PAIRS = 4096
-"""Pairs that fit the lens, at most: ten for each of its weights, where there are so many."""
+"""Largest number of pairs used to fit the lens: about ten for each of its weights."""
 
 _RIDGE = 0.01
-"""Of a feature's mean square."""
+"""Ridge penalty, as a share of a feature's mean square."""
 
 _BLIND = 0.97
-"""Scores that miss the final ones by more than this share of their deviation are not looked at."""
+"""For texts in no order, the scores after a layer are ignored if the standard deviation of their error exceeds this
+share of the final scores' standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,11 @@ class Example:
     """A calibration query.
 
     Attributes:
-        query: what is asked.
-        docs: its candidates; best in a retriever's order, so that reranking what was retrieved is calibrated too.
-        relevant: positions of the relevant ones; without judgements, full depth's own top K counts as relevant.
-        retrieved: what the retriever says of them (see `models.blending`).
-        domain: where the query comes from: what holds in one domain must hold in the others (see `replay.operating`).
+        query: the query's text.
+        docs: the candidates. They should be in a retriever's order, to calibrate the reranking of retrieved texts, too.
+        relevant: positions of the relevant candidates; without judgements the top K of full depth count as relevant.
+        retrieved: the retrieval scores of the candidates (see `models.blending`).
+        domain: name of the query's source. A margin must keep the target in every domain (see `replay.find_margin`).
     """
 
     query: str
@@ -66,18 +67,18 @@ def calibrate(
     pools: Sequence[int] = (20, 60),
     modes: Iterable[Mode] = ("ranked", "top-k"),
     orders: Sequence[bool] = (False, True),
-    target: float = 0.995,
+    target: float = 0.99,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
     """Measures a model's operating points.
 
     Args:
-        reranker: open; its own thresholds play no part.
-        examples: at least 8 queries, best some 100, of the kind the model will meet.
+        reranker: an open reranker. Its own thresholds are not used.
+        examples: at least 8 queries, better about 100, of the kind that the model will be used for.
         ks: numbers of results.
         pools: sizes of pools; larger ones are cut to them.
         modes: modes of pruning.
-        orders: False for candidates in no order, True for candidates with whose retrieval the model is blended.
+        orders: False for candidates in no order, True for candidates with retrieval scores that are blended in.
         target: share of full depth's K results that must be found, in (0, 1]; see `replay.find_margin`.
         progress: called with (queries done, queries in all).
 
@@ -118,59 +119,85 @@ def calibrate(
     for head, probed in judged:
         rows = [(probed if layer in sighted else head)[layer - 1] for layer in range(1, spec.layers + 1)]
         scores.append(np.stack(rows))
-    slopes, offsets, errors = _errors(scores)
-    spread = float(np.sqrt(np.mean([np.var(rows[-1]) for rows in scores])))
-    records = []
-    for example, rows_seen in zip(judging, scores, strict=True):
-        predicted = rows_seen * np.array(slopes)[:, None] + np.array(offsets)[:, None]
-        weight = share_of(example.query)
-        records.append(Record(predicted, example.relevant, example.retrieved, example.domain, weight))
-    largest = max(len(example.docs) for example in judging)
-    sizes = sorted({min(size, largest) for size in pools})
-    margins: dict[str, float] = {}
-    points: list[Measured] = []
-    for mode in modes:
-        margin = find_margin(records, ks, sizes, mode, errors, spread, orders=orders, target=target)
-        margins[mode] = margin
-        for k, size, order in product(ks, sizes, orders):
-            if k < size:
-                points.append(measure(records, k, mode, margin, errors, spread, candidates=size, retrieved=order))
-    return Calibration(
+    records = [
+        Record(rows, example.relevant, example.retrieved, example.domain, share_of(example.query))
+        for example, rows in zip(judging, scores, strict=True)
+    ]
+    found = Calibration(
         fingerprint=reranker.model.fingerprint,
         target=target,
         queries=len(judging),
         candidates=round(float(np.mean([len(example.docs) for example in judging]))),
         lens_layers=sighted,
-        slopes=slopes,
-        offsets=offsets,
-        errors=errors,
-        spread=spread,
-        margins=margins,
-        points=tuple(points),
+        alone=forecast(records, retrieved=False),
+        blended=forecast(records, retrieved=True),
+        spread=float(np.sqrt(np.mean([np.var(rows[-1]) for rows in scores]))),
+        points=(),
         lens=lens if sighted else None,
+    )
+    return with_margins(found, records, ks=ks, pools=pools, modes=modes, orders=orders, target=target)
+
+
+def with_margins(
+    calibration: Calibration, records: Sequence[Record], *, ks: Sequence[int], pools: Sequence[int],
+    modes: Iterable[Mode], orders: Sequence[bool], target: float,
+) -> Calibration:  # fmt: skip
+    """The calibration with the margins that keep the target on these records, and the measured effect of pruning."""
+    largest = max(record.scores.shape[1] for record in records)
+    sizes = sorted({min(size, largest) for size in pools})
+    points: list[Measured] = []
+    margins: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    for mode, order in product(modes, orders):
+        margin = find_margin(records, ks, sizes, mode, calibration, retrieved=order, target=target)
+        margins[order][mode] = margin
+        for k, size in product(ks, sizes):
+            if k < size:
+                points.append(measure(records, k, mode, margin, calibration, candidates=size, retrieved=order))
+    return replace(
+        calibration,
+        alone=replace(calibration.alone, margins=margins[False]),
+        blended=replace(calibration.blended, margins=margins[True]),
+        points=tuple(points),
     )
 
 
-def _errors(scores: Sequence[Scores]) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Slope and offset of the line from each layer's logits to the final ones, and the deviation from it within a
-    pool."""
-    slopes, offsets, errors = [], [], []
-    final = np.concatenate([rows[-1] for rows in scores])
-    goal = np.concatenate([rows[-1] - rows[-1].mean() for rows in scores])
-    for layer in range(len(scores[0])):
-        seen = np.concatenate([rows[layer] - rows[layer].mean() for rows in scores])
-        square = float(seen @ seen)
-        slope = float(seen @ goal) / square if square > 0 else 0.0
-        error = float(np.std(goal - slope * seen))
-        slopes.append(slope)
-        offsets.append(float(final.mean() - slope * np.mean(np.concatenate([rows[layer] for rows in scores]))))
-        errors.append(error if slope > 0 and error < _BLIND * float(np.std(goal)) else math.inf)
-    slopes[-1], offsets[-1], errors[-1] = 1.0, 0.0, 0.0
-    return tuple(slopes), tuple(offsets), tuple(errors)
+def forecast(records: Sequence[Record], *, retrieved: bool) -> Forecast:
+    """The best linear predictions of final logits within a pool, without margins. They use each layer's logits and, for
+    retrieved pools, the standardized retrieval scores. Each error is that of the domain where it is largest, because
+    the next query may come from a new domain."""
+    finals = [record.scores[-1] for record in records]
+    goal = _centred(finals)
+    spread = float(np.std(goal))
+    domains = np.concatenate([np.full(record.scores.shape[1], record.domain) for record in records])
+    places = [_places(record) if retrieved else np.zeros(record.scores.shape[1]) for record in records]
+    lines: list[tuple[float, float, float, float]] = []
+    for layer in range(len(records[0].scores)):  # layer 0: before any layer was run
+        seen = [record.scores[layer - 1] if layer else np.zeros_like(record.scores[0]) for record in records]
+        known = np.stack((_centred(seen), np.concatenate(places)))
+        slope, pull = np.linalg.lstsq(known.T, goal, rcond=None)[0].tolist()
+        if slope <= 0:  # this layer's logits order candidates no better than chance
+            slope, pull = 0.0, np.linalg.lstsq(known[1:].T, goal, rcond=None)[0].item()
+        missed = goal - slope * known[0] - pull * known[1]
+        error = max(float(np.std(missed[domains == domain])) for domain in np.unique(domains))
+        offset = float(np.mean(np.concatenate(finals)) - slope * np.mean(np.concatenate(seen)))
+        blind = not retrieved and error >= _BLIND * spread
+        lines.append((slope, pull, offset, math.inf if blind else error))
+    lines.append((1.0, 0.0, 0.0, 0.0))
+    slopes, pulls, offsets, errors = zip(*lines, strict=True)
+    return Forecast(slopes, pulls, offsets, errors, {})
+
+
+def _centred(pools: Sequence[Scores]) -> Scores:
+    return np.concatenate([scores - scores.mean() for scores in pools])
+
+
+def _places(record: Record) -> Scores:
+    found = retrieved_scores(record.scores.shape[1], record.retrieved)
+    return np.zeros(record.scores.shape[1]) if found is None else standard(found)
 
 
 def _sighted(judged: Sequence[tuple[Scores, Scores]], layers: int) -> tuple[int, ...]:
-    """Layers after which the lens orders candidates more like full depth than the head does."""
+    """The layers after which the lens's order of candidates is closer to full depth's than the head's order is."""
     chosen = []
     for layer in range(1, layers):
         head, lens = (
@@ -183,7 +210,7 @@ def _sighted(judged: Sequence[tuple[Scores, Scores]], layers: int) -> tuple[int,
 
 
 def _agreement(scores: Scores, final: Scores) -> float:
-    """Share of the better half in the end that is in the better half already."""
+    """The share of the final scores' better half that is also in the better half by `scores`."""
     half = max(1, len(final) // 2)
     best = [set(np.argsort(-values, kind="stable")[:half].tolist()) for values in (scores, final)]
     return len(best[0] & best[1]) / half
@@ -191,7 +218,7 @@ def _agreement(scores: Scores, final: Scores) -> float:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps what head and lens would read after every layer.
+    """Records the inputs of the lens and the logits of the head after every layer.
 
     Attributes:
         shown: the lens's vectors, [layers, candidates, hidden].
@@ -221,16 +248,16 @@ class _Recorder:
         return active if layer < self.spec.layers else active[:0]
 
     def sample(self, count: int) -> npt.NDArray[np.float32]:
-        """The lens's vectors of `count` candidates spread evenly over the pool, before the last layer."""
+        """The lens's vectors of `count` candidates, spread evenly over the pool, for all layers but the last."""
         sampled: npt.NDArray[np.float32] = self.shown[:-1, self._spread(count)].copy()
         return sampled
 
     def final(self, count: int) -> Scores:
-        """The final logits of the same candidates."""
+        """The final logits of the candidates that `sample` takes."""
         return np.asarray(self.head[-1, self._spread(count)], np.float64)
 
     def scores(self, lens: Lens) -> tuple[Scores, Scores]:
-        """Logits of every layer by head and by lens; the last layer's are the head's in both."""
+        """Logits of every layer, by head and by lens. The last layer's logits are the head's in both arrays."""
         probed = [lens.logits(layer, self.shown[layer - 1]) for layer in range(1, self.spec.layers)]
         return self.head, np.stack([*probed, self.head[-1]])
 
@@ -244,12 +271,12 @@ def _forward(reranker: Reranker, example: Example) -> _Recorder:
     nbytes = spec.layers * len(example.docs) * spec.layer.hidden * 4
     with reranker.budget.reserve("calibration", nbytes):
         recorder = _Recorder(spec, reranker.engine.head, len(example.docs))
-        reranker.engine.run(batch, recorder)
+        reranker.engine.run(lambda: (batch, recorder))
     return recorder
 
 
 def _fit_lens(reranker: Reranker, samples: list[npt.NDArray[np.float32]], finals: list[Scores]) -> Lens:
-    """Ridge regression per layer on standardised features."""
+    """Fits the lens with one ridge regression per layer, on standardized features."""
     spec = reranker.model.spec
     hidden = spec.layer.hidden
     with reranker.budget.reserve("calibration", 2 * sum(part.nbytes for part in samples) + 24 * hidden**2):

@@ -1,8 +1,9 @@
-"""`Embedder`: turns texts into vectors with a bi-encoder, on the same engine and under the same budget."""
+"""`Embedder`: turns texts into vectors with a bi-encoder, on the same engine as `Reranker`, under a memory budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,26 +18,28 @@ from edge.errors import InputError
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_EMBEDDER
 from edge.models.spec import ModelSpec
+from edge.models.tokens import TokenBatch
 from edge.public_calls import checked_arguments
-from edge.runtimes.engine import Tuning
 from edge.runtimes.heads import embeddings, pool
 from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.stats import RunStats
+from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
 
 _PASS_TEXTS = 256
-"""Texts that go through the layers together when all layers are in memory: more would only hold more states."""
+"""Number of texts in a pass when all layers are in memory. A larger pass would be no faster and hold more states."""
 
 _STREAMED_PASS_TEXTS = 1024
-"""Texts of a pass when layers are read from disk: a long pass hides each layer's reading."""
+"""Number of texts in a pass when layers are read from disk. A long pass hides the time to read each layer."""
 
 
 @checked_arguments
 class Embedder:
     """A bi-encoder under a memory budget.
 
-    >>> with Embedder(memory="300MB") as embedder:
-    ...     vectors = embedder.embed(["a text", "another"])  # [2, dim] float32
+    Examples:
+        >>> with Embedder(memory="300MB") as embedder:
+        ...     vectors = embedder.embed(["a text", "another"])  # [2, dim] float32
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class Embedder:
         trace: Trace | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        """Opens a model; arguments as for `Reranker`.
+        """Opens a model. The arguments are those of `Reranker`.
 
         Raises:
             ModelError: the model is missing, broken or no embedder.
@@ -70,18 +73,21 @@ class Embedder:
 
     @property
     def stats(self) -> RunStats | None:
-        """What the last pass needed."""
+        """The figures of the last pass; None before the first."""
         return self.engine.stats
 
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+    def embed(
+        self, texts: Sequence[str], *, query: bool = False, watch: Callable[[RunStats], object] | None = None
+    ) -> npt.NDArray[np.float32]:
         """Vectors of texts.
 
         Args:
-            texts: cut to the model's length.
-            query: the texts are questions; models that were trained with an instruction for those get it.
+            texts: each text is truncated to the model's length.
+            query: the texts are queries. Models that were trained with an instruction for queries get it.
+            watch: called with the figures of each pass.
 
         Returns:
-            [n, dim] float32; unit length where the model says so. [0, dim] for no texts.
+            [n, dim] float32, of unit length if the model normalizes. [0, dim] for no texts.
 
         Raises:
             InputError: a text is not valid Unicode.
@@ -90,29 +96,37 @@ class Embedder:
         with self.budget.reserve("embeddings", len(texts) * self.dim * 4):
             vectors = np.empty((len(texts), self.dim), np.float32)
             start = 0
-            for part in self.embed_iter(texts, query=query):
+            for part in self.embed_iter(texts, query=query, watch=watch):
                 vectors[start : start + len(part)] = part
                 start += len(part)
         return vectors
 
-    def embed_iter(self, texts: Sequence[str], *, query: bool = False) -> Iterator[npt.NDArray[np.float32]]:
-        """Like `embed`, pass by pass, so that only one pass's vectors are in memory."""
+    def embed_iter(
+        self, texts: Sequence[str], *, query: bool = False, watch: Callable[[RunStats], object] | None = None
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Like `embed`, but yields the vectors of each pass, so that only one pass's vectors are in memory."""
         if isinstance(texts, str):
             raise InputError("embed takes a list of texts, not a single string")
         start = 0
         while start < len(texts):
-            self.engine.begin()
             size = _PASS_TEXTS if self.engine.holds_all_layers() else _STREAMED_PASS_TEXTS
             part = texts[start : start + size]
-            batch = self.engine.tokenize_texts(part, query=query)
             observer = PoolingObserver(self.model.spec, len(part))
-            self.engine.run(batch, observer)
+            stats = self.engine.run(partial(self._prepared, part, query, observer))
+            if watch is not None:
+                watch(stats)
             yield embeddings(self.model.spec, self.engine.head, observer.vectors)
             start += len(part)
 
     def close(self) -> None:
-        """Gives all memory back."""
+        """Closes the model and frees all memory."""
         self.engine.close()
+
+    def _prepared(
+        self, texts: Sequence[str], query: bool, observer: PoolingObserver
+    ) -> tuple[TokenBatch, PoolingObserver]:
+        self.engine.begin()
+        return self.engine.tokenize_texts(texts, query=query), observer
 
     def __enter__(self) -> Embedder:
         return self
@@ -129,12 +143,16 @@ class PoolingObserver:
     def __init__(self, spec: ModelSpec, sequences: int) -> None:
         self.vectors: npt.NDArray[np.float32] = np.empty((sequences, spec.layer.hidden), np.float32)
         self._spec = spec
+        self._arriving: list[tuple[npt.NDArray[np.int64], Any]] = []
 
     def wants(self, layer: int) -> bool:
         return layer == self._spec.layers
 
     def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
-        self.vectors[chunk.ids] = pool(self._spec, states, chunk.lengths)
+        self._arriving.append((chunk.ids, pool(self._spec, states, chunk.lengths)))
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        for ids, vectors in self._arriving:  # vectors from a device may arrive only now
+            self.vectors[ids] = vectors
+        self._arriving.clear()
         return active if layer < self._spec.layers else active[:0]

@@ -1,4 +1,4 @@
-"""Reading hidden states: a reranker's score, an embedder's vector. Small matrices, so plain numpy."""
+"""Computes a reranker's score or an embedder's vector from hidden states, in numpy since the matrices are small."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ import numpy.typing as npt
 
 from edge.errors import ModelError
 from edge.models.spec import ModelSpec
+from edge.runtimes.base import StatesElsewhere
 
 Vectors = npt.NDArray[np.float32]
 
 
-def pool(spec: ModelSpec, states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
+def pool(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]) -> Any:
     """The vector that the head reads from each sequence of a chunk.
 
     Args:
         states: [tokens, hidden], the sequences packed one after the other.
-        lengths: tokens of each sequence [batch].
+        lengths: number of tokens of each sequence [batch].
 
     Returns:
-        [batch, hidden] fp32: the first token's state, the last one's, or the mean over all tokens.
+        [batch, hidden] fp32: the first token's state, the last token's state, or the mean over all tokens. For states
+        on a device, an object that `np.asarray` turns into this array.
     """
-    ends = np.cumsum(lengths)
     token = spec.head.token
+    if isinstance(states, StatesElsewhere):
+        return states.read(token, lengths)
+    ends = np.cumsum(lengths)
     if token == "first":
         return np.asarray(states[ends - lengths], np.float32)
     if token == "last":
@@ -33,19 +37,21 @@ def pool(spec: ModelSpec, states: npt.NDArray[Any], lengths: npt.NDArray[np.int3
     return _means(states, lengths)
 
 
-def lens_input(spec: ModelSpec, states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
-    """The vector that a lens reads from each sequence of a chunk; arguments and result as for `pool`.
+def lens_input(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]) -> Any:
+    """The vector that a lens reads from each sequence of a chunk. Arguments and result are those of `pool`.
 
-    The last token's state where the head reads that one, else the mean over all tokens: in the first layers of an
-    encoder the first token has hardly looked around yet.
+    It is the last token's state if the head reads the last token, otherwise the mean over all tokens. In the first
+    layers of an encoder the first token has hardly attended to the others.
     """
-    return pool(spec, states, lengths) if spec.head.token == "last" else _means(states, lengths)
+    if spec.head.token == "last":
+        return pool(spec, states, lengths)
+    return states.read("all", lengths) if isinstance(states, StatesElsewhere) else _means(states, lengths)
 
 
 def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> npt.NDArray[np.float64]:
-    """A reranker's raw scores [n] of pooled vectors [n, hidden]; `sigmoid` of them is the relevance probability.
+    """A reranker's raw scores [n] of pooled vectors [n, hidden]. Their `sigmoid` is the probability of relevance.
 
-    For a `yes-no` head the difference of the two tokens' logits, whose sigmoid is the two-way softmax.
+    The score of a `yes-no` head is the difference of the two tokens' logits. Its sigmoid is the two-way softmax.
 
     Raises:
         ModelError: a score is not finite, so the weights hold NaN or infinity.
@@ -64,8 +70,8 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
 
 
 def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
-    """An embedder's output [n, hidden] from pooled vectors: final norm (decoders) and unit length where the model has
-    them.
+    """An embedder's output [n, hidden] from pooled vectors, with the final norm (decoders) and the scaling to unit
+    length, if the model has them.
 
     Raises:
         ModelError: a value is not finite, so the weights hold NaN or infinity.
@@ -79,7 +85,7 @@ def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
 
 
 def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
-    """RMS norm after the last layer, which decoders have; other models' vectors pass unchanged."""
+    """The RMS norm that decoders have after the last layer. Vectors of other models are returned unchanged."""
     if not spec.layer.norm_first:
         return vectors
     mean_square = np.mean(np.square(vectors), axis=1, keepdims=True)

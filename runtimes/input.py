@@ -1,7 +1,8 @@
-"""Layer 0's input: token rows from the row cache, plus positions and token types, normalised where the model does."""
+"""Layer 0's input: token rows from the row cache, plus positions and token types, normalized if the model does so."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,26 @@ from edge.models.tokens import TokenBatch
 from edge.rows import RowCache
 
 
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """Token rows in their stored form.
+
+    Attributes:
+        rows: [unique, row_nbytes] bytes, one row for each different token of a chunk.
+        places: the number of each token's row in `rows` [tokens].
+        scales: the factor of each int8 row [unique]; None for rows of another precision.
+    """
+
+    rows: npt.NDArray[np.uint8]
+    places: npt.NDArray[np.int64]
+    scales: npt.NDArray[np.float32] | None
+
+
 class InputEmbedding:
     """Turns tokens into layer 0's input. The token table stays on disk behind a row cache."""
 
     def __init__(self, model: PackedModel, row_capacity: int, budget: MemoryBudget, lane: Lane) -> None:
-        """Loads the small tensors and takes the cache.
+        """Loads the small tensors and allocates the row cache.
 
         Raises:
             BudgetExceeded: the cache does not fit.
@@ -49,7 +65,7 @@ class InputEmbedding:
 
     @staticmethod
     def memory_needed(model: PackedModel, row_capacity: int, longest: int) -> int:
-        """Bytes this object holds with so many cached rows, for sequences of up to `longest` tokens."""
+        """Bytes that this object holds with `row_capacity` cached rows, for sequences of up to `longest` tokens."""
         table = model.embedding
         per_row = 4 + (4 if model.embedding_dtype == np.int8 else 0)  # checksum and scale
         small = sum(tensor.nbytes for tensor in model.spec.embedding_tensors())
@@ -57,7 +73,7 @@ class InputEmbedding:
         return RowCache.memory_needed(table, min(row_capacity, table.rows)) + table.rows * per_row + small + positions
 
     def prepare(self, batch: TokenBatch) -> None:
-        """Reads the rows that a request will need in one sorted pass, and as many positions as it is long.
+        """Reads a request's token rows in one sorted pass, and the position rows up to its longest sequence.
 
         Raises:
             CorruptBlock: a row does not match its checksum.
@@ -95,8 +111,21 @@ class InputEmbedding:
             x += self._small["norm.bias"]
         return x.astype(dtype, copy=False)
 
+    def raw(self, ids: npt.NDArray[np.int32]) -> RawRows:
+        """The stored token rows, from which a device computes layer 0's input."""
+        unique, places = np.unique(ids, return_inverse=True)
+        scales = None if self._scales is None else self._scales[unique]
+        return RawRows(self._rows.gather(unique.astype(np.int64)), places.astype(np.int64), scales)
+
+    def tables(self, longest: int) -> dict[str, npt.NDArray[Any]]:
+        """The small tensors that are added to token rows (see `ModelSpec.embedding_tensors`), and `positions` [longest,
+        hidden] if the model has learned positions."""
+        if self._model.positions is None:
+            return dict(self._small)
+        return {**self._small, "positions": self._positions[:longest]}
+
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self._rows.close()
         self._lease.release()
 
@@ -108,7 +137,7 @@ class InputEmbedding:
 
 
 class Feed:
-    """Serves the chunks of one request, whichever order they are run in."""
+    """Gives layer 0's input for the chunks of one pass, in any order."""
 
     def __init__(self, embedding: InputEmbedding, batch: TokenBatch, dtype: str) -> None:
         self._embedding = embedding
@@ -118,16 +147,22 @@ class Feed:
 
     def chunk(self, chunk: Chunk) -> npt.NDArray[Any]:
         """Layer 0's input of a chunk, [chunk.tokens, hidden]."""
+        ids, types = self._tokens(chunk)
+        return self._embedding.embed(ids, chunk.lengths, types, self._dtype)
+
+    def raw(self, chunk: Chunk) -> tuple[RawRows, npt.NDArray[np.uint8] | None]:
+        """The stored rows of a chunk's tokens, and the tokens' types [tokens] if there are several."""
+        ids, types = self._tokens(chunk)
+        return self._embedding.raw(ids), types
+
+    def prefix(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+        """Layer 0's input of a shared prefix, [tokens, hidden]."""
+        return self._embedding.embed(ids, np.array([len(ids)], np.int32), None, self._dtype)
+
+    def _tokens(self, chunk: Chunk) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]:
+        """Ids and types of a chunk's tokens."""
         starts = self._starts[chunk.ids].tolist()
         at = np.concatenate(
             [np.arange(start, start + n) for start, n in zip(starts, chunk.lengths.tolist(), strict=True)]
         )
-        types = None if self._batch.types is None else self._batch.types[at]
-        return self._embedding.embed(self._batch.tokens[at], chunk.lengths, types, self._dtype)
-
-    def prefix(self) -> npt.NDArray[Any] | None:
-        """Layer 0's input of the shared prefix, [tokens, hidden], or None."""
-        ids = self._batch.prefix
-        if len(ids) == 0:
-            return None
-        return self._embedding.embed(ids, np.array([len(ids)], np.int32), None, self._dtype)
+        return self._batch.tokens[at], None if self._batch.types is None else self._batch.types[at]

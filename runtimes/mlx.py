@@ -11,29 +11,46 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.budget import MemoryBudget
 from edge.errors import CapabilityError
+from edge.lanes import Lane
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
 from edge.runtimes.reference import rotation
+from edge.runtimes.unified import UnifiedPlace
+from edge.trace import Trace
 
 
 class MlxRuntime(Runtime):
     """Runs every `LayerSpec`. mlx chooses its threads itself.
 
-    mlx keeps freed buffers for later by default; that cache is turned off for the process, so that what a layer took is
-    given back when it is done.
+    mlx keeps freed buffers for later by default. That cache is turned off for the process, so that a layer gives its
+    memory back when it is done.
     """
 
     name = "mlx"
     libraries = ("mlx.core",)
 
+    def workplace(self, budget: MemoryBudget, lane: Lane, trace: Trace) -> UnifiedPlace:
+        return UnifiedPlace(budget, lane, _library())
+
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> MlxLayerKernel:
-        try:
-            mx = importlib.import_module("mlx.core")
-        except ImportError as error:
-            raise CapabilityError('the mlx runtime needs mlx: pip install "edge-rag[mlx]"') from error
-        mx.set_cache_limit(0)
-        return MlxLayerKernel(spec, hidden_dtype, mx)
+        return MlxLayerKernel(spec, hidden_dtype, _library())
+
+
+class MetalRuntime(MlxRuntime):
+    """The layers of the device `metal`."""
+
+    name = "metal"
+
+
+def _library() -> Any:
+    try:
+        mx = importlib.import_module("mlx.core")
+    except ImportError as error:
+        raise CapabilityError('the mlx runtime needs mlx: pip install "edge-rag[mlx]"') from error
+    mx.set_cache_limit(0)
+    return mx
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +81,14 @@ class MlxLayerKernel(LayerKernel):
     def bind(self, weights: Weights) -> Weights:
         if isinstance(weights, _Bound):
             return weights
-        # mlx computes when asked, and may read numpy's memory where it lies. A copy lets the caller overwrite its
-        # buffers as soon as a layer has run.
-        bound = _Bound({tensor.name: self._mx.array(weights[tensor.name]) for tensor in self.spec.tensors()})
-        self._mx.eval(*bound.values())
+        mx, bound = self._mx, _Bound()
+        for tensor in self.spec.tensors():
+            value: Any = weights[tensor.name]
+            # mlx computes when asked, and may read numpy's memory where it lies. A copy lets the caller overwrite its
+            # buffers as soon as a layer has run. The window's own buffers are mlx's, and are taken as they are.
+            value = mx.array(value) if isinstance(value, np.ndarray) else value
+            bound[tensor.name] = value.astype(mx.float32)  # the same array where it is that already
+        mx.eval(*bound.values())
         return bound
 
     def run(
@@ -88,7 +109,7 @@ class MlxLayerKernel(LayerKernel):
         rows = 6 * spec.hidden + 4 * (queries + 2 * keys) + 4 * spec.ffn * (2 if spec.gated else 1)
         scores = 2 * spec.heads * longest * (prefix + longest)
         past = 4 * (prefix + longest) * keys
-        # Weights are copied to mlx as they are, and converted to fp32 one by one.
+        # Weights are copied as they are where they lie in other memory than mlx's, and converted to fp32 once a layer.
         converted = 0 if spec.precision == "fp32" else sum(math.prod(shape) for shape in spec.matrices().values())
         return 4 * (tokens * rows + scores + past + converted) + spec.nbytes
 
@@ -166,7 +187,7 @@ class MlxLayerKernel(LayerKernel):
 
     def _linear(self, x: Any, w: Mapping[str, Any], name: str) -> Any:
         mx = self._mx
-        weight = w[f"{name}.weight"].astype(mx.float32)
+        weight = w[f"{name}.weight"]
         if self.spec.precision == "int8":
             scale = mx.maximum(mx.abs(x).max(axis=-1, keepdims=True), 1e-30) / 127
             y = mx.round(x / scale) @ weight * w[f"{name}.scale"] * scale

@@ -1,11 +1,11 @@
-"""What an engine of a model needs, computed from the model's description before anything is loaded."""
+"""The memory that an engine needs, computed from the model's description before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge.arrangement import SLACK, Request, least
+from edge.arrangement import SLACK, Request
 from edge.libraries import import_nbytes
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
@@ -15,33 +15,33 @@ from edge.runtimes.base import HiddenDtype, Runtime
 from edge.runtimes.input import InputEmbedding
 
 HEADROOM = 16 << 20
-"""Bytes kept for Python's own objects, the heap's fragmentation, and what a tokenizer grows by while it is used."""
+"""Bytes reserved for Python's own objects, fragmentation of the heap, and the growth of a tokenizer in use."""
 
 LEAST_ROWS = 512
-"""The smallest row cache; a request with more different tokens still works, reading past the cache."""
+"""Rows of the smallest row cache. A request with more different tokens reads the other rows without the cache."""
 
 LOOKUP_PER_TOKEN = 10
-"""Bytes per token that looking up a request's rows takes for a moment: its ids, sorted, and where they change."""
+"""Temporary bytes per token while a request's rows are looked up: the sorted ids, and the places where they change."""
 
 _PER_TOKEN = 5 + LOOKUP_PER_TOKEN
-"""Bytes per token of a request: its id and its type, and what looking its row up takes. Joining the ids of single texts
-takes less than that."""
+"""Bytes per token of a request: its id, its type, and the lookup of its row. To join the ids of single texts takes
+less memory than the lookup."""
 
 _LONGEST_EXPANSION = 18
-"""Characters that normalization makes of one, at most; each may be a token of its own."""
+"""Largest number of characters that normalization makes of one character. Each may become a token."""
 
 _FRAME_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class EngineNeeds:
-    """Bytes of an engine, at most.
+    """Upper bounds on an engine's memory, in bytes.
 
     Attributes:
         libraries: modules that stay in the process when the engine is closed.
-        held: what it holds as long as it is open, with the smallest caches.
-        tokenizer: the tables of its tokenizer while they are loaded.
-        working: for a pass over one longest sequence; tokenizer and pass take turns.
+        held: memory while the engine is open, with the smallest caches.
+        tokenizer: memory while the tables of the tokenizer are loaded.
+        working: memory for a pass over one longest sequence. Tokenizer and pass are not in memory at the same time.
     """
 
     libraries: tuple[str, ...]
@@ -51,17 +51,17 @@ class EngineNeeds:
 
     @property
     def importing(self) -> int:
-        """By which importing its libraries lets the process grow."""
+        """Bytes by which the process grows when the libraries are imported."""
         return import_nbytes(self.libraries)
 
     @property
     def own(self) -> int:
-        """What must be free, or held by what gives way, for it to be opened and to work."""
+        """Bytes that the engine needs to open and to work, without libraries. They must be free or releasable."""
         return self.held + max(self.tokenizer, self.working)
 
     @property
     def nbytes(self) -> int:
-        """The same with its libraries."""
+        """Bytes that the engine needs to open and to work, with libraries."""
         return self.importing + self.own
 
 
@@ -88,17 +88,18 @@ def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_toke
         libraries=("tokenizers", *runtime.libraries),
         held=runtime.compiled_nbytes + HEADROOM + model.file.nbytes(HEAD) + rows + SLACK,
         tokenizer=tokenizer,
-        working=least(one),
+        working=runtime.working_nbytes(one),
     )
 
 
 def request_nbytes(texts: Sequence[str], max_tokens: int, hidden: int, layers: int, query: str = "") -> int:
-    """Bytes that a request over `texts` holds besides one pass's workspace, at most, before they are tokenized: tokens,
-    and for each text its vector, what it is scored in, and its scores after each layer.
+    """Upper bound on the bytes that a request over `texts` holds, without one pass's workspace. It is computed before
+    the texts are tokenized, and covers the tokens, and for each text its vector, the arrays for scoring, and the scores
+    after each layer.
 
     Args:
         max_tokens: longest sequence.
-        query: stands before each text.
+        query: text before each of `texts`.
     """
     beside = _most_tokens(query) + _FRAME_TOKENS
     tokens = sum(min(max_tokens, beside + _most_tokens(text)) for text in texts)
@@ -111,18 +112,18 @@ def _most_tokens(text: str) -> int:
 
 
 SCORED_TOGETHER = 1024
-"""Candidates that are scored in one product: its temporary arrays are as wide as the model's vectors."""
+"""Number of candidates that are scored in one product. Its temporary arrays are as wide as the model's vectors."""
 
 SCORING_ARRAYS = 4
-"""Arrays of that width that are there at once then."""
+"""Number of temporary arrays of that width that exist at the same time."""
 
 
 def longest_prefix(spec: ModelSpec, max_tokens: int) -> int:
-    """Tokens of the longest prefix that the sequences of a request may share."""
+    """Largest number of tokens in a prefix that the sequences of a request share."""
     return max_tokens if spec.layer.causal and spec.head.scores else 0
 
 
 def hidden_dtype(spec: ModelSpec) -> HiddenDtype:
-    """How hidden states are held between layers. Behind a layer norm they are bounded, and half precision costs less
-    than int8 weights do; the residual stream of a pre-norm decoder outgrows its range."""
+    """The dtype of hidden states between layers. After a layer norm the states are bounded, and half precision costs
+    less accuracy than int8 weights do. The residual stream of a pre-norm decoder exceeds half precision's range."""
     return "float16" if spec.layer.precision != "fp32" and not spec.layer.norm_first else "float32"

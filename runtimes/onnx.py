@@ -1,10 +1,10 @@
 """`OnnxRuntime`: transformer layers on onnxruntime's CPU provider.
 
-A layer runs in three stages, each one small ONNX session: `project` (norm, q, k, v), `attend`, `finish` (output
-projection, residuals, norms, feed-forward). The first and the last work on rows of real tokens, whichever sequence they
-belong to, in blocks just large enough to saturate the cores; attention works on one sequence after the other. So
-padding costs nothing, no attention score ever crosses sequences, and the intermediates alive at a time are those of one
-block of tokens and of a few sequences, however large the chunk is.
+A layer runs in three stages, each of which is a small ONNX session: `project` (norm, q, k, v), `attend`, `finish`
+(output projection, residuals, norms, feed-forward). `project` and `finish` work on rows of tokens without regard to
+sequences, in blocks that are just large enough to saturate the cores. `attend` works on one sequence after the other.
+So there is no padding, and no attention score crosses sequences. Intermediates exist for one block of tokens and a few
+sequences at a time, for chunks of any size.
 """
 
 from __future__ import annotations
@@ -20,29 +20,13 @@ from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
 from edge.runtimes.cores import physical_cores
-from edge.runtimes.onnx_graph import LayerGraphs, fuses_attention
+from edge.runtimes.onnx_layer import LayerGraphs, fuses_attention
 from edge.runtimes.onnx_library import load_onnxruntime
+from edge.runtimes.onnx_memory import QUERIES, block_tokens, query_tokens, scratch_bound, scratch_bytes, workspace
 from edge.runtimes.onnx_stage import NOTHING, Stage, has_flash_attention, product_saturates
 from edge.runtimes.reference import rotation
 
 Array = npt.NDArray[np.float32]
-
-BLOCK_VALUES = 5 * 2**19
-"""Outputs of the widest matrix per block of tokens, at most: 10 MiB, 640 tokens for a feed-forward width of 4096.
-Measured on two Zen 4 cores: 250 tokens of that width are 3 % slower than 500; 1000 and more are slower again."""
-
-QUERIES = 128
-"""Query tokens of a block of attention, at most, where it is blocked: a causal block skips the keys after its end."""
-
-SCORES = 2**21
-"""Attention scores of such a block, about: 8 MiB, so that long sequences get blocks of fewer queries."""
-
-THREAD_SCRATCH = 3 * 2**20
-"""What onnxruntime allocates per thread for packed pieces of matrices and tiles of flash attention, at most."""
-
-MARGIN = 11, 10
-"""Kept above the sum of the parts: processors pack matrices differently and the allocator rounds up, so that the sum
-was 1 % too low on one machine and 5 % too high on another."""
 
 
 class OnnxRuntime(Runtime):
@@ -76,7 +60,7 @@ class OnnxRuntime(Runtime):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Keys, rotated and normed, and values of a shared prefix, each [tokens, kv_heads, head_size]."""
+    """Keys (normalized and rotated) and values of a shared prefix, each [tokens, kv_heads, head_size]."""
 
     keys: Array
     values: Array
@@ -84,7 +68,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a run computes in: taken once and used for every group and block, for fresh memory costs page faults.
+    """The work memory of a run. It is allocated once for all groups and blocks, because new memory costs page faults.
 
     Attributes:
         q, context: [tokens, kv_heads, heads / kv_heads, head_size].
@@ -103,8 +87,8 @@ class OnnxLayerKernel(LayerKernel):
     """One layer on onnxruntime.
 
     Args:
-        activation_bits: None finds out.
-        flash: None finds out.
+        activation_bits: overrides the attribute; None tests the processor.
+        flash: whether onnxruntime has flash attention; None asks `has_flash_attention`.
 
     Attributes:
         activation_bits: 8, or 7 where the processor's product of unsigned and signed bytes saturates (x86 without
@@ -167,7 +151,7 @@ class OnnxLayerKernel(LayerKernel):
         )  # fmt: skip
 
     def _scratch_bytes(self, tokens: int, keys: int) -> int:
-        """Bytes of scratch memory for a group of so many tokens, of sequences with at most so many keys."""
+        """Bytes of scratch memory for a group of `tokens` tokens whose sequences have at most `keys` keys."""
         return scratch_bytes(self.spec, tokens, keys, self._token_bytes, self._fixed_bytes, self._fused_attention)
 
     def _memory(self, tokens: int, keys: int) -> Memory:
@@ -217,7 +201,7 @@ class OnnxLayerKernel(LayerKernel):
         prefix: Prefix | None,
         scratch: npt.NDArray[np.uint8],
     ) -> None:
-        """Fills `context` with what every token gathers from its sequence."""
+        """Computes attention and writes the result for every token to `context`."""
         start = 0
         if self._fused_attention:
             for count, n in runs(lengths):
@@ -229,7 +213,7 @@ class OnnxLayerKernel(LayerKernel):
             return
         shared = 0
         if prefix is not None:
-            # One pair of buffers serves all sequences: the prefix stays, each sequence's own part takes its turn.
+            # All sequences use one pair of buffers. The prefix stays in it, followed by each sequence's part in turn.
             shared = len(prefix.keys)
             keys = np.empty((shared + int(lengths.max()), *k.shape[1:]), np.float32)
             values = np.empty_like(keys)
@@ -244,7 +228,7 @@ class OnnxLayerKernel(LayerKernel):
             start = stop
 
     def _attend_sequence(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
-        """Attention of one sequence, whose queries are the last tokens of its keys, block by block."""
+        """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""
         shared = len(k) - len(q)
         for start, stop in blocks(len(q), query_tokens(self.spec, len(k))):
             rows, end = stop - start, shared + stop if self.spec.causal else len(k)
@@ -258,65 +242,6 @@ class OnnxLayerKernel(LayerKernel):
             self._attend.run({}, NOTHING, outputs, **inputs)
 
 
-def workspace(
-    spec: LayerSpec,
-    hidden_dtype: HiddenDtype,
-    threads: int,
-    tokens: int,
-    longest: int,
-    prefix: int,
-    *,
-    token_bytes: int,
-    fixed_bytes: int,
-    fused: bool,
-) -> int:
-    """See `LayerKernel.workspace`; `token_bytes` and `fixed_bytes` as a `Stage` has them."""
-    queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
-    row = spec.hidden * np.dtype(hidden_dtype).itemsize
-    group = min(tokens, max(longest, block_tokens(spec)))
-    total = prefix + longest
-    held = tokens * row + 4 * group * 2 * (queries + keys)
-    held += scratch_bytes(spec, group, total, token_bytes, fixed_bytes, fused)
-    if fused:
-        attend = 4 * group * 3 * queries
-    else:
-        rows = min(longest, query_tokens(spec, total))
-        attend = 4 * rows * (3 * queries + total) + 8 * keys * total * bool(prefix)
-    if spec.rope_theta is not None:
-        held += 16 * total * spec.head_size
-    return (held + attend + threads * THREAD_SCRATCH) * MARGIN[0] // MARGIN[1]
-
-
-def scratch_bytes(spec: LayerSpec, tokens: int, keys: int, token_bytes: int, fixed_bytes: int, fused: bool) -> int:
-    """Bytes of the scratch memory of a run, see `OnnxLayerKernel`."""
-    scores = 0 if fused else min(QUERIES * spec.heads * keys, max(SCORES, 16 * spec.heads * keys))
-    return max(min(tokens, block_tokens(spec)) * token_bytes + fixed_bytes, 4 * scores)
-
-
-def scratch_bound(spec: LayerSpec) -> tuple[int, int]:
-    """Upper bounds on `token_bytes` and `fixed_bytes` of the layer's stages, without building their graphs.
-
-    `finish` holds the feed-forward part's values twice, three rows of the hidden width, and one more or the quantized
-    values; `project` the three projections three times where they are normed and rotated. fp16 weights are widened one
-    at a time.
-    """
-    matrices = spec.matrices()
-    (_, qkv), (_, up) = matrices["qkv"], matrices["up"]
-    rows = 3 * 4 * spec.hidden + max(4 * spec.hidden, up)
-    widened = max(rows * columns for rows, columns in matrices.values()) if spec.precision == "fp16" else 0
-    return max(2 * 4 * up, 3 * 4 * qkv) + rows + 256, 4 * widened
-
-
-def block_tokens(spec: LayerSpec) -> int:
-    """Tokens of a block of `project` and `finish`."""
-    return max(256, BLOCK_VALUES // max(columns for _, columns in spec.matrices().values()))
-
-
-def query_tokens(spec: LayerSpec, keys: int) -> int:
-    """Query tokens of a block of attention to so many keys."""
-    return max(16, min(QUERIES, SCORES // (spec.heads * keys)))
-
-
 def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:
     """Cuts 0 ... total into equal parts of at most `most`."""
     parts = -(-total // most)
@@ -325,7 +250,8 @@ def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def groups(lengths: npt.NDArray[np.int32], most: int) -> Iterator[tuple[int, int]]:
-    """Cuts a chunk into runs of sequences of about equal size, with at most `most` tokens where there are several."""
+    """Cuts a chunk into groups of neighbouring sequences, of about equal size. A group has at most `most` tokens, or
+    is a single sequence."""
     total = int(lengths.sum())
     goal = total / max(1, -(-total // most))
     start = tokens = 0
@@ -339,7 +265,7 @@ def groups(lengths: npt.NDArray[np.int32], most: int) -> Iterator[tuple[int, int
 
 
 def runs(lengths: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """Runs of equal lengths, as (count, length)."""
+    """Runs of neighbouring sequences of equal length, as (count, length)."""
     edges = np.flatnonzero(np.diff(lengths)) + 1
     for part in np.split(lengths, edges):
         yield len(part), int(part[0])

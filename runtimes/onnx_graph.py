@@ -1,39 +1,27 @@
-"""The ONNX graphs of one transformer layer: its three stages, with every weight a graph input.
+"""`Graph`: collects an ONNX graph whose large intermediates lie in memory that the caller provides.
 
-`project` and `finish` work on rows of tokens and know nothing of sequences; `attend` works on one sequence. Only
-operators that onnxruntime's CPU provider has had since 1.20 are used. `onnx` is imported when a graph is built, never
-before.
-
-onnxruntime's elementwise operators never work in place, and without an arena every result is a fresh allocation. So
-the large intermediates are placed by hand: each is a graph output that the caller binds to a slot of its own buffer,
-and what is not needed any more is written over. A value may take the slot of an operand only if the operator reads
-every element before it writes it (Mul, Add), else only after its last reader in the chain of data dependencies.
+onnxruntime's elementwise operators never work in place, and without an arena every result is a new allocation. So the
+large intermediates are placed explicitly: each is a graph output that the caller binds to a slot of its own buffer.
+Values that are not needed any more are overwritten. `onnx` is imported when the first graph is built.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.models.spec import LayerSpec
-
-if TYPE_CHECKING:
-    from edge.runtimes.base import HiddenDtype
-
 OPSET = 21
 IR_VERSION = 10
 CONTRIB = "com.microsoft"
-SMALLEST_MAXIMUM = 1e-30
-"""Stands in for the maximum of a row of zeros, which quantizes to zeros whatever it is divided by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An intermediate value that belongs into a slot; `shape` is that of one token's part."""
+    """An intermediate value that is placed in a slot. `shape` is the shape of one token's part."""
 
     slot: str
     shape: tuple[int, ...]
@@ -49,8 +37,8 @@ class Graph:
     """Collects the nodes, inputs, outputs and constants of one ONNX graph.
 
     Attributes:
-        placed: the intermediate values that the caller provides memory for, by name.
-        widened: shapes of the fp32 copies of matrices, which take turns in one place.
+        placed: the intermediate values for which the caller provides memory, by name.
+        widened: shapes of the fp32 copies of matrices. Only one copy exists at a time, and all use the same memory.
     """
 
     def __init__(self, name: str) -> None:
@@ -63,19 +51,19 @@ class Graph:
         self._constants: dict[str, Any] = {}
 
     def input(self, name: str, dtype: str, shape: tuple[int | str, ...]) -> str:
-        """Declares a graph input; a string in `shape` is a dimension that varies between calls."""
+        """Declares a graph input. A string in `shape` is a dimension that varies between calls."""
         self._inputs[name] = _value(name, dtype, shape)
         return name
 
     def output(self, value: str, name: str, dtype: str, shape: tuple[int | str, ...]) -> None:
-        """Names the value that a node has produced, and declares it a graph output."""
+        """Gives a node's result a name, and declares it a graph output."""
         for node in self._nodes:
             node.output[:] = [name if produced == value else produced for produced in node.output]
             node.input[:] = [name if consumed == value else consumed for consumed in node.input]
         self._outputs.append(_value(name, dtype, shape))
 
     def place(self, value: str, slot: str, *shape: int, dtype: str = "float32") -> str:
-        """Puts the value [t, *shape] of a node into a slot of the caller's buffer."""
+        """Places a node's result [t, *shape] in a slot of the caller's buffer."""
         self.placed[value] = Placed(slot, shape, dtype)
         self._outputs.append(_value(value, dtype, ("t", *shape)))
         return value
@@ -109,215 +97,8 @@ class Graph:
         return data
 
 
-def fuses_attention(spec: LayerSpec, flash: bool) -> bool:
-    """Whether a layer's attention is one operator (`LayerGraphs.fused_attention`)."""
-    return flash and not spec.causal and spec.heads == spec.kv_heads
-
-
-class LayerGraphs:
-    """Builds the stages of one layer.
-
-    Args:
-        activation_bits: 8, or 7 where the processor's 8-bit product saturates (see `OnnxLayerKernel`).
-        flash: MultiHeadAttention without a mask holds no scores in memory (flash attention, Dao et al. 2022).
-
-    Attributes:
-        fused_attention: `attend` is that operator, and takes whole sequences; else it takes blocks of queries.
-    """
-
-    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, activation_bits: int, flash: bool) -> None:
-        self.spec = spec
-        self.hidden_dtype = hidden_dtype
-        self.levels = 2 ** (activation_bits - 1) - 1
-        self.fused_attention = fuses_attention(spec, flash)
-        self._tensors = {tensor.name: tensor for tensor in spec.tensors()}
-
-    def project(self) -> Graph:
-        """hidden [t, hidden] -> q [t, 1, heads * head_size], k and v [t, 1, kv_heads * head_size], rotated, normed."""
-        spec = self.spec
-        g = Graph("project")
-        x = self._hidden(g)
-        if spec.norm_first:
-            x = g.place(self._norm(g, x, "norm1"), "normed", spec.hidden)
-        sizes = [spec.heads * spec.head_size, *[spec.kv_heads * spec.head_size] * 2]
-        qkv = self._linear(g, x, "qkv", "wide")
-        qkv = g.op("Unsqueeze", qkv, g.constant([1], "int64"))
-        parts = g.op_many("Split", 3, qkv, g.constant(sizes, "int64"), axis=-1)
-        for name, value, size in zip("qkv", parts, sizes, strict=True):
-            rotated = name != "v" and spec.rope_theta is not None
-            if name != "v" and spec.qk_norm:
-                g.place(value, f"{name}_part", 1, size)
-                heads = (size // spec.head_size, spec.head_size)
-                value = g.op("Reshape", value, g.constant([-1, *heads], "int64"))
-                weight = self._weight(g, f"{name}_norm.weight")
-                value = g.op("SimplifiedLayerNormalization", value, weight, axis=-1, epsilon=spec.norm_eps)
-                g.place(value, f"{name}_normed", *heads)
-                value = g.op("Reshape", value, g.constant([-1, 1, size], "int64"))
-            elif rotated:
-                g.place(value, f"{name}_part", 1, size)
-            if rotated:
-                value = self._rotate(g, value, size)
-            g.output(value, name, "float32", ("t", 1, size))
-        return g
-
-    def attend(self) -> Graph:
-        """Attention of b sequences of l tokens (`fused_attention`), or of a block of m queries to e keys, whose
-        `scores`, `masked` and `probabilities` may be the same memory."""
-        spec = self.spec
-        heads, groups, size = spec.kv_heads, spec.heads // spec.kv_heads, spec.head_size
-        g = Graph("attend")
-        if self.fused_attention:
-            shape: tuple[int | str, ...] = ("b", "l", heads * size)
-            values = [g.input(name, "float32", shape) for name in "qkv"]
-            context = g.op("MultiHeadAttention", *values, domain=CONTRIB, num_heads=heads)
-            g.output(context, "context", "float32", shape)
-            return g
-        q = g.input("q", "float32", ("m", heads, groups, size))
-        k = g.input("k", "float32", ("e", heads, size))
-        v = g.input("v", "float32", ("e", heads, size))
-        # The query heads that share a key head become one matrix of groups * m rows, so that each key head is
-        # multiplied once and never repeated in memory.
-        q = g.op("Transpose", q, perm=[1, 2, 0, 3])
-        q = g.op("Reshape", q, g.constant([heads, -1, size], "int64"))
-        by_head: dict[str, Any] = {"domain": CONTRIB, "transBatchB": 1}
-        scores = g.op("FusedMatMul", q, k, alpha=1 / math.sqrt(size), transB=1, **by_head)
-        g.output(scores, "scores", "float32", (heads, "r", "e"))
-        scores = "scores"
-        if spec.causal:
-            mask = g.input("mask", "float32", ("m", "e"))
-            shape_of_mask = g.op("Shape", mask)
-            apart = g.op("Concat", g.constant([heads, groups], "int64"), shape_of_mask, axis=0)
-            masked = g.op("Add", g.op("Reshape", scores, apart), mask)
-            g.output(masked, "masked", "float32", (heads, groups, "m", "e"))
-            columns = g.op("Gather", shape_of_mask, g.constant([1], "int64"), axis=0)
-            together = g.op("Concat", g.constant([heads, -1], "int64"), columns, axis=0)
-            scores = g.op("Reshape", "masked", together)
-        g.output(g.op("Softmax", scores, axis=-1), "probabilities", "float32", (heads, "r", "e"))
-        context = g.op("FusedMatMul", "probabilities", v, **by_head)
-        context = g.op("Reshape", context, g.constant([heads, groups, -1, size], "int64"))
-        context = g.op("Transpose", context, perm=[2, 0, 1, 3])
-        g.output(context, "context", "float32", ("m", heads, groups, size))
-        return g
-
-    def finish(self) -> Graph:
-        """hidden [t, hidden] and context [t, heads * head_size] -> the layer's result, `advanced` [t, hidden]."""
-        spec = self.spec
-        g = Graph("finish")
-        x = self._hidden(g)
-        context = g.input("context", "float32", ("t", spec.heads * spec.head_size))
-        attended = self._linear(g, context, "out", "attended")
-        attended = g.place(g.op("Add", attended, x), "attended", spec.hidden)
-        normed = self._norm(g, attended, "norm2" if spec.norm_first else "norm1")
-        g.place(normed, "normed", spec.hidden)
-        up = self._linear(g, normed, "up", "wide")
-        if spec.gated:
-            gate, up = g.op_many("Split", 2, up, g.constant([spec.ffn, spec.ffn], "int64"), axis=-1)
-            g.place(gate, "inner", spec.ffn)
-            g.place(up, "gated", spec.ffn)
-            inner = g.place(self._activation(g, gate), "wide", spec.ffn)
-            inner = g.place(g.op("Mul", inner, up), "wide", spec.ffn)
-        else:
-            inner = g.place(self._activation(g, up), "inner", spec.ffn)
-        down_slot = "inner" if spec.gated else "wide"
-        down = self._linear(g, inner, "down", down_slot)
-        result = g.op("Add", down, attended if spec.norm_first else normed)
-        if not spec.norm_first:
-            result = self._norm(g, g.place(result, down_slot, spec.hidden), "norm2")
-        if self.hidden_dtype == "float16":
-            result = g.op("Cast", g.place(result, "attended", spec.hidden), to=_element("float16"))
-        g.output(result, "advanced", self.hidden_dtype, ("t", spec.hidden))
-        return g
-
-    def _hidden(self, g: Graph) -> str:
-        hidden = g.input("hidden", self.hidden_dtype, ("t", self.spec.hidden))
-        if self.hidden_dtype == "float32":
-            return hidden
-        return g.place(g.op("Cast", hidden, to=_element("float32")), "hidden", self.spec.hidden)
-
-    def _weight(self, g: Graph, name: str) -> str:
-        tensor = self._tensors[name]
-        return g.input(name, tensor.dtype, tensor.shape)
-
-    def _linear(self, g: Graph, x: str, name: str, slot: str) -> str:
-        """x @ w + bias, in a slot that does not hold x."""
-        weight = self._weight(g, f"{name}.weight")
-        rows, columns = self.spec.matrices()[name]
-        if self.spec.precision == "int8":
-            quantized, zero, row_scale = self._quantize(g, x, rows)
-            one, column_scale = g.constant(1.0, "float32"), self._weight(g, f"{name}.scale")
-            y = g.op("MatMulIntegerToFloat", quantized, weight, one, column_scale, zero, domain=CONTRIB)
-            y = g.op("Mul", g.place(y, slot, columns), row_scale)
-        else:
-            if self.spec.precision == "fp16":
-                weight = self._widen(g, weight, (rows, columns), x)
-            y = g.op("MatMul", x, weight)
-        g.place(y, slot, columns)
-        if self.spec.bias:
-            y = g.place(g.op("Add", y, self._weight(g, f"{name}.bias")), slot, columns)
-        return y
-
-    def _widen(self, g: Graph, weight: str, shape: tuple[int, int], x: str) -> str:
-        """A matrix as fp32, not before x is there: by then the matrix before it has been multiplied."""
-        size = g.op("Shape", x)
-        zero = g.op("Sub", size, size)
-        weight = g.op("Reshape", weight, g.op("Add", g.constant(shape, "int64"), zero))
-        weight = g.op("Cast", weight, to=_element("float32"))
-        g.widened[weight] = shape
-        g.output(weight, weight, "float32", shape)
-        return weight
-
-    def _quantize(self, g: Graph, x: str, columns: int) -> tuple[str, str, str]:
-        """Per-token quantization: unsigned values around a zero point, the zero point, and scales [t, 1]."""
-        last = g.constant([-1], "int64")
-        highest = g.op("ReduceMax", x, last, keepdims=1)
-        lowest = g.op("ReduceMin", x, last, keepdims=1)
-        maximum = g.op("Max", highest, g.op("Neg", lowest), g.constant(SMALLEST_MAXIMUM, "float32"))
-        scale = g.op("Div", maximum, g.constant(self.levels, "float32"))
-        per_row = g.op("Reshape", scale, last)
-        zero = self.levels + 1
-        # One zero point per row is what the operator asks for together with one scale per row.
-        zeros = g.op("ConstantOfShape", g.op("Shape", per_row), value=_tensor(np.array([zero], np.uint8)))
-        quantized = g.place(g.op("QuantizeLinear", x, per_row, zeros, axis=0), "quantized", columns, dtype="uint8")
-        return quantized, g.constant(zero, "uint8"), scale
-
-    def _norm(self, g: Graph, x: str, name: str) -> str:
-        """Sum and norm apart take a fifth of the time of onnxruntime's SkipLayerNormalization."""
-        weight = self._weight(g, f"{name}.weight")
-        if self.spec.norm == "rms":
-            return g.op("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=self.spec.norm_eps)
-        bias = self._weight(g, f"{name}.bias")
-        return g.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=self.spec.norm_eps)
-
-    def _activation(self, g: Graph, x: str) -> str:
-        activation = self.spec.activation
-        if activation == "silu":
-            return g.op("QuickGelu", x, domain=CONTRIB, alpha=1.0)
-        if activation == "relu":
-            return g.op("Relu", x)
-        return g.op("Gelu", x, approximate="tanh" if activation == "gelu_tanh" else "none")
-
-    def _rotate(self, g: Graph, x: str, size: int) -> str:
-        """Rotary embedding of x [t, 1, size]: every row is a sequence of one token, because the operator's limit on
-        the length of a sequence is that of the table of angles, and a block may hold the tokens of many sequences."""
-        positions = g.input("positions", "int64", ("t", 1))
-        half = self.spec.head_size // 2
-        cosines = g.input("cosines", "float32", ("p", half))
-        sines = g.input("sines", "float32", ("p", half))
-        heads = size // self.spec.head_size
-        return g.op("RotaryEmbedding", x, positions, cosines, sines, domain=CONTRIB, num_heads=heads)
-
-
-def product_graph() -> Graph:
-    """a [16, 64] unsigned times b [64, 32] signed bytes with the operator that `LayerGraphs` uses, for a trial."""
-    g = Graph("product")
-    a, b = g.input("a", "uint8", (16, 64)), g.input("b", "int8", (64, 32))
-    one, zero = g.constant(1.0, "float32"), g.constant(128, "uint8")
-    product = g.op("MatMulIntegerToFloat", a, b, one, g.input("scale", "float32", (32,)), zero, domain=CONTRIB)
-    g.output(product, "product", "float32", (16, 32))
-    return g
-
-
-def _element(dtype: str) -> int:
+def element_type(dtype: str) -> int:
+    """ONNX's number of an element type."""
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
@@ -326,10 +107,11 @@ def _element(dtype: str) -> int:
 def _value(name: str, dtype: str, shape: tuple[int | str, ...]) -> Any:
     from onnx import helper
 
-    return helper.make_tensor_value_info(name, _element(dtype), shape)
+    return helper.make_tensor_value_info(name, element_type(dtype), shape)
 
 
-def _tensor(array: npt.NDArray[Any]) -> Any:
+def tensor(array: npt.NDArray[Any]) -> Any:
+    """An array as an attribute of a node."""
     from onnx import numpy_helper
 
     return numpy_helper.from_array(array)

@@ -1,4 +1,4 @@
-"""The one place that imports onnxruntime, after it has been told to report nothing."""
+"""The only place that imports onnxruntime, with its telemetry turned off."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ def load_onnxruntime() -> Any:
     """The module `onnxruntime`, with its telemetry off.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: onnxruntime is not installed.
     """
-    silence_libraries()  # it reads the environment once, when it is imported
+    silence_libraries()  # onnxruntime reads the environment once, at its import
     import onnxruntime
 
-    # Windows has no such variable, and the caller's program may have imported the library before.
+    # The variable has no effect on Windows, or if the caller's program has already imported the library.
     onnxruntime.disable_telemetry_events()
     return onnxruntime
+
+
+def load_quantization() -> Any:
+    """The module `onnxruntime.quantization`, with onnxruntime's telemetry off. Raises as `load_onnxruntime`."""
+    load_onnxruntime()
+    from onnxruntime import quantization
+
+    return quantization

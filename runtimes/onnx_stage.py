@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime that compute in memory given to them, and what has to be found out about onnxruntime here."""
+"""Sessions of onnxruntime that compute in the caller's memory, and tests of onnxruntime's properties here."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.runtimes.base import Weights
-from edge.runtimes.onnx_graph import Graph, product_graph
+from edge.runtimes.onnx_graph import Graph
+from edge.runtimes.onnx_layer import product_graph
 from edge.runtimes.onnx_library import load_onnxruntime
 
 NOTHING = np.empty(0, np.uint8)
-"""The scratch memory of a stage that needs none."""
+"""The scratch memory for a stage that needs none."""
 
 SC_LEVEL2_CACHE_SIZE = 191
-"""glibc's number for it, which Python's table of names lacks."""
+"""glibc's number of this `sysconf` name, which Python's table of names lacks."""
 
 
 class Stage:
-    """One compiled graph. Inputs and outputs are used where they lie, nothing is copied.
+    """One compiled graph. It reads inputs and writes outputs in place, without copies.
 
     Attributes:
-        token_bytes: bytes of scratch memory per token that the intermediates need.
-        fixed_bytes: bytes of scratch memory besides, for an fp32 copy of a matrix.
+        token_bytes: bytes of scratch memory per token, for the intermediates.
+        fixed_bytes: additional bytes of scratch memory, for an fp32 copy of a matrix.
     """
 
     def __init__(self, graph: Graph, threads: int) -> None:
@@ -35,11 +36,11 @@ class Stage:
         options = onnxruntime.SessionOptions()
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
-        # The graphs are written as they should run, slots included; extended fusions would change that.
+        # The graphs are already in the form in which they should run, with slots. Extended fusions would change them.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
-        # Every session has threads of its own: some that went on spinning would steal the cores of the next stage.
+        # Every session has its own threads. Threads that kept spinning would take the cores from the next stage.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if affinities := worker_affinities(threads):
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
@@ -51,7 +52,7 @@ class Stage:
         widths: dict[str, int] = {}
         for value in graph.placed.values():
             widths[value.slot] = max(widths.get(value.slot, 0), value.nbytes)
-        # Offsets are multiples of 64 per token and so always aligned to a cache line.
+        # Widths are multiples of 64 bytes per token, so that every slot is aligned to a cache line.
         widths = {slot: -(-width // 64) * 64 for slot, width in widths.items()}
         self._offsets = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
         self.token_bytes = sum(widths.values())
@@ -65,10 +66,10 @@ class Stage:
         outputs: dict[str, npt.NDArray[Any]],
         **inputs: npt.NDArray[Any],
     ) -> None:
-        """Runs the stage on `inputs` and what it needs of `weights`, into the contiguous arrays `outputs`.
+        """Runs the stage on `inputs` and its part of `weights`, and writes to the contiguous arrays `outputs`.
 
         Args:
-            scratch: at least `fixed_bytes` and `token_bytes` for every token.
+            scratch: at least `fixed_bytes`, and `token_bytes` for every token.
         """
         binding = self._session.io_binding()
         for name in self._inputs:
@@ -87,12 +88,13 @@ class Stage:
 
 
 def worker_affinities(threads: int) -> str:
-    """onnxruntime's list of processors for the workers of a pool, the caller being the first thread; empty for none.
+    """onnxruntime's list of processors for the workers of a pool; empty if they are not pinned. The caller is the first
+    thread and is not in the list.
 
-    Three stages with a pool each follow each other hundreds of times per second. Left alone, the scheduler now and then
-    keeps the workers of two pools on different cores for seconds, one of them the caller's, which costs a third of the
-    speed. Pools that take every core this process may use are pinned, as onnxruntime does by default; smaller ones are
-    not, so that two processes do not meet on the same core.
+    The three stages, each with a pool, follow each other hundreds of times per second. Without pinning, the scheduler
+    sometimes keeps the workers of two pools on different cores for seconds, and one of these is the core of the caller.
+    That costs a third of the speed. A pool that uses all cores of this process is pinned, as onnxruntime does by
+    default. A smaller pool is not pinned, so that two processes do not use the same core.
     """
     if not hasattr(os, "sched_getaffinity") or threads < 2:
         return ""
@@ -102,7 +104,7 @@ def worker_affinities(threads: int) -> str:
 
 @cache
 def product_saturates() -> bool:
-    """True if unsigned times signed bytes overflow the 16-bit sums of the processor's instruction for them."""
+    """Whether products of unsigned and signed bytes overflow the 16-bit sums of the processor's instruction."""
     stage = Stage(product_graph(), 1)
     a, b = np.full((16, 64), 255, np.uint8), np.full((64, 32), 127, np.int8)
     product = np.empty((16, 32), np.float32)
@@ -111,7 +113,8 @@ def product_saturates() -> bool:
 
 
 def has_flash_attention() -> bool:
-    """onnxruntime tiles attention if it knows the size of the second-level cache, which some Linux systems hide."""
+    """Whether onnxruntime uses flash attention. It does if it knows the size of the second-level cache, which some
+    Linux systems do not report."""
     if os.environ.get("ORT_DISABLE_FLASH_ATTENTION", "0") != "0":
         return False
     if sys.platform != "linux":

@@ -1,4 +1,4 @@
-"""Opening an engine the way rerankers and embedders do: from settings, in a ledger of its own or a shared one."""
+"""Opens an engine for rerankers and embedders: from the configuration, in a new memory budget or a shared one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from edge.errors import InputError
 from edge.models.packed import Kind, PackedModel
 from edge.models.registry import resolve
 from edge.resident import anonymous_resident
-from edge.runtimes.base import runtime_for
-from edge.runtimes.engine import MOST_TOKENS, Engine, Tuning, too_small
+from edge.runtimes.base import chosen_runtime, runtime_for
+from edge.runtimes.engine import MOST_TOKENS, Engine
 from edge.runtimes.needs import engine_needs
+from edge.runtimes.room import too_small
+from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
 
 
 @contextmanager
 def opened_model(chosen: str | Path | PackedModel, kind: Kind, config: Config) -> Iterator[PackedModel]:
-    """The model by name or path, or as it was handed over open. One that was opened here is closed again if what is
-    done with it fails.
+    """The model by name or path, or the open model that was passed. A model that was opened here is closed again if the
+    body of the `with` statement fails.
 
     Raises:
-        ModelError: it is missing, broken or of another kind.
+        ModelError: the model is missing, broken or of another kind.
     """
     if isinstance(chosen, PackedModel):
         yield chosen
@@ -49,7 +51,7 @@ def open_engine(
     trace: Trace | None,
     tuning: Tuning | None,
 ) -> Engine:
-    """Opens an engine in `budget`, or in one of its own with the limit `memory`, or that of the configuration.
+    """Opens an engine in `budget`. Without one, a new budget is made with the limit `memory`, or the configuration's.
 
     Raises:
         BudgetExceeded: the limit is too small; the error names the smallest that works.
@@ -62,7 +64,7 @@ def open_engine(
         limit = config.memory if memory is None else parse_size(memory)
         tokens = min(max_tokens or MOST_TOKENS, model.spec.max_tokens)
         needs = engine_needs(
-            model, runtime_for(config.runtime, model.spec.layer), threads=config.threads, max_tokens=tokens
+            model, runtime_for(chosen_runtime(config), model.spec.layer), threads=config.threads, max_tokens=tokens
         )
         held = anonymous_resident()
         if held + needs.nbytes > limit:
@@ -71,7 +73,7 @@ def open_engine(
     return Engine(
         model,
         budget,
-        runtime=config.runtime,
+        runtime=chosen_runtime(config),
         threads=config.threads,
         max_tokens=max_tokens,
         scratch=config.scratch_path,

@@ -1,6 +1,6 @@
-"""`NumpyRuntime`: a transformer layer in plain numpy, the readable twin that the other runtimes are tested against.
+"""`NumpyRuntime`: a transformer layer in plain numpy, the readable reference for tests of the other runtimes.
 
-It runs one sequence after the other and keeps every intermediate: correctness is its only aim.
+It runs one sequence after the other and keeps every intermediate value. Its only aim is correctness.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Keys, rotated and normed, and values of a shared prefix, each [tokens, kv_heads, head_size]."""
+    """Keys (normalized and rotated) and values of a shared prefix, each [tokens, kv_heads, head_size]."""
 
     keys: Array
     values: Array
 
 
 class NumpyRuntime(Runtime):
-    """Runs every `LayerSpec`, slowly; numpy decides how many threads a matrix product takes."""
+    """Runs every `LayerSpec`, slowly. numpy decides on the number of threads."""
 
     name = "numpy"
 
@@ -38,7 +38,7 @@ class NumpyRuntime(Runtime):
 
 
 class NumpyLayerKernel(LayerKernel):
-    """A layer in fp32 arithmetic, whatever the precision of its matrices on disk.
+    """A layer in fp32 arithmetic, for matrices of every stored precision.
 
     With int8 matrices the activations are quantized per token: scale = max|x| / 127 over the row,
     q = round-half-even(x / scale), y = int32(q @ w) * scale * column scale.
@@ -68,12 +68,12 @@ class NumpyLayerKernel(LayerKernel):
         rows += 6 * spec.ffn * (2 if spec.gated else 1)
         keys = 2 * (prefix + longest) * (spec.heads + spec.kv_heads) * spec.head_size
         scores = 4 * spec.heads * longest * (prefix + longest)
-        # An int8 matrix is widened to int32 and multiplied as such; an fp16 matrix is widened to fp32.
+        # An int8 matrix is converted to int32 for the product, an fp16 matrix to fp32.
         widened = 0 if spec.precision == "fp32" else max(math.prod(shape) for shape in spec.matrices().values())
         return 4 * (longest * rows + 2 * tokens * spec.hidden + keys + scores + widened)
 
     def _run(self, states: Hidden, weights: Weights, prefix: Prefix | None) -> tuple[Hidden, Array, Array]:
-        """Advances one sequence [length, hidden]; returns its keys and values, too."""
+        """Advances one sequence [length, hidden], and returns the new states, the keys and the values."""
         spec = self.spec
         length = len(states)
         x: Array = states.astype(np.float32)
@@ -165,8 +165,8 @@ def softmax(x: Array) -> Array:
 
 
 def rotation(theta: float, head_size: int, tokens: int) -> tuple[Array, Array]:
-    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021), computed in fp32
-    step by step as Hugging Face does: at far positions fp64 would differ."""
+    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021). Each step is computed
+    in fp32 as in Hugging Face transformers, because fp64 gives other values at far positions."""
     exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
     frequencies = np.float32(1) / np.float32(theta) ** exponents
     angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies

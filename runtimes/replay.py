@@ -1,7 +1,7 @@
-"""Pruning replayed on recorded scores, and the margins that keep what full depth finds.
+"""Replays pruning on recorded scores, and finds the margins that keep the results of full depth.
 
-The scores of a sequence do not depend on its pool. So the effect of a margin on a query follows from the scores that
-its candidates have after each layer.
+The scores of a sequence do not depend on its pool. So the effect of a margin on a query follows from its candidates'
+scores after each layer.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ import numpy.typing as npt
 
 from edge.bounded_pruning import BoundedPruning
 from edge.models.blending import WEIGHT, Retrieved
-from edge.models.calibration import Measured
+from edge.models.calibration import Calibration, Measured
 from edge.pruning import Mode
 from edge.runtimes.scoring import Pool
 
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
-MARGINS = tuple(np.arange(0.5, 4.01, 0.25).tolist())
-"""Margins that are tried, in standard deviations; the widest is kept where none reaches the target."""
+MARGINS = tuple(np.arange(0.5, 4.01, 0.125).tolist())
+"""The margins that are tried, in standard deviations. If none reaches the target, the widest is used."""
 
 _FOLDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one query.
+    """The recorded scores and judgements of one query.
 
     Attributes:
-        scores: predicted final logits of its candidates after each layer [layers, candidates]; the last are the final
-            ones.
-        relevant: positions of the relevant candidates; None if nobody judged them.
-        retrieved: what retrieval found (see `models.blending`).
-        domain: where the query comes from.
+        scores: logits of the candidates after each layer [layers, candidates]. The last row holds the final logits.
+        relevant: positions of the relevant candidates; None without judgements.
+        retrieved: the retrieval scores (see `models.blending`).
+        domain: name of the query's source.
         weight: the model's share of the blend with retrieval.
     """
 
@@ -48,7 +47,7 @@ class Record:
     weight: float = WEIGHT
 
     def cut(self, count: int) -> Record:
-        """Only the first candidates."""
+        """A record of the first `count` candidates only."""
         relevant = None if self.relevant is None else frozenset(i for i in self.relevant if i < count)
         retrieved = self.retrieved if isinstance(self.retrieved, bool) else self.retrieved[:count]
         return Record(self.scores[:, :count], relevant, retrieved, self.domain, self.weight)
@@ -56,11 +55,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What pruning did to one query.
+    """The result of pruning for one query.
 
     Attributes:
         chosen: the best K candidates, best first.
-        evaluations: layer x candidate evaluations that were needed.
+        evaluations: number of layer x candidate evaluations.
     """
 
     chosen: Ids
@@ -68,20 +67,23 @@ class Outcome:
 
 
 def replay(
-    record: Record, k: int, mode: Mode, margin: float, errors: Sequence[float], spread: float, *, retrieved: bool = True
+    record: Record, k: int, mode: Mode, margin: float, calibration: Calibration, *, retrieved: bool = True
 ) -> Outcome:
-    """Prunes on recorded scores as a live pass would."""
+    """Prunes on recorded scores as a live pass does, with the given margin."""
     layers, n = record.scores.shape
-    pool = Pool(n, retrieved=record.retrieved if retrieved else False, spread=spread, weight=record.weight)
-    pruning = BoundedPruning(k, mode=mode, errors=errors, margin=margin, candidates=n)
+    pool = _pool(record, calibration, retrieved)
+    assert pool.forecast is not None
+    pruning = BoundedPruning(k, mode=mode, errors=pool.forecast.errors, margin=margin, candidates=n)
     active = np.arange(n)
     chosen: list[Ids] = []
     evaluations = 0
+    if pruning.wants(0):
+        active = pruning.decide(0, active, pool.see(active, np.zeros(n), 0)).deferred
     for layer in range(1, layers + 1):
         evaluations += len(active)
         if layer < layers and not pruning.wants(layer):
             continue
-        scores = pool.see(active, record.scores[layer - 1, active])
+        scores = pool.see(active, record.scores[layer - 1, active], layer)
         if layer == layers:
             chosen.append(active[np.lexsort((active, -scores))])
             break
@@ -94,23 +96,18 @@ def replay(
 
 
 def measure(
-    records: Sequence[Record], k: int, mode: Mode, margin: float, errors: Sequence[float], spread: float, *,
+    records: Sequence[Record], k: int, mode: Mode, margin: float, calibration: Calibration, *,
     candidates: int, retrieved: bool,
 ) -> Measured:  # fmt: skip
-    """Precision@K, overlap with full depth and work, means over the records cut to `candidates`.
+    """Precision@K, overlap with full depth and work, as means over the records, which are cut to `candidates`.
 
-    Without judgements the best K of full depth count as relevant. Fewer than K relevant divide by their number, as in
-    the paper.
+    Without judgements the best K of full depth count as relevant. If there are fewer than K relevant candidates,
+    precision is divided by their number, as in the paper.
     """
     precisions, full, overlaps, work = [], [], [], []
     for record in (record.cut(candidates) for record in records):
-        found = replay(record, k, mode, margin, errors, spread, retrieved=retrieved)
-        pool = Pool(
-            record.scores.shape[1],
-            retrieved=record.retrieved if retrieved else False,
-            spread=spread,
-            weight=record.weight,
-        )
+        found = replay(record, k, mode, margin, calibration, retrieved=retrieved)
+        pool = _pool(record, calibration, retrieved)
         ids = np.arange(record.scores.shape[1])
         best = set(np.lexsort((ids, -pool.see(ids, record.scores[-1])))[:k].tolist())
         relevant = best if record.relevant is None else record.relevant
@@ -125,30 +122,36 @@ def measure(
 
 
 def find_margin(
-    records: Sequence[Record], ks: Iterable[int], pools: Iterable[int], mode: Mode, errors: Sequence[float],
-    spread: float, *, orders: Iterable[bool], target: float,
+    records: Sequence[Record], ks: Iterable[int], pools: Iterable[int], mode: Mode, calibration: Calibration, *,
+    retrieved: bool, target: float,
 ) -> float:  # fmt: skip
-    """The smallest margin that keeps the target in every domain (in each of a few parts, where all queries come from
-    one): a margin is for queries of domains that nobody has seen.
+    """The smallest margin that keeps the target in every domain, because it will be used in new domains. If all queries
+    come from one domain, they are divided into a few parts, and the target must be kept in each part.
 
     Args:
-        target: share of full depth's K results that must be found, mean over numbers of results, sizes of pools and
-            orders.
+        retrieved: whether the scores of retrieval are blended in.
+        target: share of full depth's K results that must be found, mean over numbers of results and sizes of pools.
     """
-    cases = [(k, n, order) for k, n, order in product(ks, pools, orders) if k < n]
+    cases = [(k, n) for k, n in product(ks, pools) if k < n]
     domains = sorted({record.domain for record in records})
     parts = [[r for r in records if r.domain == d] for d in domains]
     if len(parts) == 1:
         parts = [part for part in (list(records[i::_FOLDS]) for i in range(_FOLDS)) if part]
     for margin in MARGINS:
-        if all(_kept(part, cases, mode, margin, errors, spread) >= target - 1e-12 for part in parts):
+        if all(_kept(part, cases, mode, margin, calibration, retrieved) >= target - 1e-12 for part in parts):
             return float(margin)
     return float(MARGINS[-1])
 
 
 def _kept(
-    part: Sequence[Record], cases: Sequence[tuple[int, int, bool]], mode: Mode, margin: float,
-    errors: Sequence[float], spread: float,
+    part: Sequence[Record], cases: Sequence[tuple[int, int]], mode: Mode, margin: float, calibration: Calibration,
+    retrieved: bool,
 ) -> float:  # fmt: skip
-    rows = [measure(part, k, mode, margin, errors, spread, candidates=n, retrieved=order) for k, n, order in cases]
+    rows = [measure(part, k, mode, margin, calibration, candidates=n, retrieved=retrieved) for k, n in cases]
     return float(np.mean([row.overlap for row in rows])) if rows else 1.0
+
+
+def _pool(record: Record, calibration: Calibration, retrieved: bool) -> Pool:
+    count = record.scores.shape[1]
+    found = record.retrieved if retrieved else False
+    return Pool(count, retrieved=found, calibration=calibration, weight=record.weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -19,13 +19,14 @@ from edge.models.blending import Retrieved, share_of
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER
+from edge.models.tokenizer import check_text
 from edge.models.tokens import TokenBatch
 from edge.pruning import Mode, ProgressivePruning
 from edge.public_calls import checked_arguments
-from edge.runtimes.engine import Tuning
 from edge.runtimes.opening import open_engine, opened_model
-from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer
+from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
 from edge.runtimes.stats import RunStats
+from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
 
 
@@ -35,10 +36,10 @@ class Ranked:
 
     Attributes:
         index: the text's position in the input.
-        score: what the order follows, in 0 ... 1, higher is better: the model's probability of relevance, or its blend
-            with what retrieval found.
+        score: score in 0 ... 1 by which results are ordered, higher is better: the model's probability of relevance, or
+            its blend with the retrieval score.
         text: the text.
-        relevance: the model's own probability, whatever order the text came in.
+        relevance: the model's own probability of relevance, without retrieval.
     """
 
     index: int
@@ -49,16 +50,16 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Results, best first, with how they came about.
+    """Results, best first, with the decisions and figures of the pass.
 
     Attributes:
         results: the best `top_k`, best first.
-        threshold: dispersion above which clusters are trusted, where it was set by hand; infinity where it was not.
-        margin: standard deviations of the calibrated error that make a candidate hopeless; None where it played no
-            part.
-        exact: how many of `results` have their final score: all but those that were asked for though they were dropped.
-        layers: what was seen and decided after each layer whose scores were looked at.
-        stats: what the pass needed.
+        threshold: dispersion above which clusters are trusted, if it was set by hand; otherwise infinity.
+        margin: number of standard deviations of the calibrated error by which hopeless candidates are found; None if
+            pruning used no calibrated margin.
+        exact: number of `results` that have their final score. The others were pruned, but are needed to fill `top_k`.
+        layers: a report for each layer after which scores were examined.
+        stats: the figures of the pass.
     """
 
     results: list[Ranked]
@@ -73,8 +74,9 @@ class Ranking:
 class Reranker:
     """A cross-encoder under a memory budget.
 
-    >>> with Reranker(memory="300MB") as reranker:
-    ...     best = reranker.rank("who wrote Hamlet", ["Shakespeare wrote it.", "It rains."], top_k=1)
+    Examples:
+        >>> with Reranker(memory="300MB") as reranker:
+        ...     best = reranker.rank("who wrote Hamlet", ["Shakespeare wrote it.", "It rains."], top_k=1)
     """
 
     def __init__(
@@ -95,13 +97,13 @@ class Reranker:
         Args:
             model: name, path of a packed model, or an open one (then closed by this object); the default reranker if
                 empty.
-            memory: limit of the whole process, such as `300MB`; the configuration's if not given.
-            budget: a ledger shared with other parts of the program, instead of `memory`.
-            threshold: dispersion at which pruning starts: `auto` takes the calibrated one (no pruning if there is
-                none), `inf` never prunes.
-            mode: `ranked` drops only the hopeless, so order and scores of the results are exact; `top-k` lets
-                winners stop early too, for when only the set matters.
-            max_tokens: longest query + document in tokens; documents are cut to fit.
+            memory: limit of the whole process, such as `300MB`; None takes the configuration's.
+            budget: a memory budget that is shared with other parts of the program, instead of `memory`.
+            threshold: dispersion at which pruning starts. `auto` uses the calibration, and does not prune without one.
+                `inf` never prunes.
+            mode: `ranked` prunes hopeless candidates only, so order and scores of the results are exact. `top-k` also
+                stops early on certain winners, and is for callers that need only the set of results.
+            max_tokens: longest query + document in tokens; longer documents are truncated.
 
         Raises:
             ModelError: the model is missing, broken or no reranker.
@@ -128,22 +130,26 @@ class Reranker:
         mode: Mode | None = None,
         threshold: str | float | None = None,
         enough: Callable[[Sequence[Ranked]], bool] | None = None,
+        watch: Watch | None = None,
     ) -> list[Ranked]:
         """The `top_k` most relevant of `docs` (all if None), best first.
 
         Args:
-            retrieved: the score a retriever gave to each of `docs`, or True if they come in its order, best first.
-                That is evidence of its own, and is blended with the model's judgement (`models.blending`).
-            mode, threshold: instead of the ones this object was made with.
-            enough: sees all results whose score is final, best first, and says whether they are enough; if not, those
-                that were dropped are judged to the end as well. With it the results are not cut to `top_k`.
+            retrieved: a retriever's score for each of `docs`, or True if they are in the retriever's order, best first.
+                These scores are independent evidence and are blended with the model's (`models.blending`).
+            mode, threshold: override the values that this object was made with.
+            enough: gets all results with a final score, best first, and returns whether they are enough. If not, the
+                pruned candidates are scored at full depth as well. With it the results are not cut to `top_k`.
+            watch: called after each layer whose scores are examined, in the thread that runs the pass.
 
         Raises:
             InputError: the query is empty, there are no documents, `top_k` is not positive, a text is not valid
-                Unicode, or there are not as many retrieval scores as texts.
+                Unicode, or the number of retrieval scores is not the number of texts.
             BudgetExceeded: the request does not fit the limit; the error names the smallest that works.
         """
-        ranking = self.explain(query, docs, top_k, retrieved=retrieved, mode=mode, threshold=threshold, enough=enough)
+        ranking = self.explain(
+            query, docs, top_k, retrieved=retrieved, mode=mode, threshold=threshold, enough=enough, watch=watch
+        )
         return ranking.results
 
     def explain(
@@ -157,36 +163,44 @@ class Reranker:
         threshold: str | float | None = None,
         every_layer: bool = False,
         enough: Callable[[Sequence[Ranked]], bool] | None = None,
+        watch: Watch | None = None,
     ) -> Ranking:
-        """Like `rank`, with the rule, layer-by-layer decisions and what the pass needed.
+        """Like `rank`, but also returns the pruning rule, the decisions after each layer, and the figures of the pass.
 
         Args:
-            every_layer: look at the scores of layers, too, on which pruning would not.
+            every_layer: examine the scores after every layer, not only after those that pruning uses.
         """
         _check_documents(docs)
+        for number, doc in enumerate(docs):  # the tokenizer would not check documents that pruning leaves out
+            check_text(doc, f"document {number}")
         if self._damage is not None and (every_layer or self._limit(threshold) != math.inf):
             raise self._damage
         k = len(docs) if top_k is None else top_k
         if top_k is not None and (not isinstance(top_k, int | np.integer) or top_k < 1):
             raise InputError(f"the number of results is a whole number of at least 1, not {top_k!r}")
         mode = self.mode if mode is None else _checked(mode)
-        spread = None if self.calibration is None else self.calibration.spread
-        pool = Pool(len(docs), retrieved=retrieved, spread=spread, weight=share_of(query))
-        pruning = self._pruning(k, mode, threshold, len(docs))
-        observer, stats = self._pass(query, docs, pruning, pool, every_layer)
+
+        def begin() -> tuple[Pruning, Pool]:
+            pool = Pool(len(docs), retrieved=retrieved, calibration=self.calibration, weight=share_of(query))
+            return self._pruning(k, mode, threshold, len(docs), pool), pool
+
+        observer, stats = self._pass(query, docs, begin, every_layer, watch)
+        pool, pruning = observer.pool, observer.pruning
         ids = observer.ranking()
         results = _ranked(ids, docs, observer.scores[ids], pool.relevance()[ids])
         exact = len(ids) - sum(map(len, observer.dropped))
         if enough is not None:
             results = results[:exact]
             if exact < len(docs) and not enough(results):
-                # Only a blend without a calibrated spread depends on the others of the pool.
+                # If the scores depend on the pool (a blend without a calibrated spread), all candidates are scored.
                 late = ids[exact:] if pool.separable else np.arange(len(docs))
-                part = pool.part(late)
                 texts = [docs[i] for i in late]
-                everything = ProgressivePruning(len(late), mode="ranked", candidates=len(late))
-                last, more = self._pass(query, texts, everything, part, every_layer)
-                found = _ranked(late, docs, last.scores, part.relevance())
+
+                def again() -> tuple[Pruning, Pool]:
+                    return ProgressivePruning(len(late), mode="ranked", candidates=len(late)), pool.part(late)
+
+                last, more = self._pass(query, texts, again, every_layer)
+                found = _ranked(late, docs, last.scores, last.pool.relevance())
                 results = sorted((results if pool.separable else []) + found, key=lambda r: (-r.score, r.index))
                 stats, exact = stats.plus(more), len(docs)
         else:
@@ -215,7 +229,7 @@ class Reranker:
         return self.engine.tokenize_pairs(query, docs)
 
     def close(self) -> None:
-        """Gives all memory back."""
+        """Closes the model and frees all memory."""
         self.engine.close()
 
     def __enter__(self) -> Reranker:
@@ -227,7 +241,7 @@ class Reranker:
         self.close()
 
     def _calibrated(self) -> tuple[Calibration | None, CorruptBlock | None]:
-        """The model's calibration; one that is damaged hinders only those who prune."""
+        """The model's calibration, or the error of a damaged one. Without pruning a damaged calibration is no error."""
         try:
             return Calibration.load(self.model.path, self.model.fingerprint), None
         except CorruptBlock as error:
@@ -236,29 +250,48 @@ class Reranker:
             return None, error
 
     def _limit(self, threshold: str | float | None) -> float | None:
-        """The threshold of one call; None for the calibrated one."""
+        """The threshold of one call; None stands for the calibrated margin."""
         return self._threshold if threshold is None else parse_threshold(threshold)
 
     def _pass(
-        self, query: str, docs: Sequence[str], pruning: Pruning, pool: Pool, every_layer: bool
+        self,
+        query: str,
+        docs: Sequence[str],
+        begin: Callable[[], tuple[Pruning, Pool]],
+        every_layer: bool,
+        watch: Watch | None = None,
     ) -> tuple[PruningObserver, RunStats]:
-        batch = self.tokenize(query, docs)
-        observer = PruningObserver(
-            self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, budget=self.budget
-        )
+        """Runs one pass. `begin` makes the pruning rule and the pool. It is called again if the pass starts again."""
+        observers: list[PruningObserver] = []
+
+        def undo() -> None:
+            for observer in observers:
+                observer.close()
+
+        def prepare() -> tuple[TokenBatch, PruningObserver]:
+            undo()
+            pruning, pool = begin()
+            observers.append(
+                PruningObserver(
+                    self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, watch, budget=self.budget
+                )
+            )
+            return self.tokenize(query, [docs[i] for i in observers[-1].entering]), observers[-1]
+
         try:
-            return observer, self.engine.run(batch, observer)
+            stats = self.engine.run(prepare, undo)
+            return observers[-1], replace(stats, evaluations_full=stats.layers * len(docs))
         finally:
-            observer.close()
+            undo()
 
     def _pruning(
-        self, k: int, mode: Mode, threshold: str | float | None, candidates: int
+        self, k: int, mode: Mode, threshold: str | float | None, candidates: int, pool: Pool
     ) -> ProgressivePruning | BoundedPruning:
-        """By the calibrated margin, unless a threshold of dispersion was set by hand."""
-        limit = self._limit(threshold)
-        if limit is None and self.calibration is not None and mode in self.calibration.margins:
-            errors, margin = self.calibration.errors, self.calibration.margins[mode]
-            return BoundedPruning(k, mode=mode, errors=errors, margin=margin, candidates=candidates)
+        """The pruning rule: the calibrated margin, unless a threshold of dispersion was set by hand."""
+        limit, forecast = self._limit(threshold), pool.forecast
+        if limit is None and forecast is not None and mode in forecast.margins:
+            margin = forecast.margins[mode]
+            return BoundedPruning(k, mode=mode, errors=forecast.errors, margin=margin, candidates=candidates)
         return ProgressivePruning(k, mode=mode, threshold=math.inf if limit is None else limit, candidates=candidates)
 
 

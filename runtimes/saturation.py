@@ -1,4 +1,4 @@
-"""How many tokens a chunk needs to saturate the cores: measured once per kernel, remembered for the device."""
+"""The number of tokens in a chunk that saturates the cores, measured once per kernel and stored on the device."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from edge.runtimes.base import LayerKernel
 
 _SIZES = (128, 256, 512, 1024, 2048)
 _ENOUGH = 0.97
-"""A chunk saturates when it reaches this share of the best throughput seen."""
+"""A chunk size saturates the cores if it reaches this share of the best measured throughput."""
 
 _SEQUENCE = 128
-"""Tokens of a sequence in the measurement; its attention is a small part of the work."""
+"""Tokens per sequence in the measurement. Attention over so few tokens is a small part of the work."""
 
 _ROUNDS = 5
-"""Runs of each size. Sizes take turns, so that a moment in which something else ran does not fall on one of them."""
+"""Number of runs of each size. The sizes take turns, so that other load on the machine does not slow a single size."""
 
 _STEADY = 1.25
-"""Slowest over fastest run of the chosen size up to which a measurement is worth remembering; on a busy machine it
-serves this process only, and the next one measures again."""
+"""A measurement is stored if the slowest run of the chosen size takes at most this multiple of the fastest. Otherwise
+the machine was busy; the result is used in this process only, and the next process measures again."""
 
 
 def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
     """The smallest chunk size, in tokens, with 97 % of the best throughput of this kernel on this device.
 
     Args:
-        budget: holds what the measurement takes; larger chunks than fit are not tried, and then not chosen. Where not
-            even the smallest fits, that one is chosen without a measurement.
-        spared: bytes of what is free that the measurement does not use.
+        budget: the budget for the measurement's memory. Only sizes that fit are measured. If none fits, the smallest
+            size is returned without a measurement.
+        spared: bytes of free memory that the measurement leaves unused.
     """
     room = budget.free - spared
     sizes = [size for size in _SIZES if _nbytes(kernel, size) <= room]
@@ -55,7 +55,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
         with budget.reserve("measurement", _nbytes(kernel, sizes[-1])):
             seconds = _measure(kernel, sizes)
             trim_heap()
-    except BudgetExceeded:  # another thread has taken what was free
+    except BudgetExceeded:  # another thread has taken the free memory
         return _SIZES[0]
     chosen, spread = choose(seconds)
     if spread > _STEADY:
@@ -65,11 +65,11 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
 
 
 def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
-    """The smallest size whose best run has 97 % of the best throughput, and how far its runs lie apart (slowest over
-    fastest).
+    """The smallest size that reaches 97 % of the best throughput in its fastest run, and the ratio of this size's
+    slowest run to its fastest.
 
     Args:
-        seconds: of each run, by size in tokens.
+        seconds: times of the runs, by size in tokens.
     """
     rates = {size: size / min(runs) for size, runs in seconds.items()}
     best = max(rates.values())
@@ -78,7 +78,7 @@ def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
 
 
 def _nbytes(kernel: LayerKernel, tokens: int) -> int:
-    """What the measurement of a size takes: states, a layer's random weights and what they are made from."""
+    """Bytes for the measurement of a size: states, a layer's random weights, and the numbers they are made from."""
     states = tokens * kernel.spec.hidden * (4 + np.dtype(kernel.hidden_dtype).itemsize)
     return kernel.workspace(tokens, _SEQUENCE) + states + 3 * kernel.spec.nbytes
 

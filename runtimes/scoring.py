@@ -1,9 +1,9 @@
-"""Provisional scores after each layer, and the observer that prunes on them while a pass runs."""
+"""Provisional scores after each layer, and the observer that prunes by them during a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.chunking import Chunk
-from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieved_scores
-from edge.models.calibration import Calibration
+from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieved_scores, sharpness, standard
+from edge.models.calibration import Calibration, Forecast
 from edge.models.spec import ModelSpec
 from edge.pruning import Decision
 from edge.runtimes.heads import lens_input, logits, pool, sigmoid
@@ -20,7 +20,8 @@ from edge.runtimes.needs import SCORED_TOGETHER, SCORING_ARRAYS
 
 
 class Pruning(Protocol):
-    """Decides after each layer who goes on: `ProgressivePruning` by clusters, `BoundedPruning` by calibrated errors."""
+    """Decides after each layer which candidates continue. `ProgressivePruning` uses clusters, `BoundedPruning` uses
+    calibrated errors."""
 
     def wants(self, layer: int) -> bool: ...
 
@@ -28,52 +29,49 @@ class Pruning(Protocol):
 
 
 class Scorer:
-    """Relevance logits after each layer: from the model's own head, or from the lens where calibration found that it
-    sees more."""
+    """Relevance logits after each layer, from the model's own head, or from the lens after layers where calibration
+    found the lens to be more accurate."""
 
     def __init__(
         self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], calibration: Calibration | None = None
     ) -> None:
         self._spec = spec
         self._head = head
-        self._calibration = calibration
         self._lens = calibration.lens if calibration is not None else None
         self._lens_layers = frozenset(calibration.lens_layers if calibration is not None else ())
 
-    def read(self, layer: int, states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """The vectors [batch, hidden] that a chunk's sequences are scored by after `layer` layers; arguments as for
-        `heads.pool`."""
+    def read(self, layer: int, states: Any, lengths: npt.NDArray[np.int32]) -> Any:
+        """The vectors [batch, hidden] from which a chunk's sequences are scored after `layer` layers. Arguments and
+        result are those of `heads.pool`."""
         return (lens_input if layer in self._lens_layers else pool)(self._spec, states, lengths)
 
     def __call__(self, layer: int, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Logits [n] of vectors [n, hidden] that `read` gave after `layer` layers: the final ones, or before the last
-        layer what calibration predicts of them.
+        """Logits [n] of vectors [n, hidden] that `read` returned after `layer` layers.
 
         Raises:
             ModelError: a score is not finite.
         """
         if self._lens is not None and layer in self._lens_layers:
-            found = self._lens.logits(layer, vectors)
-        else:
-            found = logits(self._spec, self._head, vectors)
-        if self._calibration is None or layer == self._spec.layers:
-            return found
-        return self._calibration.slopes[layer - 1] * found + self._calibration.offsets[layer - 1]
+            return self._lens.logits(layer, vectors)
+        return logits(self._spec, self._head, vectors)
 
 
 class Pool:
-    """The candidates' logits so far, and what retrieval adds to them if they came from there.
+    """The candidates' logits so far, and the amounts that retrieval adds to them, if there was a retrieval.
 
-    The blend (see `models.blending`) is scaled by the spread of a pool's logits. With the calibrated spread a
-    candidate's score depends on its own logit and on retrieval alone, so pruning leaves the scores of the others equal.
-    Without one the spread is that of this pool, where a candidate that left early counts with its last logit.
+    The blend (see `models.blending`) is scaled by the standard deviation of a pool's logits (the spread). With the
+    calibrated spread a candidate's score depends only on its own logit and on retrieval, so pruning does not change the
+    scores of the other candidates. Without a calibration the spread is that of this pool, where a candidate that left
+    early counts with its last logit.
     """
 
     def __init__(
-        self, candidates: int, *, retrieved: Retrieved, spread: float | None = None, weight: float = WEIGHT
+        self, candidates: int, *, retrieved: Retrieved, calibration: Calibration | None = None, weight: float = WEIGHT
     ) -> None:
-        """Args:
-            spread: calibrated standard deviation of the final logits of a pool.
+        """Starts with no logits.
+
+        Args:
+            calibration: the model's calibration; without it a layer's logits are taken for the final ones.
             weight: the model's share of the blend.
 
         Raises:
@@ -81,42 +79,61 @@ class Pool:
         """
         found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)
-        self._spread = spread
+        self._spread = None if calibration is None else calibration.spread
+        self._forecast = None if calibration is None else calibration.forecast(retrieved=found is not None)
+        self._places = np.zeros(candidates) if found is None else standard(found)
         self._prior = None if found is None else prior_logits(found, weight)
+        self._sharpness = 1.0 if found is None else sharpness(weight)
 
-    def see(self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Takes the logits [n] of some candidates and returns their scores [n] in 0 ... 1, by which they compare."""
-        self._logits[ids] = values
+    @property
+    def forecast(self) -> Forecast | None:
+        """The prediction of final logits from the logits after a layer, on the scale of the scores' log-odds."""
+        if self._forecast is None:
+            return None
+        return replace(self._forecast, errors=tuple(error * self._sharpness for error in self._forecast.errors))
+
+    def see(
+        self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], layer: int = -1
+    ) -> npt.NDArray[np.float64]:
+        """Records the logits [n] of some candidates after `layer` layers (-1: all layers) and returns their scores [n]
+        in 0 ... 1. Logits before the first layer (0) are not recorded."""
+        if self._forecast is not None:
+            values = self._forecast(layer, values, self._places[ids])
+        if layer != 0:
+            self._logits[ids] = values
         if self._prior is None:
             return sigmoid(values)
         spread = np.nanstd(self._logits) if self._spread is None else self._spread
-        return sigmoid(values + spread * self._prior[ids])
+        return sigmoid(self._sharpness * (values + spread * self._prior[ids]))
 
     @property
     def separable(self) -> bool:
-        """Whether a candidate's score depends on nothing but its own logit and retrieval."""
+        """Whether a candidate's score depends only on its own logit and on retrieval."""
         return self._prior is None or self._spread is not None
 
     def part(self, ids: npt.NDArray[np.int64]) -> Pool:
-        """A pool of some of these candidates, none of them seen, with what retrieval adds to them here."""
-        part = Pool(len(ids), retrieved=False, spread=self._spread)
+        """A pool of some of these candidates, without logits, with the same amounts from retrieval as in this pool."""
+        part = Pool(len(ids), retrieved=False)
+        part._spread, part._forecast, part._sharpness = self._spread, self._forecast, self._sharpness
+        part._places = self._places[ids]
         part._prior = None if self._prior is None else self._prior[ids]
         return part
 
     def relevance(self) -> npt.NDArray[np.float64]:
-        """The model's own last probability of every candidate [candidates], nan for those never scored."""
+        """The model's probability of relevance for every candidate [candidates]. It is predicted for a candidate that
+        left before the last layer, and nan for a candidate that no layer has read."""
         return sigmoid(self._logits)
 
 
 @dataclass(slots=True)
 class LayerReport:
-    """One line of `--explain`: who was active after a layer, with which scores, and what was decided.
+    """One line of `--explain`: the active candidates after a layer, their scores, and the decision of pruning.
 
     Attributes:
-        layer: layers run so far.
-        ids: candidates that were active [active].
+        layer: number of layers run so far; 0 for the state before the first.
+        ids: the active candidates [active].
         scores: their provisional scores [active].
-        decision: what pruning said.
+        decision: the decision of pruning.
     """
 
     layer: int
@@ -125,19 +142,28 @@ class LayerReport:
     decision: Decision
 
 
+Watch = Callable[[LayerReport], object]
+"""A function that gets the report of each layer during the pass."""
+
+
 @dataclass(slots=True)
 class PruningObserver:
-    """Scores candidates after each layer that matters, lets `pruning` decide, and keeps the ranking.
+    """Scores candidates after each layer that pruning uses, lets `pruning` decide, and keeps the ranking.
 
-    Raises BudgetExceeded if what it holds for so many candidates does not fit `budget`; `close` gives it back.
+    A pass runs the candidates in `entering`. Pruning may know before the first layer that the others cannot win. The
+    engine numbers the sequences of a pass from 0, but all attributes here use the numbers of the pool.
+
+    Raises BudgetExceeded if the memory for the candidates does not fit `budget`. `close` frees this memory.
 
     Attributes:
-        budget: where that is reserved, if anywhere.
-        pool: the candidates' logits, blended with what retrieval found.
+        entering: candidates that the first layer reads.
+        watch: called after each layer whose scores are examined.
+        budget: the budget that leases the memory for the candidates, if there is one.
+        pool: the candidates' logits, blended with retrieval.
         scores: last known score of each candidate [n].
-        reports: one for each layer whose scores were looked at.
-        groups: candidates in the order of their groups' ranks: winners that left early, ... , the last ones standing.
-        dropped: those pruned as hopeless, the last to go first.
+        reports: one report for each layer whose scores were examined.
+        groups: groups of candidates that were not pruned, best group first: early winners come before later ones.
+        dropped: groups of candidates that were pruned as hopeless, the last pruned group first.
     """
 
     spec: ModelSpec
@@ -146,12 +172,15 @@ class PruningObserver:
     pool: Pool
     candidates: int
     every_layer: bool = False
+    watch: Watch | None = None
     budget: MemoryBudget | None = None
     scores: npt.NDArray[np.float64] = field(init=False)
     reports: list[LayerReport] = field(default_factory=list)
     groups: list[npt.NDArray[np.int64]] = field(default_factory=list)
     dropped: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    entering: npt.NDArray[np.int64] = field(init=False)
     _vectors: npt.NDArray[np.float32] = field(init=False)
+    _arriving: list[tuple[npt.NDArray[np.int64], Any]] = field(default_factory=list)
     _lease: Lease | None = None
     _layer: int = 0
 
@@ -159,39 +188,44 @@ class PruningObserver:
         if self.budget is not None:
             self._lease = self.budget.reserve("candidates", self._needed())
         self.scores = np.full(self.candidates, np.nan)
-        self._vectors = np.empty((self.candidates, self.spec.layer.hidden), np.float32)
+        self.entering = np.arange(self.candidates)
+        if self.pruning.wants(0):
+            scores = self.pool.see(self.entering, np.zeros(self.candidates), 0)
+            self.entering = self._judged(0, self.entering, scores)
+        self._vectors = np.empty((len(self.entering), self.spec.layer.hidden), np.float32)
 
     def wants(self, layer: int) -> bool:
         self._layer = layer
         return self._looks(layer)
 
-    def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
-        self._vectors[chunk.ids] = self.scorer.read(self._layer, states, chunk.lengths)
+    def collect(self, chunk: Chunk, states: Any) -> None:
+        vectors = self.scorer.read(self._layer, states, chunk.lengths)
+        if isinstance(vectors, np.ndarray):
+            self._vectors[chunk.ids] = vectors
+        else:  # from a device: while they are on their way, the other chunks are computed
+            self._arriving.append((chunk.ids, vectors))
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not self._looks(layer):
             return active
+        for ids, vectors in self._arriving:
+            self._vectors[ids] = vectors
+        self._arriving.clear()
         parts = [active[start : start + SCORED_TOGETHER] for start in range(0, max(1, len(active)), SCORED_TOGETHER)]
         values = np.concatenate([self.scorer(layer, self._vectors[part]) for part in parts])
-        scores = self.pool.see(active, values)
-        self.scores[active] = scores
-        decision = self.pruning.decide(layer, active, scores)
-        self.reports.append(LayerReport(layer, active, scores, decision))
-        if len(decision.selected):
-            self.groups.append(decision.selected)
-        if len(decision.dropped):
-            self.dropped.insert(0, self._by_score(decision.dropped))
-        if layer == self.spec.layers and len(decision.deferred):
-            self.groups.append(self._by_score(decision.deferred))
-            return decision.deferred[:0]
-        return decision.deferred
+        numbers = self.entering[active]
+        deferred = self._judged(layer, numbers, self.pool.see(numbers, values, layer))
+        if layer == self.spec.layers and len(deferred):
+            self.groups.append(self._by_score(deferred))
+            deferred = deferred[:0]
+        return active[np.isin(numbers, deferred)]
 
     def ranking(self) -> npt.NDArray[np.int64]:
-        """All candidates, best first; ties keep the order of the input."""
+        """All candidates, best first. Ties keep the order of the input."""
         return np.concatenate([*self.groups, *self.dropped])
 
     def close(self) -> None:
-        """Gives the vectors' memory back; scores and ranking stay."""
+        """Frees the vectors' memory. Scores and ranking stay."""
         self._vectors = self._vectors[:0].copy()
         if self._lease is not None:
             self._lease.release()
@@ -199,8 +233,23 @@ class PruningObserver:
     def _needed(self) -> int:
         width = self.spec.layer.hidden * 4
         vectors = (self.candidates + SCORING_ARRAYS * min(self.candidates, SCORED_TOGETHER)) * width
-        # Scores, logits, what retrieval adds; of each layer that is looked at ids and scores.
+        # Scores, logits and retrieval's amounts; and ids and scores for each layer that is examined.
         return vectors + self.candidates * 8 * (3 + 2 * self.spec.layers)
+
+    def _judged(
+        self, layer: int, numbers: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.int64]:
+        """Lets pruning decide on scored candidates, records the decision, and returns the candidates that continue."""
+        self.scores[numbers] = scores
+        decision = self.pruning.decide(layer, numbers, scores)
+        self.reports.append(LayerReport(layer, numbers, scores, decision))
+        if self.watch is not None:
+            self.watch(self.reports[-1])
+        if len(decision.selected):
+            self.groups.append(decision.selected)
+        if len(decision.dropped):
+            self.dropped.insert(0, self._by_score(decision.dropped))
+        return decision.deferred
 
     def _looks(self, layer: int) -> bool:
         return self.every_layer or layer == self.spec.layers or self.pruning.wants(layer)

@@ -1,4 +1,4 @@
-"""The figures of one forward pass: what `--stats` prints, tests assert and benchmarks compare."""
+"""The figures of one forward pass, which `--stats` prints, tests assert and benchmarks compare."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from edge.window import SlidingWindow
 
 @dataclass(frozen=True, slots=True)
 class RunStats:
-    """What one forward pass did and needed; sizes in bytes, times in seconds.
+    """The work, time and memory of one forward pass; sizes in bytes, times in seconds.
 
     Attributes:
         prefix_tokens: tokens that precede every sequence, computed once (decoders).
-        query_cut: the query was too long for the model and lost its end.
-        layers_run, layers: deepest layer reached, and layers there are.
-        evaluations, evaluations_full: layer x sequence evaluations done, and those of a pass without pruning.
-        buffers, pinned: layers that have a buffer, and those that stay in memory between passes.
+        query_cut: the query was too long for the model and was truncated.
+        layers_run: deepest layer that was reached.
+        layers: number of layers in the model.
+        evaluations: layer x sequence evaluations that were computed.
+        evaluations_full: layer x sequence evaluations of a pass without pruning.
+        buffers: number of layers that have a buffer.
+        pinned: number of layers that stay in memory between passes.
         lane_bytes: bytes of weights and offloaded states that crossed the disk lane.
-        stall_s, hidden_s: time compute waited for the disk, and disk time that compute did not notice.
-        peak_resident, limit: high-water mark of anonymous resident memory during the pass, and the budget's limit.
+        stall_s: time that the computation waited for the disk.
+        hidden_s: disk time that overlapped with the computation.
+        requests: number of requests that shared the pass, this one included. The disk's bytes and times are for all.
+        peak_resident: high-water mark of anonymous resident memory during the pass.
+        limit: the budget's limit.
     """
 
     sequences: int
@@ -47,9 +53,10 @@ class RunStats:
     row_misses: int
     peak_resident: int
     limit: int
+    requests: int = 1
 
     def plus(self, more: RunStats) -> RunStats:
-        """This pass and a second one over some of its sequences."""
+        """The figures of this pass together with a second pass over some of its sequences."""
         added = ("seconds", "evaluations", "lane_bytes", "stall_s", "hidden_s", "row_hits", "row_misses")
         sums = {name: getattr(self, name) + getattr(more, name) for name in added}
         return replace(
@@ -70,6 +77,9 @@ class RunStats:
         window: SlidingWindow,
         *,
         seconds: float,
+        layers_run: int,
+        evaluations: int,
+        requests: int,
         before: Mapping[str, float],
         after: Mapping[str, float],
         peak_resident: int,
@@ -88,9 +98,9 @@ class RunStats:
             query_cut=batch.query_cut,
             prefix_tokens=len(batch.prefix),
             seconds=seconds,
-            layers_run=int(grown("forward.layers")),
+            layers_run=layers_run,
             layers=layers,
-            evaluations=int(grown("forward.evaluations")),
+            evaluations=evaluations,
             evaluations_full=sequences * layers,
             chunk_tokens=arrangement.chunk_tokens,
             offloaded=not arrangement.resident,
@@ -103,4 +113,5 @@ class RunStats:
             row_misses=int(grown("rows.misses")),
             peak_resident=peak_resident,
             limit=limit,
+            requests=requests,
         )

@@ -1,4 +1,4 @@
-"""`Vocabulary`: a tokenizer under the budget, which gives way when memory is short and comes back with texts."""
+"""`Vocabulary`: a tokenizer under the budget, released when memory is short and loaded again for the next text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Vocabulary:
     """Turns texts into token sequences. Thread-safe.
 
     Attributes:
-        nbytes: what it holds while it is loaded.
+        nbytes: bytes that the loaded tokenizer holds.
     """
 
     def __init__(self, model: PackedModel, budget: MemoryBudget, *, max_tokens: int) -> None:
-        """Loads the tokenizer. Its memory is the budget's to ask back from the call of `give_way` on.
+        """Loads the tokenizer. After a call of `give_way` the budget may ask for its memory.
 
         Args:
-            max_tokens: longest sequence; texts are cut to it.
+            max_tokens: longest sequence; longer texts are truncated.
 
         Raises:
-            BudgetExceeded: it does not fit.
+            BudgetExceeded: the tokenizer does not fit.
         """
         self._budget = budget
         self._max_tokens = max_tokens
@@ -38,7 +38,7 @@ class Vocabulary:
         self._load_s = 0.0
         with budget.charge("tokenizer", self._tokenizer.loading_nbytes) as self._lease:
             self._load()
-        # A vocabulary of which only the needed pieces are loaded grows with the first texts.
+        # A partial tokenizer grows with the first texts.
         self.nbytes = max(self._lease.nbytes, self._tokenizer.nbytes)
         try:
             self._lease.resize(self.nbytes)
@@ -47,44 +47,44 @@ class Vocabulary:
             raise
 
     def give_way(self) -> None:
-        """Lets the budget ask for its memory from now on, whenever no thread uses it."""
+        """Allows the budget from now on to release the tokenizer whenever no thread uses it."""
         self._forget = self._budget.add_shrinker("tokenizer", self._shrink, loss=self.loss)
 
     def loss(self) -> float:
-        """Seconds per byte of loading it again, which every text needs (see `edge.budget.Loss`)."""
+        """Seconds per byte to load the tokenizer again, which the next text will need (see `edge.budget.Loss`)."""
         return self._load_s / max(1, self.nbytes)
 
     def pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
-        """Token sequences of (query, document) pairs; documents are cut.
+        """Token sequences of (query, document) pairs; documents are truncated.
 
         Raises:
             InputError: the query is empty or a text is not valid Unicode.
-            BudgetExceeded: there is no memory for it at present.
+            BudgetExceeded: there is no memory for the tokenizer at present.
         """
         with self._ready() as tokenizer:
             return tokenizer.encode_pairs(query, docs, self._max_tokens)
 
     def texts(self, texts: Sequence[str], *, query: bool = False) -> TokenBatch:
-        """Token sequences of single texts, cut. Raises as `pairs` does."""
+        """Token sequences of single texts, truncated. Raises the errors of `pairs`."""
         with self._ready() as tokenizer:
             return tokenizer.encode_texts(texts, query=query, max_tokens=self._max_tokens)
 
     def length(self, text: str, most: int) -> int:
-        """Tokens of a text, counted up to `most`. Raises as `pairs` does."""
+        """Number of tokens of a text, counted up to `most`. Raises the errors of `pairs`."""
         with self._ready() as tokenizer:
             return int(tokenizer.encode_texts([text], max_tokens=most).lengths[0])
 
     def drop(self) -> bool:
-        """Gives its memory back, unless a thread is tokenizing; it is loaded again when it is needed.
+        """Releases the tokenizer, unless a thread is using it. It is loaded again when it is needed.
 
         Returns:
-            Whether there was something to give.
+            Whether memory was freed.
         """
-        # The ledger may be locked here, and that other thread may be waiting for it.
+        # The budget may be locked here, and the thread that tokenizes may be waiting for the budget.
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            # Tokenizing reserves, too, and that may ask for what it uses.
+            # Tokenizing takes leases, and a lease may ask for the memory of this tokenizer.
             if self._busy or not self._lease.nbytes:
                 return False
             self._tokenizer.release()
@@ -94,7 +94,7 @@ class Vocabulary:
             self._lock.release()
 
     def close(self) -> None:
-        """Gives its memory back for good."""
+        """Frees the tokenizer's memory permanently."""
         with self._lock:
             self._tokenizer.release()
             self._forget()
@@ -111,7 +111,7 @@ class Vocabulary:
     @contextmanager
     def _ready(self) -> Iterator[PairTokenizer]:
         with self._lock:
-            self._busy = True  # what is about to be loaded must not give way to its own loading
+            self._busy = True  # the lease for loading must not release this tokenizer
             try:
                 if self._lease.nbytes == 0:
                     self._lease.resize(max(self.nbytes, self._tokenizer.loading_nbytes))
@@ -125,4 +125,4 @@ class Vocabulary:
 
 
 def _nothing() -> None:
-    """Stands in for the removal of a shrinker that was never registered."""
+    """Does nothing. Used in place of the function that removes a shrinker, while none is registered."""

@@ -1,1 +1,1 @@
-"""Generators: what writes text."""
+"""Generators, which write text: language models, and others with the same interface."""

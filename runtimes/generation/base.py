@@ -1,7 +1,7 @@
-"""The contract between what asks for text and what writes it.
+"""The interface of generators, which write text.
 
-A `Generator` answers messages, token by token, and may be given documents to answer from. It is used by one thread at a
-time and holds its memory under the budget it was opened with.
+A `Generator` answers messages, token by token, and can take documents to answer from. It is used by one thread at a
+time. Its memory is leased from the budget that it was opened with.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from edge.errors import InputError
 from edge.predictor import PromptWork
 
 Finish = Literal["stop", "length", "cancelled"]
-"""Why an answer ended: by itself or at a stop string, at its longest, or because nobody wanted more."""
+"""The reason why an answer ended: `stop` (by itself or at a stop string), `length` (`max_tokens`), or `cancelled`."""
 
 ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen.
+    """The settings by which the next token is chosen.
 
     Attributes:
-        temperature: 0 takes the most probable token (greedy); above, probabilities are flattened by it.
-        top_p: only the most probable tokens that together reach this probability (nucleus sampling).
-        min_p: only tokens at least this fraction as probable as the most probable one.
+        temperature: 0 takes the most probable token (greedy); larger values flatten the probabilities.
+        top_p: only the most probable tokens that together reach this probability are used (nucleus sampling).
+        min_p: only tokens at least this fraction as probable as the most probable one are used.
         seed: the same seed gives the same text.
         stop: the answer ends before the first of these strings.
-        max_tokens: the longest answer.
+        max_tokens: largest number of tokens in the answer.
     """
 
     temperature: float = 0.0
@@ -69,9 +69,9 @@ class Document:
     """A passage to answer from.
 
     Attributes:
-        id: names it in traces; two documents with the same id and text are the same.
+        id: the document's name in traces. Documents with the same id and text are the same.
         text: the passage.
-        title: where it is from, for the model to read; not part of the passage.
+        title: the passage's source. The model reads it, but it is not part of the passage.
     """
 
     id: str
@@ -84,11 +84,11 @@ class Piece:
     """One token of an answer.
 
     Attributes:
-        text: its text; the texts of an answer's pieces, joined, are the answer. Empty for a token that ends within a
-            character, whose last token then carries it.
-        token: its number in the vocabulary; None where the generator has no vocabulary of its own.
-        logprob: natural logarithm of the probability the model gave it, at temperature 1 and before top_p and min_p;
-            None where that is not known.
+        text: the token's text. The joined texts of all pieces are the answer. Empty for a token that ends inside a
+            character; the character's last token has the whole character.
+        token: the token's number in the vocabulary; None if the generator has no vocabulary.
+        logprob: natural logarithm of the token's probability under the model, at temperature 1 and before top_p and
+            min_p; None if it is not known.
     """
 
     text: str
@@ -98,18 +98,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStats:
-    """What one answer took.
+    """The tokens and times of one answer.
 
     Attributes:
-        prompt_tokens: tokens of everything the model read.
-        cached_tokens: those of them whose states need not be computed.
-        new_tokens: tokens of the answer.
-        ttft_s: seconds to the first token, from the call on.
-        seconds: seconds to the end.
-        dropped_documents: documents left out, from the end, since the context does not hold them.
-        finish: why it ended.
-        restored_tokens: those of the cached tokens whose states had to be copied into the context, which took
-            `restore_s` of the time to the first token.
+        prompt_tokens: number of tokens in the prompt.
+        cached_tokens: prompt tokens with cached states, which were not computed.
+        new_tokens: number of tokens in the answer.
+        ttft_s: seconds from the call to the first token.
+        seconds: seconds from the call to the end.
+        dropped_documents: number of documents that did not fit the context. The last ones are left out.
+        finish: the reason why the answer ended.
+        restored_tokens: cached tokens with states that were copied into the context. The copies took `restore_s` of the
+            time to the first token.
     """
 
     prompt_tokens: int
@@ -124,7 +124,7 @@ class GenerationStats:
 
     @property
     def work(self) -> PromptWork:
-        """What reading the prompt took."""
+        """The work of reading the prompt."""
         return PromptWork(self.prompt_tokens - self.cached_tokens, self.restored_tokens)
 
 
@@ -132,18 +132,18 @@ class Generator(Protocol):
     """Writes text."""
 
     name: str
-    """Names the model in results and traces."""
+    """The model's name in results and traces."""
 
     context: int
-    """Tokens of prompt and answer together, at most."""
+    """Largest number of tokens in prompt and answer together."""
 
     follows_instructions: bool
-    """False where the answer is not written to order (sentences picked from documents): pipelines that ask for a
-    rewritten question or a judgement need a generator that does."""
+    """Whether the generator follows instructions. False for one that only picks sentences from documents. Pipelines
+    that ask for a rewritten question or a judgement need a generator that follows instructions."""
 
     @property
     def stats(self) -> GenerationStats | None:
-        """What the last answer took; None before the first."""
+        """The figures of the last answer; None before the first."""
         ...
 
     def stream(
@@ -157,11 +157,12 @@ class Generator(Protocol):
         """Answers, token by token.
 
         Args:
-            messages: an optional system message first, then turns of user and assistant. A last turn of the assistant
-                is an answer begun already, and is continued.
-            documents: passages between system message and conversation, most important first, numbered from 1 in
-                this order. What the context does not hold beside the answer (`answer_room`) is left out from the end.
-            cancel: ends the answer before its next token, once set.
+            messages: an optional system message, then turns of user and assistant. If the last turn is the assistant's,
+                it is the beginning of the answer and is continued.
+            documents: passages, most important first. They stand between system message and conversation and are
+                numbered from 1. The last documents are left out if they do not fit the context beside the answer
+                (`answer_room`).
+            cancel: when this event is set, the answer ends before its next token.
 
         Raises:
             InputError: no messages, an unknown role, or a conversation that does not fit the context without documents.
@@ -170,20 +171,20 @@ class Generator(Protocol):
         ...
 
     def count(self, text: str) -> int:
-        """Tokens of a text (an estimate where the vocabulary is not at hand)."""
+        """Number of tokens of a text, or an estimate if the vocabulary is not available."""
         ...
 
     def close(self) -> None:
-        """Gives all memory back."""
+        """Closes the generator and frees all memory."""
         ...
 
 
 @runtime_checkable
 class ReusesStates(Protocol):
-    """A generator that knows beforehand which tokens of a prompt it will not compute."""
+    """A generator that knows in advance which tokens of a prompt have cached states."""
 
     def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
-        """What reading a prompt would take now. Raises as `Generator.stream` does."""
+        """The work of reading a prompt now. Raises the errors of `Generator.stream`."""
         ...
 
     def cached_order(
@@ -195,19 +196,19 @@ class ReusesStates(Protocol):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of documents in the order of which the longest beginning is cached (`edge.document_order`). Raises
-        as `Generator.stream` does."""
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.document_order`). Raises the
+        errors of `Generator.stream`."""
         ...
 
 
 def numbered(document: Document, number: int) -> str:
-    """A document as a model reads it: `[number] title`, then the text, then an empty line."""
+    """A document in the form that a model reads: `[number] title`, the text, an empty line."""
     heading = f"[{number}] {document.title}\n" if document.title else f"[{number}] "
     return f"{heading}{document.text}\n\n"
 
 
 def answer_room(context: int, max_tokens: int) -> int:
-    """Tokens that documents leave free for the answer: its longest length, but no more than a fourth of the context."""
+    """Number of tokens that documents leave free for the answer: `max_tokens`, but at most a fourth of the context."""
     return min(max_tokens, context // 4)
 
 
@@ -215,7 +216,8 @@ def check_messages(messages: Sequence[Message]) -> None:
     """Checks a conversation's shape.
 
     Raises:
-        InputError: it is empty, has an unknown role, a system message after the first, or no turn of the user.
+        InputError: the conversation is empty, or has an unknown role, a system message after the first message, or no
+            turn of the user.
     """
     for position, message in enumerate(messages):
         if message.role not in ROLES or (message.role == "system" and position > 0):

@@ -1,9 +1,9 @@
-"""`ChatTemplate`: how a model was trained to see a conversation.
+"""`ChatTemplate`: the form of a conversation that a model was trained on.
 
-A GGUF file carries its template in Jinja. llama.cpp's own `llama_chat_apply_template` does not run it but recognizes
-some fifty well-known ones, and knows nothing of the rest; so the template itself is run, in Jinja's sandbox, since it
-comes from whoever made the file. What people and documents say does not pass through it: the template is asked where
-each message's text goes, so that nothing in such a text can be taken for one of the model's control tokens.
+A GGUF file contains its template in Jinja. llama.cpp's own `llama_chat_apply_template` does not run Jinja. It
+recognizes about fifty well-known templates and supports no others. So the template is run here, in Jinja's sandbox,
+because its author is not trusted. The texts of messages and documents are not passed through the template. It is run
+with placeholders that show the place of each text, so that no text can be mistaken for the model's control tokens.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from typing import Any
 from edge.errors import CapabilityError, ModelError
 
 Part = str | int
-"""Text of the template, or the number of the message whose text goes here."""
+"""Text of the template, or the number of a message that is placed here."""
 
-# Private-use characters: no template looks for them, trims or escapes them.
+# Private-use characters. No template searches for them, trims them or escapes them.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _PLACE = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class ChatTemplate:
-    """Lays out conversations for one model."""
+    """Formats conversations for one model."""
 
     def __init__(self, source: str | None, *, bos: str = "", eos: str = "", thinking: bool = False) -> None:
         """Compiles a template.
 
         Args:
-            source: Jinja; None for a model that has none, which then reads the messages with empty lines between.
+            source: the template in Jinja; None for a model without one. Such a model reads the messages with empty
+                lines between them.
             bos, eos: text of the tokens that begin and end a sequence.
-            thinking: lets a model that can reason before its answer do so (templates that know `enable_thinking`).
+            thinking: allows a model to reason before its answer, if its template has `enable_thinking`.
 
         Raises:
             ModelError: the template is not valid Jinja.
@@ -43,9 +44,9 @@ class ChatTemplate:
         self._template: Any = None if source is None else _compile(source)
 
     def render(self, roles: Sequence[str]) -> list[Part]:
-        """Where texts go in a conversation of these roles, up to where the assistant's answer begins.
+        """The parts of a conversation with these roles, up to the beginning of the assistant's answer.
 
-        A system message that the template refuses or leaves out is put before the first message of the user.
+        If the template refuses or leaves out a system message, it is put before the first message of the user.
 
         Raises:
             ModelError: the template fails, or loses or repeats a message.
@@ -66,12 +67,12 @@ class ChatTemplate:
         return parts
 
     def _try(self, messages: Sequence[Mapping[str, str]], expected: int | None = None) -> tuple[list[Part] | None, str]:
-        """The parts, or None and what is wrong."""
+        """The parts, or None and a description of the error."""
         try:
             text = self._template.render(messages=messages, add_generation_prompt=True, **self._values)
-        except Exception as error:  # a template can fail in any way a program can
+        except Exception as error:  # a template is a program and can raise any error
             return None, f"fails ({error})"
-        # Splitting by a pattern with one group gives text, number, text, number, ..., text.
+        # A split by a pattern with one group gives text, number, text, number, ..., text.
         split = _PLACE.split(text)
         parts: list[Part] = [int(part) if at % 2 else part for at, part in enumerate(split) if part or at % 2]
         numbers = [part for part in parts if isinstance(part, int)]
@@ -91,7 +92,7 @@ def _compile(source: str) -> Any:
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    # The settings and functions that transformers gives templates, since those are written for it.
+    # These are the settings and functions of transformers, for which the templates are written.
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
     environment.globals["raise_exception"] = refuse

@@ -1,5 +1,5 @@
-"""`ExtractiveGenerator`: answers with the best sentences of the documents, each with its citation. Needs no language
-model, and says nothing that is not there."""
+"""`ExtractiveGenerator`: answers with the best sentences of the documents, each with its citation. It needs no language
+model, and cannot state anything that the documents do not contain."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from edge.runtimes.generation.base import (
 from edge.sentences import sentences
 
 Score = Callable[[str, Sequence[str]], Sequence[float]]
-"""Scores sentences by how well they answer a question; higher is better."""
+"""A function that scores sentences by how well they answer a question; higher is better."""
 
 Cut = Callable[[str], Sequence[str]]
-"""Cuts a document's text into what can be quoted."""
+"""A function that cuts a document's text into parts that can be quoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quoted(Piece):
-    """A word of a document, as it stands there: brackets in it are no citation."""
+    """A word that is quoted from a document. Brackets in it are not a citation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class _Candidate:
 
 
 class ExtractiveGenerator:
-    """A `Generator` without a model: the best sentences of the given documents, best first, as `sentence [number]`.
-    The sentence's words are `Quoted`, the citation is not.
+    """A `Generator` without a model: it writes the best sentences of the given documents, best first, as `sentence
+    [number]`. The sentence's words are `Quoted`, the citation is not.
 
-    Deterministic: of equal scores the earlier document and the earlier sentence wins. Words are its tokens. Nothing is
-    written where no document has a sentence that scores `floor` or more.
+    The answer is deterministic: of equal scores the earlier document and the earlier sentence win. The answer is empty
+    if no sentence scores `floor` or more. Words are the tokens.
     """
 
     name = "extractive"
@@ -59,14 +59,14 @@ class ExtractiveGenerator:
         context: int = 1_000_000,
         cut: Cut = sentences,
     ) -> None:
-        """Takes what judges sentences, such as a reranker.
+        """Makes a generator from a function that judges sentences, such as a reranker.
 
         Args:
-            score: called once per answer, with the question and every sentence.
-            most: sentences of an answer, at most.
-            floor: sentences that score below are not shown.
-            context: words it reads at most; documents beyond are left out from the end.
-            cut: cuts a document into sentences, or other parts that are quoted as a whole.
+            score: called once per answer, with the question and all sentences.
+            most: largest number of sentences in an answer.
+            floor: sentences with a lower score are not shown.
+            context: largest number of words to read; the last documents are left out if they do not fit.
+            cut: cuts a document into sentences, or into other parts that are quoted as a whole.
         """
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
@@ -79,11 +79,11 @@ class ExtractiveGenerator:
 
     @property
     def stats(self) -> GenerationStats | None:
-        """What the last answer took; None before the first."""
+        """The figures of the last answer; None before the first."""
         return self._stats
 
     def count(self, text: str) -> int:
-        """Words of a text."""
+        """Number of words in a text."""
         return len(text.split())
 
     def stream(
@@ -94,14 +94,14 @@ class ExtractiveGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """The best sentences for the last question, word by word; of `sampling`, `max_tokens` counts: only whole
-        sentences within it are taken (of the first, its beginning)."""
+        """The best sentences for the last question, word by word. Of `sampling` only `max_tokens` is used: the answer
+        has as many whole sentences as fit. If the first sentence does not fit, its beginning is the answer."""
         check_messages(messages)
         question = next(message.content for message in reversed(messages) if message.role == "user")
         return self._answer(question, sampling.max_tokens, documents, cancel or threading.Event())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing, because this generator holds no memory."""
 
     def _answer(
         self, question: str, most_words: int, documents: Sequence[Document], cancel: threading.Event
@@ -124,7 +124,8 @@ class ExtractiveGenerator:
             self._stats = GenerationStats(read, 0, written, first - called, ended - called, dropped, finish)
 
     def _candidates(self, documents: Sequence[Document], read: int) -> tuple[list[_Candidate], int, int]:
-        """Every different sentence with the first document it stands in; words read, and documents left out."""
+        """Every different sentence with the first document that contains it, the number of words read, and the number
+        of documents left out."""
         found: dict[str, _Candidate] = {}
         for number, document in enumerate(documents, 1):
             size = self.count(document.text)
@@ -141,7 +142,7 @@ class ExtractiveGenerator:
         scores = self._score(question, [candidate.text for candidate in candidates])
         if len(scores) != len(candidates):
             raise ValueError(f"{len(candidates)} sentences were given to score, and {len(scores)} scores came back")
-        # `sorted` is stable: of equal scores the earlier sentence comes first.
+        # `sorted` is stable, so that of equal scores the earlier sentence comes first.
         order = sorted(range(len(candidates)), key=lambda index: -scores[index])
         words: list[Piece] = []
         for index in order[: self._most]:

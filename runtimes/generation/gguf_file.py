@@ -1,7 +1,8 @@
-"""`GGUFFile`: what a GGUF file says about itself, read and checked without the library that runs it.
+"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp.
 
-llama.cpp ends the whole process when some things in a file are wrong, so they are found here first, and the sizes it
-will ask for are known before anything is loaded. Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+Some errors in a file make llama.cpp end the whole process, so they are detected here first. The header also gives the
+sizes that llama.cpp will allocate, before anything is loaded.
+Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
 }  # fmt: skip
 """Tensor types: name, values per block, bytes per block."""
 
-# Metadata types: fixed-size ones by struct format, then text and lists.
+# Metadata types: those of fixed size with their struct format, then text and lists.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 
 _LONGEST_LIST = 4096
-"""Lists up to this length are kept (values per layer); longer ones, the vocabulary's, only as their length."""
+"""Lists up to this length are kept (values per layer). Of longer lists (the vocabulary's) only the length is kept."""
 
 _TOKENS = "tokenizer.ggml.tokens"
 _NO_TEXT = ("bert", "no_vocab", "none")
-"""Vocabularies of encoders, and none at all."""
+"""Values of the vocabulary type for encoders, and for models without a vocabulary."""
 
 _BYTE_FALLBACK = "llama"
-"""The vocabulary whose tokenizer writes what it has no token for byte by byte, and ends the process if it cannot."""
+"""The type of vocabulary whose tokenizer writes unknown characters byte by byte. If a byte has no token, llama.cpp ends
+the process."""
 
 _MOST_AXES = 4
 _DEFAULT_ALIGNMENT = 32
@@ -55,7 +57,7 @@ _HASH_STEP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor's place: `offset` from the file's start and `nbytes`; `shape` with the contiguous axis first."""
+    """A tensor's place: `offset` from the file's start, and size `nbytes`. `shape` has the contiguous axis first."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,7 +71,7 @@ class GGUFFile:
     """Header of a GGUF file.
 
     Attributes:
-        metadata: values by key; the vocabulary, and a list of more than 4,096 elements, only as its length.
+        metadata: values by key. The vocabulary, and any other list of more than 4,096 elements, is given by its length.
         tensors: in file order; all lie within the file.
         nbytes: size of the file.
     """
@@ -84,7 +86,7 @@ class GGUFFile:
         """Reads and checks the header.
 
         Raises:
-            ModelError: there is no such file, it is not GGUF, truncated, or says things that cannot be.
+            ModelError: there is no such file, or it is not GGUF, is truncated, or has an impossible value.
         """
         path = Path(path)
         try:
@@ -115,12 +117,12 @@ class GGUFFile:
 
     @property
     def trained_context(self) -> int:
-        """Tokens the model was trained to attend to."""
+        """Number of tokens in the context that the model was trained for."""
         return int(self.value("context_length"))
 
     @property
     def head_widths(self) -> tuple[int, int]:
-        """Of a key and of a value, in numbers; 0 where the file does not say."""
+        """Widths of a key and of a value, in numbers; 0 if the file does not contain them."""
         heads = self.value("attention.head_count", 0)
         most = max(heads, default=0) if isinstance(heads, tuple) else heads
         width = int(self.value("embedding_length", 0)) // most if most else 0
@@ -128,12 +130,12 @@ class GGUFFile:
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja template of conversations; None where the file has none."""
+        """The Jinja template of conversations; None if the file has none."""
         template = self.metadata.get("tokenizer.chat_template")
         return template if isinstance(template, str) and template.strip() else None
 
     def sha256(self) -> str:
-        """Hash of the whole file; about a second per gigabyte."""
+        """Hash of the whole file. It takes about a second per gigabyte."""
         digest = hashlib.sha256()
         buffer = bytearray(_HASH_STEP)
         view = memoryview(buffer)
@@ -147,10 +149,10 @@ class GGUFFile:
 
 
 def _check(file: GGUFFile) -> None:
-    """Refuses what llama.cpp would end the process for, rather than say so.
+    """Refuses a file with which llama.cpp would end the process.
 
     Raises:
-        ModelError: names what is wrong.
+        ModelError: the file has such an error; the message describes it.
     """
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
@@ -183,7 +185,7 @@ class _Reader:
         self.path = path
         self.size = os.fstat(file.fileno()).st_size
         self.unwritable: set[bytes] = set()
-        """Bytes that the vocabulary has no token for."""
+        """Bytes that have no token in the vocabulary."""
 
     def read(self) -> GGUFFile:
         magic = self.file.read(4)
@@ -193,7 +195,7 @@ class _Reader:
         if version not in (2, 3):
             raise ModelError(f"{self.path} has GGUF version {version}; versions 2 and 3 (little-endian) can be read")
         tensors, pairs = self._number("Q"), self._number("Q")
-        # Each takes at least its own lengths and types: a count beyond that is a broken header, not a large model.
+        # Each item takes at least its lengths and types. A larger count comes from a broken header.
         for what, count, least in (("tensors", tensors, 24), ("metadata values", pairs, 13)):
             if count * least > self.size:
                 raise ModelError(f"{self.path} is damaged: it claims {count:,} {what} in {self.size:,} bytes")
@@ -270,13 +272,13 @@ class _Reader:
         return count
 
     def _count_tokens(self, count: int) -> int:
-        """Passes over the vocabulary, whose tokens must differ."""
+        """Reads over the vocabulary and checks that all tokens differ."""
         written = {f"<0x{byte:02X}>".encode(): bytes([byte]) for byte in range(256)}
         self.unwritable = set(written.values())
 
         def passed() -> Iterator[int]:
             for _ in range(count):
-                # llama.cpp reads tokens as far as their first zero byte.
+                # llama.cpp reads a token up to its first zero byte.
                 token = self._bytes(self._number("Q")).split(b"\0", 1)[0]
                 self.unwritable.discard(written.get(token, token))
                 yield hash(token)
@@ -287,7 +289,7 @@ class _Reader:
         return count
 
     def _text(self) -> str:
-        # Vocabularies hold pieces of characters; keys and the values we use are UTF-8.
+        # Tokens of a vocabulary can be parts of characters. Keys, and the values that we use, are UTF-8.
         return self._bytes(self._number("Q")).decode("utf-8", errors="replace")
 
     def _number(self, code: str) -> Any:

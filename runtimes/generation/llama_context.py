@@ -1,4 +1,4 @@
-"""`LlamaContext`: one sequence of tokens and their KV states, continued by computing."""
+"""`LlamaContext`: one sequence of tokens with their KV states in llama.cpp."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from edge.runtimes.generation.llama_model import LlamaModel
 
 KVType = Literal["f16", "q8_0"]
 KV_TYPES: Mapping[KVType, int] = {"f16": 1, "q8_0": 8}
-"""How keys and values are held: half precision, or 8 bits at 53 % of its bytes."""
+"""The types of keys and values: half precision, or 8 bits, which take 53 % of the bytes."""
 
 LIVE, ASIDE = 0, 1
-"""Sequences of a context: the one that is read and written, and one for states on their way in or out."""
+"""The two sequences of a context: one for the tokens, and one through which states are copied in and out."""
 
 TILE = 64
-"""Tokens from which on llama.cpp's flash attention multiplies tiles; with fewer it goes through the keys row by row."""
+"""llama.cpp's flash attention multiplies tiles from this number of tokens on. With fewer it works row by row."""
 
 _TILE_WIDTH = 16
-"""Keys and values are multiplied in tiles where their width is a multiple of this."""
+"""Keys and values are multiplied in tiles only if their width is a multiple of this."""
 
 LINEAR = 1500
-"""Tokens to which one attends, in tiles, in the time that all else about it takes (measured on 0.1 B parameters)."""
+"""In tiles, attention to this many tokens takes as long as all other work on a token (measured on 0.1 B parameters)."""
 
 ROW_BY_ROW = 6
-"""How much longer a token takes to attend row by row than in a tile: measured 3.5 times on an AMD EPYC and 10 times on
-a Xeon, both with AVX-512. With the value between them neither takes more than 1.7 times as long as with its own."""
+"""Ratio of a token's time for attention row by row to its time in a tile. Measured ratios are 3.5 on an AMD EPYC and 10
+on a Xeon, both with AVX-512. With this value between them neither machine takes more than 1.7 times as long as with its
+own ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """What a context is made for.
+    """The sizes of a context.
 
     Attributes:
-        tokens: prompt and answer together.
-        batch: tokens computed at a time.
-        kv_type: how keys and values are held.
-        threads: compute threads.
+        tokens: number of tokens in prompt and answer together.
+        batch: number of tokens that are computed at a time.
+        kv_type: type of keys and values.
+        threads: number of compute threads.
     """
 
     tokens: int
@@ -55,16 +56,17 @@ class ContextShape:
 class LlamaContext:
     """Tokens at positions 0 ... length-1.
 
-    The states of position p lie in cell p of llama.cpp's cache, always: the live sequence is only continued at its end
-    or cut there, so the next free cell is the next position. The order in which attention sums over cells is thus
-    that of positions, and equal tokens computed in equal batches have states equal to the last bit, however they came.
+    The states of position p always lie in cell p of llama.cpp's cache. The live sequence is extended and truncated only
+    at its end, so the next free cell is that of the next position. Attention therefore sums over cells in the order of
+    positions. Equal tokens that are computed in equal batches have bit for bit equal states, with or without earlier
+    truncation.
     """
 
     def __init__(self, model: LlamaModel, shape: ContextShape) -> None:
         """Allocates caches and buffers.
 
         Raises:
-            ModelError: llama.cpp cannot; the message has its reason.
+            ModelError: llama.cpp cannot allocate them; the message has its reason.
         """
         self.model = model
         self.shape = shape
@@ -79,9 +81,9 @@ class LlamaContext:
         self.pointer: Any = pointer
         self.said: Said = said
         self.memory = self._api.llama_get_memory(pointer)
-        # A small context has a smaller batch than was asked for.
+        # A small context can have a smaller batch than requested.
         self.batch = int(self._api.llama_n_ubatch(pointer))
-        # What stands in for tokens is taken away again, which needs states that can be parted; tiles are of f16.
+        # Rows that fill a tile are removed again, so the model must allow that. llama.cpp has tiles for f16 only.
         tiled = all(width and width % _TILE_WIDTH == 0 for width in model.file.head_widths)
         self._fills = tiled and shape.kv_type == "f16" and self.batch >= TILE and model.reusable
         self._tokens = np.zeros(shape.batch, np.int32)
@@ -91,24 +93,24 @@ class LlamaContext:
 
     @property
     def capacity(self) -> int:
-        """Tokens it can hold."""
+        """Number of tokens that the context can hold."""
         return int(self._api.llama_n_ctx(self.pointer))
 
     def append(
         self, tokens: Sequence[int], *, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Computes the states of `tokens` after what is there, batch by batch.
+        """Appends `tokens` to the context and computes their states, batch by batch.
 
         Args:
-            cancelled: asked before each batch; once true, nothing more is computed.
-            logits: those of the last token are wanted.
+            cancelled: called before each batch; if it returns True, nothing more is computed.
+            logits: also compute the logits of the last token.
 
         Returns:
-            How many of the tokens are in context now.
+            The number of tokens that were appended.
 
         Raises:
-            InputError: they do not fit.
-            ModelError: llama.cpp failed; the context is as before, or empty where it could not be restored.
+            InputError: the tokens do not fit.
+            ModelError: llama.cpp failed. The context is as before, or empty if it could not be restored.
         """
         if self.length + len(tokens) > self.capacity:
             raise InputError(
@@ -122,7 +124,7 @@ class LlamaContext:
             last = first + len(part) == len(tokens)
             rows = self._rows(len(part))
             self._tokens[: len(part)] = part
-            # Rows that fill a tile come after all others, which do not see them.
+            # Rows that fill a tile come after all others, so that no token attends to them.
             self._tokens[len(part) : rows] = part[-1]
             self._positions[:rows] = np.arange(self.length, self.length + rows)
             self._wanted[:] = 0
@@ -137,12 +139,12 @@ class LlamaContext:
         return self.length - start
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """What follows the last token, [vocabulary]; valid until the next `append`."""
+        """The logits of the token after the last one, [vocabulary]; valid until the next `append`."""
         pointer = self._api.llama_get_logits_ith(self.pointer, -1)
         return np.ctypeslib.as_array(pointer, (self.model.vocabulary,))
 
     def truncate(self, length: int) -> None:
-        """Forgets positions from `length` on; all of them where states cannot be parted (`LlamaModel.reusable`)."""
+        """Removes positions from `length` on, or all positions if the states cannot be cut (`LlamaModel.reusable`)."""
         if length >= self.length:
             return
         if length == 0 or not self._api.llama_memory_seq_rm(self.memory, LIVE, length, -1):
@@ -151,14 +153,14 @@ class LlamaContext:
         self.length = length
 
     def close(self) -> None:
-        """Frees everything. Closing twice is harmless."""
+        """Frees the context. A second call does nothing."""
         pointer, self.pointer = self.pointer, None
         if pointer:
             self._api.llama_free(pointer)
 
     def _rows(self, tokens: int) -> int:
-        """Rows to compute for so many tokens: as many, or a whole tile where that is faster. It depends on nothing but
-        their number and position, so that equal tokens have equal states."""
+        """Number of rows to compute for `tokens` tokens: as many rows, or a whole tile if that is faster. It depends
+        only on the number of tokens and their position, so that equal tokens have equal states."""
         fits = self._fills and tokens < TILE and self.length + TILE <= self.capacity
         alone = tokens * (LINEAR + ROW_BY_ROW * self.length)
         return TILE if fits and TILE * (LINEAR + self.length) < alone else tokens
@@ -170,14 +172,14 @@ class LlamaContext:
         params.n_seq_max = params.n_outputs_max = len((LIVE, ASIDE))
         params.kv_unified = True
         params.offload_kqv = params.op_offload = False
-        # Where a layer attends to the nearest tokens only, no others are kept.
+        # A layer with sliding-window attention keeps the states of its window only.
         params.swa_full = False
         params.type_k = params.type_v = KV_TYPES[self.shape.kv_type]
         params.n_threads = params.n_threads_batch = self.shape.threads
         return params
 
     def _make_batch(self) -> Any:
-        """A batch over arrays of ours: every token in the live sequence, at the position we say."""
+        """A batch over our own arrays. Every token is in the live sequence, at a position that we set."""
         api, rows = self._api, self.shape.batch
         live = (api.llama_seq_id * 1)(LIVE)
         self._counts = (ctypes.c_int32 * rows)(*[1] * rows)

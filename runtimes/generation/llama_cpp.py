@@ -38,13 +38,13 @@ from edge.trace import Trace
 
 
 class LlamaGenerator:
-    """A `Generator` on llama.cpp. One answer at a time; others wait.
+    """A `Generator` on llama.cpp. It writes one answer at a time; further calls wait.
 
     Attributes:
-        memory: where its bytes are, and whether the weights are mapped.
-        states: KV states by position, for a knowledge tree; None where the model's states cannot be parted.
-        tree: set it to a `KnowledgeTree` over `states`, and states of documents are reused. Answers are the same with
-            and without: each segment of a prompt is computed in batches of its own in either case.
+        memory: the sizes of the model's parts, and whether the weights are mapped.
+        states: KV states by position, for a knowledge tree; None if the model's states cannot be cut.
+        tree: if this is set to a `KnowledgeTree` over `states`, the states of documents are reused. Answers are the
+            same with and without a tree, because each segment of a prompt is always computed in its own batches.
     """
 
     follows_instructions = True
@@ -65,19 +65,19 @@ class LlamaGenerator:
         """Loads a model.
 
         Args:
-            cache: directory for what is computed once (hashes of model files).
-            context: tokens of prompt and answer; 0 takes what the model was trained for, at most 4,096, and less where
-                the budget does not hold that.
-            kv_type: how keys and values are held.
-            weights: read into memory, mapped from the file, or what the budget allows.
-            threads: 0 takes one per physical core this process may use.
-            thinking: lets a model that can reason before its answer do so.
+            cache: directory for stored hashes of model files.
+            context: number of tokens in prompt and answer. 0 takes the context that the model was trained for, at most
+                4,096, or less if the budget is too small for it.
+            kv_type: type of keys and values.
+            weights: whether weights are read into memory or mapped from the file; `auto` reads them if they fit.
+            threads: number of compute threads; 0 means one per physical core that this process may use.
+            thinking: allows a model to reason before its answer, if it can.
 
         Raises:
             ModelError: the file is missing, damaged, no GGUF, or of an architecture that llama.cpp does not know.
-            BudgetExceeded: it does not fit; the error names the smallest limit that works.
+            BudgetExceeded: the model does not fit; the error names the smallest limit that works.
             CapabilityError: llama.cpp is not installed.
-            ConfigError: the context is larger than what the model was trained for.
+            ConfigError: the context is larger than the one that the model was trained for.
         """
         file = GGUFFile.open(path)
         self.name = file.path.name
@@ -118,22 +118,22 @@ class LlamaGenerator:
 
     @property
     def stats(self) -> GenerationStats | None:
-        """What the last answer took; None before the first."""
+        """The figures of the last answer; None before the first."""
         return self._stats
 
     def count(self, text: str) -> int:
-        """Tokens of a text."""
+        """Number of tokens of a text."""
         return len(self._open()[0].tokenize(text))
 
     def path(
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
     ) -> tuple[Segment, ...]:
-        """The segments whose states an answer would reuse: the conversation up to the documents, and these."""
+        """The prompt's segments with reusable states: the conversation up to the documents, and each document."""
         self._open()
         return self._builder.build(messages, documents, sampling.max_tokens).path
 
     def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
-        """What reading a prompt would take now: the tree's states need not be computed."""
+        """The work of reading a prompt now. States that the tree holds are not computed."""
         self._open()
         prompt = self._builder.build(messages, documents, sampling.max_tokens)
         if self.tree is None:
@@ -150,7 +150,7 @@ class LlamaGenerator:
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of documents in the order of which the longest beginning is cached (`edge.document_order`)."""
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.document_order`)."""
         tree = self.tree
 
         def cached(order: Sequence[int]) -> int | None:
@@ -170,7 +170,7 @@ class LlamaGenerator:
     ) -> Iterator[Piece]:
         """Answers, token by token; see `Generator.stream`.
 
-        A set `cancel` is seen before each batch of the prompt, and before each token.
+        `cancel` is checked before each batch of the prompt and before each token.
         """
         called = time.perf_counter()
         self._open()
@@ -180,8 +180,8 @@ class LlamaGenerator:
         return answer
 
     def close(self) -> None:
-        """Frees the model and gives all memory back. Ends an answer that this thread has begun to read, and waits for
-        one under way in another."""
+        """Frees the model and all memory. Ends an answer that this thread has begun to read, and waits for the end of
+        another thread's answer."""
         self._end_own()
         with self._alone(None):
             if self._context is not None:
@@ -232,7 +232,7 @@ class LlamaGenerator:
 
     @contextmanager
     def _in_context(self, run: _Run, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Brings the prompt's path in context, by the tree if there is one; stays incomplete when cancelled."""
+        """Puts the prompt's path into the context, with the tree if there is one. If cancelled, it stays incomplete."""
         _, context = self._open()
         path = run.prompt.path
         if self.tree is not None:
@@ -250,8 +250,8 @@ class LlamaGenerator:
 
     @contextmanager
     def _alone(self, run: _Run | None) -> Iterator[None]:
-        """One answer at a time. An answer that the same thread has begun and not read to its end would wait for
-        itself."""
+        """Waits for the end of another thread's answer. If this thread has an unfinished answer, an error is raised,
+        because it would wait for itself."""
         if self._answering == threading.get_ident():
             raise InputError("an answer of this generator is still being read here; read it to its end, or close it")
         with self._lock:
@@ -273,7 +273,7 @@ class LlamaGenerator:
 
 @dataclass(slots=True)
 class _Run:
-    """One answer under way, or not yet begun."""
+    """One answer that is being written, or has not begun yet."""
 
     prompt: Prompt
     called: float
@@ -288,14 +288,14 @@ class _Run:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """The answer ends with the block; what is tidied up afterwards is not part of it."""
+        """Sets the answer's end at the end of the `with` block, so that the clean-up afterwards is not counted."""
         try:
             yield
         finally:
             self.ended = time.perf_counter()
 
     def end(self) -> None:
-        """Ends the answer where it is."""
+        """Ends the answer at its current token."""
         answer = self.answer() if self.answer is not None else None
         if answer is not None:
             answer.close()

@@ -1,4 +1,4 @@
-"""`LlamaLibrary`: llama.cpp's C functions through llama-cpp-python, its log kept from the terminal and read instead."""
+"""`LlamaLibrary`: llama.cpp's C functions from llama-cpp-python. Its log is read here and not printed."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from edge.errors import CapabilityError
 
 _SIZES = (
     re.compile(r"\s(model|compute|output) buffer size =\s*([0-9.]+) MiB"),
-    # A model of which nothing is loaded has no cache, either, but says how large it would be.
+    # A model that was opened without loading allocates no cache, but logs the cache's size.
     re.compile(r"^llama_(kv_cache|memory_recurrent)\w*: size =\s*([0-9.]+) MiB"),
 )
 TESTED = "0.3.36"
-"""The version of llama-cpp-python that all this was tested with; older ones lack some of it."""
+"""The version of llama-cpp-python that was tested. Older versions lack some of the functions."""
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _MOST_ERRORS = 16
 _PRINTED = 10**4
-"""Buffer sizes are printed with two digits after the point, in MiB: so much may be missing."""
+"""Largest rounding error of a buffer size, in bytes. Sizes are printed in MiB with two digits after the point."""
 
 
 class Said:
-    """What llama.cpp logged while something was done."""
+    """The messages that llama.cpp logged during an operation."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self._sizes: dict[str, int] = {}
 
     def add(self, level: int, text: str) -> None:
-        """Takes one message."""
+        """Adds one message."""
         if level == _ERROR_LEVEL and text.strip() and len(self.errors) < _MOST_ERRORS:
             self.errors.append(text.strip())
         for pattern in _SIZES:
@@ -45,7 +45,7 @@ class Said:
         """Bytes of all buffers of these kinds: `model`, `compute`, `output`, `kv_cache`, `memory_recurrent`.
 
         Raises:
-            CapabilityError: nothing was said of any of them.
+            CapabilityError: the log mentions none of these buffers.
         """
         sizes = [self._sizes[kind] for kind in kinds if kind in self._sizes]
         if not sizes:
@@ -57,12 +57,12 @@ class Said:
 
     @property
     def reason(self) -> str:
-        """The first error, without the function that reported it: later ones only say that something failed."""
+        """The first error, without the name of the function that reported it. Later errors are less specific."""
         return re.sub(r"^\w+: ", "", self.errors[0]) if self.errors else "llama.cpp gives no reason"
 
 
 class LlamaLibrary:
-    """The library, loaded once per process: its log is one, too."""
+    """The library, loaded once per process, because it has a single log per process."""
 
     def __init__(self) -> None:
         try:
@@ -71,30 +71,30 @@ class LlamaLibrary:
             raise CapabilityError(
                 'generating with a GGUF model needs llama.cpp: pip install "edge-rag[llm]"'
             ) from error
-        except (OSError, RuntimeError) as error:  # the package is there, its shared library is not, or not for this CPU
+        except (OSError, RuntimeError) as error:  # the package's shared library is missing, or not for this CPU
             raise CapabilityError(f"llama.cpp cannot be loaded: {error}; install llama-cpp-python anew") from error
         fields = {field[0] for field in api.llama_context_params._fields_}
         if "n_outputs_max" not in fields:
             raise CapabilityError(f'this llama-cpp-python is too old: pip install "llama-cpp-python>={TESTED}"')
-        # Any: the functions are made at import, by a package that is optional.
+        # The type is Any, because an optional package makes the functions at its import.
         self.api: Any = api
         self._said = Said()
         self._lock = threading.Lock()
-        # The callback must live as long as the library does.
+        # The callback must live as long as the library.
         self._callback = api.llama_log_callback(self._log)
         api.llama_log_set(self._callback, ctypes.c_void_p(0))
         api.llama_backend_init()
 
     @property
     def version(self) -> str:
-        """Version of llama-cpp-python, which pins that of llama.cpp."""
+        """Version of llama-cpp-python, which determines the version of llama.cpp."""
         import llama_cpp
 
         return str(llama_cpp.__version__)
 
     @contextmanager
     def listening(self) -> Iterator[Said]:
-        """Collects what is logged inside; one thread at a time."""
+        """Collects the messages that are logged inside the `with` block, for one thread at a time."""
         with self._lock:
             self._said = Said()
             yield self._said

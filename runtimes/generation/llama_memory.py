@@ -1,4 +1,4 @@
-"""`LlamaMemory`: how a GGUF model is laid out in what the budget has free, decided before anything is allocated."""
+"""`LlamaMemory`: the layout of a GGUF model in the budget's free memory, decided before anything is allocated."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from edge.runtimes.generation.llama_library import LlamaLibrary
 from edge.runtimes.generation.llama_model import LlamaModel
 
 Weights = Literal["auto", "read", "map"]
-"""Where weights lie: in memory under a lease, or in the file's pages, which the kernel keeps as it likes. `auto` reads
-them if they fit."""
+"""The place of the weights: `read` into memory under a lease, or `map` from the file, where the kernel decides which
+pages stay in memory. `auto` reads them if they fit."""
 
 _DEFAULT_CONTEXT = 4096
 _LEAST_CONTEXT = 512
 _BATCHES = (512, 256, 128, 64, 32)
 
 _OVERHEAD = 8 << 20
-"""Bytes that llama.cpp takes beside its buffers: graphs, the scheduler, its threads' stacks."""
+"""Bytes that llama.cpp takes in addition to its buffers: graphs, the scheduler, its threads' stacks."""
 
 _PER_TOKEN_OF_VOCABULARY = 24
-"""Bytes that choosing a token takes for each there is: llama.cpp's candidates and our copy of the logits."""
+"""Bytes for each token of the vocabulary while a token is chosen: llama.cpp's candidates and our copy of the logits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaMemory:
-    """What a loaded model holds, in bytes.
+    """The memory of a loaded model, in bytes.
 
     Attributes:
         weights: all tensors of the file.
-        mapped: True where weights are mapped from the file: their pages are the kernel's, and under no lease.
+        mapped: whether weights are mapped from the file. The kernel manages the mapped pages, and no lease covers them.
         vocabulary: tokens and merges, in llama.cpp's own tables.
         kv_cache: keys and values of the whole context.
-        buffers: what computing a batch and choosing a token take.
-        shape: the context it is for.
+        buffers: buffers to compute a batch and to choose a token.
+        shape: the sizes of the context.
     """
 
     weights: int
@@ -57,7 +57,7 @@ class LlamaMemory:
 
     @property
     def placement(self) -> str:
-        """Where the weights are, in words."""
+        """The place of the weights, in words."""
         size = format_size(self.weights)
         if self.mapped:
             return f"weights: {size} mapped from the file; their pages are the kernel's and not part of the limit"
@@ -74,19 +74,20 @@ def reserve_memory(
     kv_type: KVType,
     weights: Weights,
 ) -> tuple[LlamaMemory, list[Lease]]:
-    """Takes the memory a model will need: the largest context first, then the largest batch, then its weights.
+    """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights.
 
-    Sizes are llama.cpp's own, asked of a model of which only header and vocabulary are loaded.
+    Sizes come from llama.cpp itself, with a model of which only header and vocabulary are loaded.
 
     Args:
-        context: tokens; 0 takes what the model was trained for, at most 4,096, and halves that until it fits.
+        context: number of tokens. 0 takes the context that the model was trained for, at most 4,096, and halves it
+            until it fits.
 
     Returns:
-        The layout, and the leases that hold it.
+        The layout, and the leases that hold its memory.
 
     Raises:
-        BudgetExceeded: not even the smallest layout fits; the error names the limit that would do.
-        ConfigError: the context is larger than what the model was trained for.
+        BudgetExceeded: the smallest layout does not fit; the error names the limit that would be enough.
+        ConfigError: the context is larger than the one that the model was trained for.
         ModelError: llama.cpp cannot use the file.
     """
     if context > file.trained_context:
@@ -130,7 +131,7 @@ def _measure(model: LlamaModel, shape: ContextShape) -> tuple[int, int]:
     context = LlamaContext(model, shape)
     context.close()
     kv_cache = context.said.nbytes("kv_cache", "memory_recurrent")
-    # Each thread's share of a batch is converted to what the weights are multiplied with, at most as wide as they are.
+    # llama.cpp converts each thread's share of a batch for the products, with rows at most as wide as the weights.
     widest = max(tensor.shape[0] for tensor in model.file.tensors)
     converted = shape.batch * widest * 4
     buffers = context.said.nbytes("compute") + context.said.nbytes("output") + converted
@@ -163,7 +164,7 @@ def _reserve(budget: MemoryBudget, memory: LlamaMemory, weights: Weights) -> tup
 def _too_small(
     file: GGUFFile, budget: MemoryBudget, memory: LlamaMemory, refused: BudgetExceeded, weights: Weights
 ) -> BudgetExceeded:
-    """The refusal; `memory` is the smallest layout."""
+    """The error for a budget in which `memory`, the smallest layout, does not fit."""
     asked = memory.leased + (memory.weights if weights == "read" else 0)
     needed = budget.used + asked
     held = ", ".join(f"{name} {format_size(size)}" for name, size in budget.holders().items())

@@ -14,17 +14,17 @@ from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_library import LlamaLibrary, Said
 
 Load = Literal["read", "map", "none"]
-"""How weights come to memory: read into it, mapped from the file (their pages are then the kernel's), or not at all
-(a model of which only sizes and vocabulary are wanted)."""
+"""The way weights are loaded: read into memory, mapped from the file (the kernel manages the pages), or not loaded (a
+model that is opened for its sizes and vocabulary only)."""
 
 _LONGEST_PIECE = 256
 
 
 class LlamaModel:
-    """A loaded model. A context made of it must be closed before it."""
+    """A loaded model. Its contexts must be closed before the model."""
 
     def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load) -> None:
-        """Loads.
+        """Loads the model.
 
         Raises:
             ModelError: llama.cpp cannot use the file; the message has its reason.
@@ -33,12 +33,12 @@ class LlamaModel:
         self.file = file
         self._api: Any = library.api
         params = self._api.llama_model_default_params()
-        # Also where llama.cpp is built for an accelerator: the limit is on host memory, where everything is accounted.
+        # Layers stay on the host even if llama.cpp is built for an accelerator, because the budget counts host memory.
         params.n_gpu_layers = 0
         params.load_mode = self._api.LLAMA_LOAD_MODE_MMAP if load == "map" else self._api.LLAMA_LOAD_MODE_NONE
-        # Other layouts of weights are copies of them, larger by a share that is not known beforehand; nothing would
-        # stay mapped; and the one for Intel's matrix units ends the process with a segmentation fault (seen with
-        # version 0.3.36 and 8- and 4-bit weights).
+        # llama.cpp can copy weights to other layouts. The copies are larger by an amount that is not known in advance,
+        # and weights would no longer be mapped. The layout for Intel's matrix units ends the process with a
+        # segmentation fault (seen with version 0.3.36 and 8- and 4-bit weights).
         params.use_extra_bufts = False
         params.no_alloc = load == "none"
         with library.listening() as said:
@@ -49,30 +49,30 @@ class LlamaModel:
         self.said: Said = said
         self._vocab = self._api.llama_model_get_vocab(pointer)
         self.vocabulary = int(self._api.llama_vocab_n_tokens(self._vocab))
-        # Vocabularies of this kind put a space before every text, wherever in a prompt it stands.
+        # A vocabulary of this kind puts a space before every text, even in the middle of a prompt.
         self._spaced = self._api.llama_vocab_type(self._vocab) == self._api.LLAMA_VOCAB_TYPE_SPM
         self._line = self._tokens("\n", control=False) if self._spaced else []
 
     @property
     def first_token(self) -> int | None:
-        """The token that every sequence begins with; None where sequences begin with their first word."""
+        """The token at the beginning of every sequence; None if there is no such token."""
         return int(self._api.llama_vocab_bos(self._vocab)) if self._api.llama_vocab_get_add_bos(self._vocab) else None
 
     @property
     def bos(self) -> str:
-        """Text of the token that begins a sequence; empty where there is none."""
+        """Text of the token at the beginning of a sequence; empty if there is none."""
         return self._text(self._api.llama_vocab_bos(self._vocab))
 
     @property
     def eos(self) -> str:
-        """Text of the token that ends a sequence; empty where there is none."""
+        """Text of the token that ends a sequence; empty if there is none."""
         return self._text(self._api.llama_vocab_eos(self._vocab))
 
     @property
     def reusable(self) -> bool:
-        """Whether states belong to single tokens, so that those of a document can be cut out. Those of recurrent
-        models do not: each holds all that came before. Of layers that attend to the nearest tokens only, llama.cpp
-        writes no more than these, so that what is put back lies elsewhere and sums differ in their last bits."""
+        """Whether a document's states can be cut out and restored. Each state must then belong to a single token. The
+        state of a recurrent model holds all earlier tokens. For layers with sliding-window attention llama.cpp writes
+        the states of the window only; restored states then lie in other cells, and sums differ in their last bits."""
         api, pointer = self._api, self.pointer
         windowed = api.llama_model_n_swa(pointer) > 0
         return not (windowed or api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer))
@@ -81,7 +81,7 @@ class LlamaModel:
         """Refuses models that do not write text.
 
         Raises:
-            ModelError: it is an encoder, writes no tokens one after the other, or has no vocabulary.
+            ModelError: the model is an encoder, does not write token by token, or has no vocabulary.
         """
         api, pointer = self._api, self.pointer
         unfit = (
@@ -100,8 +100,8 @@ class LlamaModel:
         """Tokens of a text.
 
         Args:
-            control: names of control tokens in it become those tokens; only for text of a chat template.
-            continues: it follows other text, and gets no space that the vocabulary puts before a beginning.
+            control: replace names of control tokens in the text by these tokens; only for text of a chat template.
+            continues: the text follows other text, so the space that the vocabulary puts before a beginning is omitted.
 
         Raises:
             InputError: the text is not valid Unicode.
@@ -113,7 +113,7 @@ class LlamaModel:
         return self._tokens(text, control=control)
 
     def piece(self, token: int) -> bytes:
-        """A token's bytes, as they stand in an answer: nothing for a control token."""
+        """A token's bytes in an answer; empty for a control token."""
         return self._piece(token, special=False)
 
     def ends(self, token: int) -> bool:
@@ -121,7 +121,7 @@ class LlamaModel:
         return bool(self._api.llama_vocab_is_eog(self._vocab, token))
 
     def close(self) -> None:
-        """Frees the model. Closing twice is harmless."""
+        """Frees the model. A second call does nothing."""
         pointer, self.pointer = self.pointer, None
         if pointer:
             self._api.llama_model_free(pointer)
@@ -132,7 +132,7 @@ class LlamaModel:
     def _piece(self, token: int, special: bool) -> bytes:
         buffer = ctypes.create_string_buffer(_LONGEST_PIECE)
         count = self._api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
-        if count < 0:  # the size that it needs
+        if count < 0:  # a negative count is the size that the text needs
             buffer = ctypes.create_string_buffer(-count)
             count = self._api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         return buffer.raw[:count]

@@ -1,8 +1,8 @@
-"""`LlamaStates`: KV states cut out of a llama.cpp context by position, and put back (what a knowledge tree needs).
+"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them, for a knowledge tree.
 
-llama.cpp writes and reads the states of a whole sequence. A document's are copied to a sequence of their own, which
-costs no memory since the cells are shared, and written from there; they are read into that sequence again and joined.
-So a blob is as large as its own tokens.
+llama.cpp writes and reads the states of a whole sequence. So a document's states are first copied to a second sequence,
+which costs no memory because the cells are shared, and are written from there. To restore them, they are read into the
+second sequence and then added to the first. The stored bytes therefore cover the document's own tokens only.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError
 from edge.knowledge.backend import State
-from edge.runtimes.generation.file_hash import file_sha256
+from edge.remembered import recall, remember
+from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ASIDE, LINEAR, LIVE, ROW_BY_ROW, TILE, LlamaContext
+
+_HASHES = "gguf-hashes.json"
+_MOST_HASHES = 64
+"""Number of stored hashes; the latest are kept."""
 
 
 class LlamaStates:
     """A `KVBackend` over one context. Not thread-safe."""
 
     def __init__(self, context: LlamaContext, *, hashes: Path) -> None:
-        """Measures how large states are; the context is empty afterwards.
+        """Measures the size of states, and leaves the context empty.
 
         Args:
-            hashes: directory where known hashes of model files are kept.
+            hashes: directory of stored hashes of model files.
 
         Raises:
             ModelError: the model's states cannot be cut out, or llama.cpp failed.
@@ -49,9 +54,9 @@ class LlamaStates:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that a state depends on besides its tokens: the whole model file (which says how positions are
-        rotated), context, batch, threads and the filling of tiles (they decide in which order is summed), the library,
-        and the CPU's instructions."""
+        """Hash of everything that a state depends on besides its tokens: the whole model file (which defines the
+        rotation of positions), the library, the CPU's instructions, and the settings that determine the order of sums
+        (context, batch, threads, tiles)."""
         if not self._fingerprint:
             context, model = self.context, self.context.model
             shape = context.shape
@@ -70,21 +75,21 @@ class LlamaStates:
 
     @property
     def capacity(self) -> int:
-        """Tokens the context can hold."""
+        """Number of tokens that the context can hold."""
         return self.context.capacity
 
     @property
     def length(self) -> int:
-        """Tokens in context now."""
+        """Number of tokens in the context."""
         return self.context.length
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
-        """Computes the states of `tokens` after what is in context; returns how many are in context now."""
+        """Appends `tokens` to the context and computes their states. Returns the number of appended tokens."""
         return self.context.append(tokens, cancelled=cancelled)
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1, in a buffer of their own: `bytes_per_token` each and a few hundred
-        bytes."""
+        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and a few hundred bytes
+        more."""
         if not 0 <= start < end <= self.length:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")
         self._copy_aside(start, end)
@@ -100,10 +105,10 @@ class LlamaStates:
         return state
 
     def restore(self, state: State, start: int, end: int) -> None:
-        """Appends states that `extract(start, end)` returned; `start` equals `length`.
+        """Appends states that `extract(start, end)` returned. `start` must equal `length`.
 
         Raises:
-            CorruptBlock: these bytes are no such states; the context is as before.
+            CorruptBlock: the bytes are not such states; the context is unchanged.
         """
         if start != self.length or end > self.capacity:
             raise ValueError(f"states of positions {start} to {end} do not follow the {self.length} in context")
@@ -123,7 +128,7 @@ class LlamaStates:
         self.context.length = end
 
     def truncate(self, length: int) -> None:
-        """Forgets positions from `length` on."""
+        """Removes positions from `length` on."""
         self.context.truncate(length)
 
     def _nbytes(self, start: int, end: int) -> int:
@@ -140,10 +145,32 @@ class LlamaStates:
 
 
 def _pointer(state: State) -> tuple[object, object]:
-    """Where the bytes lie, and what must live as long as they are read."""
+    """A pointer to the bytes, and the object that must live as long as they are read."""
     view = memoryview(state)
-    if view.readonly:  # `bytes`, or a view of them: ctypes gives no pointer into those but this one
+    if view.readonly:  # `bytes` or a view of them, to which ctypes gives a pointer only in this way
         data = bytes(view) if not isinstance(state, bytes) else state
         return ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8)), data
     array = (ctypes.c_uint8 * view.nbytes).from_buffer(view)
     return array, array
+
+
+def file_sha256(file: GGUFFile, directory: Path) -> str:
+    """SHA-256 of a model file, stored as long as the file's size and time of change are the same.
+
+    Args:
+        directory: the directory with the stored hashes. If a hash cannot be read there, it is computed. If it cannot be
+            written, it is computed again the next time.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    name, stat = str(file.path.resolve()), file.path.stat()
+    state = [stat.st_size, stat.st_mtime_ns]
+    known = recall(directory / _HASHES, "the hashes of model files")
+    entry = known.pop(name, None)
+    if isinstance(entry, list) and entry[:2] == state and len(entry) == 3:
+        return str(entry[2])
+    digest = file.sha256()
+    known[name] = [*state, digest]
+    remember(directory / _HASHES, dict(list(known.items())[-_MOST_HASHES:]))
+    return digest

@@ -1,6 +1,6 @@
-"""`OpenAIGenerator`: a server that speaks OpenAI's chat completions, for people who run their own.
+"""`OpenAIGenerator`: a client for a server with OpenAI's chat completions, such as the user's own.
 
-On this machine only, unless told otherwise: questions and documents would leave it.
+Only addresses of this machine are allowed by default, because questions and documents are sent to the server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from edge.runtimes.generation.server_events import EventReader, ServerEvent, Ser
 from edge.runtimes.generation.stopping import Stopping
 
 _BYTES_PER_TOKEN = 3.5
-"""Of English text in the vocabularies of common models, on the low side, so that estimates are high."""
+"""Bytes of English text per token in the vocabularies of common models. The value is low, so that estimates of tokens
+are high."""
 
 DEFAULT_CONTEXT = 4096
 _CONNECT_S = 5.0
@@ -42,7 +43,7 @@ _REASON_CHARACTERS = 200
 
 
 class OpenAIGenerator:
-    """A `Generator` behind `POST {url}/chat/completions`. Tokens are estimated: the vocabulary is the server's."""
+    """A `Generator` behind `POST {url}/chat/completions`. Tokens are estimated, since the server has the vocabulary."""
 
     follows_instructions = True
 
@@ -56,18 +57,18 @@ class OpenAIGenerator:
         remote: bool = False,
         timeout: float = 120.0,
     ) -> None:
-        """Checks the address; nothing is sent yet.
+        """Checks the address. Nothing is sent yet.
 
         Args:
             url: base address, such as `http://127.0.0.1:8080/v1`.
-            model: its name at the server; empty takes the server's only one.
-            key: sent as a bearer token, if any.
-            context: tokens the server's model holds.
+            model: the model's name at the server; empty for a server with a single model.
+            key: bearer token; none is sent if empty.
+            context: number of tokens in the context of the server's model.
             remote: allows an address that is not this machine's.
-            timeout: seconds without a sign of life before giving up.
+            timeout: seconds without any data after which the request fails.
 
         Raises:
-            ConfigError: the address is none, or not this machine's though `remote` was not asked for.
+            ConfigError: the address is not valid, or it is not this machine's and `remote` is False.
             CapabilityError: httpx is not installed.
         """
         _check(url, remote)
@@ -80,11 +81,11 @@ class OpenAIGenerator:
         self._model = model
         self._url = url.rstrip("/")
         self._httpx = httpx
-        # What is read is bounded in bytes, which would say nothing about what compressed ones expand to.
+        # The number of bytes that are read is bounded. Compressed bytes could expand to any size.
         headers = {"Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        # A proxy from the environment would take a question to this machine elsewhere first.
+        # A proxy from the environment would send questions for this machine to another one first.
         self._client = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=_CONNECT_S),
@@ -94,11 +95,11 @@ class OpenAIGenerator:
 
     @property
     def stats(self) -> GenerationStats | None:
-        """What the last answer took; None before the first. Prompt tokens are the server's count if it gives one."""
+        """The figures of the last answer; None before the first. Prompt tokens are the server's count, if it counts."""
         return self._stats
 
     def count(self, text: str) -> int:
-        """Tokens of a text, estimated from its bytes."""
+        """Estimated number of tokens of a text, from its bytes."""
         return math.ceil(len(text.encode("utf-8", errors="replace")) / _BYTES_PER_TOKEN)
 
     def stream(
@@ -125,7 +126,7 @@ class OpenAIGenerator:
         if self._model:
             request["model"] = self._model
         if sampling.min_p:
-            request["min_p"] = sampling.min_p  # not OpenAI's, but known to llama.cpp's and vLLM's servers
+            request["min_p"] = sampling.min_p  # not in OpenAI's API, but supported by llama.cpp's and vLLM's servers
         run = _Run(time.perf_counter(), sampling.max_tokens, estimated, dropped)
         return self._answer(request, run, Stopping(sampling.stop), cancel or threading.Event())
 
@@ -136,7 +137,8 @@ class OpenAIGenerator:
     def _turns(
         self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int
     ) -> tuple[list[Message], int, int]:
-        """The conversation with the documents in its system message; estimated tokens, and documents left out."""
+        """The conversation with the documents in its system message, the estimated tokens, and the number of documents
+        left out."""
         turns = list(messages)
         used = sum(self.count(message.content) for message in turns)
         room = self.context - used - answer_room(self.context, max_tokens)
@@ -202,7 +204,7 @@ class OpenAIGenerator:
         """The server's messages.
 
         Raises:
-            ModelError: it cannot be reached, refuses, breaks off, or answers something else.
+            ModelError: the server cannot be reached, refuses, breaks off, or does not answer as OpenAI's API does.
         """
         url = self._endpoint
         try:
@@ -221,8 +223,8 @@ class OpenAIGenerator:
 
 @dataclass(slots=True)
 class _Run:
-    """One answer under way; `finished` is what the server said, `finish` what became of it. `new` are the tokens that
-    came, `counted` those that the server says it wrote."""
+    """One answer that is being read. `finished` is the reason for the end that the server gave, `finish` the final one.
+    `new` is the number of tokens that were read, `counted` the number that the server states."""
 
     called: float
     longest: int
@@ -237,10 +239,10 @@ class _Run:
     finish: Finish = "cancelled"
 
     def take(self, event: ServerEvent) -> Sequence[tuple[str, float | None]]:
-        """Counts an event; gives those of its tokens that the longest answer has room for.
+        """Counts an event's tokens, and returns those that fit the longest answer.
 
-        The answer is `cut` by the first token after, not by its last: a server that keeps to the length asked for has
-        its counts yet to say.
+        The answer is `cut` only when a token arrives that does not fit. A server that keeps to the requested length
+        sends its counts after the last token, and they must still be read.
         """
         tokens = event.tokens[: max(0, self.longest - self.new)]
         if tokens:
@@ -269,7 +271,7 @@ class _Run:
 
 
 def _unfinished(reader: EventReader) -> str:
-    """What is wrong with an answer that has no end."""
+    """The description of the error if an answer has no end."""
     if reader.streamed:
         return "broke off before the answer's end"
     kind = _line(reader.content_type.partition(";")[0]) or "something of no type"
@@ -277,7 +279,7 @@ def _unfinished(reader: EventReader) -> str:
 
 
 def _reason(body: bytes) -> str:
-    """What a server gave as its reason."""
+    """The reason in a server's error response."""
     text = body.decode("utf-8", errors="replace")
     try:
         found = json.loads(text)["error"]
@@ -288,7 +290,7 @@ def _reason(body: bytes) -> str:
 
 
 def _line(text: str) -> str:
-    """What a server said, as it may stand in an error: on one line, not endless, and nothing that steers a terminal."""
+    """A server's text in a form for error messages: one line of limited length, without control characters."""
     return " ".join(CONTROL.sub(" ", whole_characters(text)).split())[:_REASON_CHARACTERS]
 
 

@@ -1,4 +1,4 @@
-"""How a generator is opened: from one word that says what and where it is."""
+"""Opens a generator from one word that gives its kind and place."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def open_generator(
     """Opens a generator in `budget`.
 
     Args:
-        spec: path of a GGUF file, or the name of a known generator that was pulled; `http://` or `https://` address of
-            an OpenAI-compatible server, with `#model` at its end if it has several; `replay:` and the path of a
-            recording; empty or `extractive` for the best sentences of the documents.
+        spec: path of a GGUF file; or the name of a known generator that was pulled; or `http://` or `https://` address
+            of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `replay:` and
+            the path of a recording; or `extractive` or an empty string for the best sentences of the documents.
         score: judges sentences; needed for `extractive`.
-        config: its `context`, `llm_key` and `llm_remote` are those of a generator.
+        config: the configuration; its `context`, `llm_key` and `llm_remote` are used.
         kv_type, weights, thinking: see `LlamaGenerator`.
 
     Raises:
         ModelError: the model or recording is missing or cannot be used.
-        BudgetExceeded: it does not fit; the error names the smallest limit that works.
+        BudgetExceeded: the generator does not fit; the error names the smallest limit that works.
         CapabilityError: a library is missing; the error names the pip line.
-        ConfigError: the address is not this machine's, or `extractive` without `score`.
+        ConfigError: the address is not this machine's, or `score` is missing for `extractive`.
     """
     text = str(spec)
     if text in ("", ExtractiveGenerator.name):

@@ -1,4 +1,4 @@
-"""`Prompt`: a conversation and its documents as tokens, in segments whose states can be kept and found again."""
+"""`Prompt`: a conversation and its documents as tokens, in segments with states that can be cached."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from edge.runtimes.generation.llama_model import LlamaModel
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model reads before it answers.
+    """The tokens that a model reads before it answers.
 
     Attributes:
-        path: the conversation up to the documents (the system prompt), then each document; each tokenized by itself.
-        question: the rest, up to where the answer begins.
-        dropped: documents left out, from the end.
+        path: the conversation up to the documents (the system prompt), then each document, all tokenized separately.
+        question: the rest, up to the beginning of the answer.
+        dropped: number of documents that did not fit. The last ones are left out.
     """
 
     path: tuple[Segment, ...]
@@ -28,34 +28,34 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """Tokens in all."""
+        """Total number of tokens."""
         return sum(len(segment.tokens) for segment in self.path) + len(self.question)
 
 
 class PromptBuilder:
-    """Lays out prompts for one model and context."""
+    """Builds prompts for one model and context."""
 
     def __init__(self, model: LlamaModel, context: int, *, thinking: bool = False) -> None:
         """Compiles the model's chat template.
 
         Raises:
-            ModelError: it is not valid.
+            ModelError: the template is not valid.
         """
         self._model = model
         self._context = context
-        # The first token is put there by us; a template that writes it, too, would double it.
+        # We add the first token ourselves. A template that writes it as well would double it.
         bos = "" if model.first_token is not None else model.bos
         self._template = ChatTemplate(model.file.chat_template, bos=bos, eos=model.eos, thinking=thinking)
 
     def build(self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int) -> Prompt:
-        """The prompt. Documents stand after the system message, or before the first question where there is none.
+        """Builds a prompt. Documents stand after the system message, or before the first question if there is none.
 
-        Of the documents, as many from the first as fit beside the conversation and the answer (`answer_room`); the
-        others are left out.
+        The first documents are taken, as many as fit beside the conversation and the answer (`answer_room`). The others
+        are left out.
 
         Raises:
-            InputError: the messages are no conversation, a text is not valid Unicode, or the conversation leaves no
-                room for an answer.
+            InputError: the messages are not a valid conversation, a text is not valid Unicode, or the conversation
+                leaves no room for an answer.
         """
         check_messages(messages)
         head, tail = self._parts(messages, with_documents=bool(documents))
@@ -86,7 +86,7 @@ class PromptBuilder:
     def _parts(
         self, messages: Sequence[Message], with_documents: bool
     ) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
-        """Texts before and after the documents, each with whether it is the template's own."""
+        """Texts before and after the documents. The flag is True for text of the template."""
         begun = messages[-1].content if messages[-1].role == "assistant" else ""
         turns = messages[:-1] if messages[-1].role == "assistant" else messages
         parts: list[Part] = self._template.render([message.role for message in turns])

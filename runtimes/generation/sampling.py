@@ -1,4 +1,4 @@
-"""`LlamaSampler`: chooses the next token with llama.cpp's own samplers, and says how probable it was."""
+"""`LlamaSampler`: chooses the next token with llama.cpp's own samplers, and returns its probability."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge.runtimes.generation.llama_context import LlamaContext
 
 
 class LlamaSampler:
-    """One answer's choice of tokens. Two of the same settings make the same choices."""
+    """The sampler for one answer. Two samplers with the same settings make the same choices."""
 
     def __init__(self, api: Any, sampling: Sampling) -> None:
         self._api = api
@@ -21,12 +21,12 @@ class LlamaSampler:
             api.llama_sampler_chain_add(self._chain, sampler)  # the chain owns it now
 
     def choose(self, context: LlamaContext) -> tuple[int, float]:
-        """The token to follow what is in context, and its log-probability under the model itself."""
+        """The next token after the context, and its log-probability under the model itself."""
         token = int(self._api.llama_sampler_sample(self._chain, context.pointer, -1))
         return token, log_probability(context.logits(), token)
 
     def close(self) -> None:
-        """Frees the samplers. Closing twice is harmless."""
+        """Frees the samplers. A second call does nothing."""
         chain, self._chain = self._chain, None
         if chain:
             self._api.llama_sampler_free(chain)

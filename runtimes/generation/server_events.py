@@ -1,4 +1,4 @@
-"""What a server that speaks OpenAI's chat completions streams: its messages, and a thread that waits for them."""
+"""The stream of a server with OpenAI's chat completions: its messages, and a thread that waits for them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from typing import Any
 from edge.runtimes.generation.base import Finish
 
 _LONGEST_LINE = 1 << 18
-"""Bytes of a message; more is no token of an answer."""
+"""Largest number of bytes in a message. A longer message is an error."""
 
 _SILENT_LINES = 1 << 16
 _SILENT_NBYTES = 1 << 24
-"""Read since the last token. Comments and messages without text are signs of life while a server computes, or what its
-model thinks: two lines and some 500 bytes a token, so this is for 30,000 of them."""
+"""Largest number of bytes without a token. While a server computes, or its model reasons, it sends comments and
+messages without text: two lines and about 500 bytes per token of reasoning. So this limit allows 30,000 such tokens."""
 
 _ROUNDING = 0.01
-"""How far above 0 a log-probability may be where a server computes in half precision."""
+"""A log-probability may be above 0 by this much, because of rounding in a server that computes in half precision."""
 
 _MOST_TOKENS = 1 << 32
-"""What a server may say it counted; above, it is no count."""
+"""Largest number of tokens that is accepted as a server's count."""
 
 _WAITING = 16
-"""Messages read before somebody takes them: they and the one that is being read take 5 MB, if a server wants to."""
+"""Number of messages that are read in advance. With the message that is being read they take at most 5 MB."""
 
 _LOOK_S = 0.1
-"""Between looks at whether the answer is still wanted."""
+"""Seconds between checks for cancellation."""
 
 
 _RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""To linger for no time: closing resets the connection. A server that waits for room in full buffers would otherwise
-not hear of its end before a minute has passed."""
+"""Value of SO_LINGER with which closing resets the connection. A server that waits for room in full buffers would
+otherwise notice the end only after a minute."""
 
 
 class ServerFailed(Exception):
-    """The server said so in the middle of its answer; the message is its."""
+    """The server sent an error in the middle of its answer. The message is the server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class ServerEvent:
     """One message of the server.
 
     Attributes:
-        tokens: text and log-probability of each; servers that give no log-probabilities give text alone. One that is
-            no log-probability is unknown, too: the text beside it is good all the same, and who needs it asks for it.
-        count: how many tokens that text is, which only log-probabilities tell; one without them.
-        finish: the reason, in the message that ends the answer.
-        usage: tokens of prompt, of those cached, and of the answer; in the last message, where the server counts;
-            numbers that are no counts are not there.
+        tokens: text and log-probability of each token. The log-probability is None if the server gives none or an
+            invalid one. The text is used in either case.
+        count: number of tokens in the text. Only log-probabilities show it; without them it is 1.
+        finish: the reason for the end, in the message that ends the answer.
+        usage: number of prompt tokens, cached prompt tokens and tokens of the answer, in the last message of a server
+            that counts them. None if the server gives invalid numbers.
     """
 
     tokens: tuple[tuple[str, float | None], ...]
@@ -66,10 +66,10 @@ class ServerEvent:
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> ServerEvent:
-        """Reads a message; what servers leave out or set to null is not there.
+        """Reads a message. A field may be missing or null.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError, OverflowError: it is none.
+            ValueError, TypeError, KeyError, AttributeError, OverflowError: `event` does not have a message's form.
         """
         choices = event.get("choices") or ()
         usage = _counted(event.get("usage") or {})
@@ -81,7 +81,7 @@ class ServerEvent:
         tokens: tuple[tuple[str, float | None], ...] = ((text, None),) if text else ()
         if text and "".join(token for token, _ in known) == text:
             tokens = tuple(known)
-        elif text and len(known) == 1:  # a token that is part of a character has another text here
+        elif text and len(known) == 1:  # for a token that is part of a character the two texts differ
             tokens = ((text, known[0][1]),)
         reason = choice.get("finish_reason")
         finish: Finish | None = None if not reason else "length" if reason == "length" else "stop"
@@ -89,14 +89,13 @@ class ServerEvent:
 
 
 class EventReader(AbstractContextManager["EventReader"]):
-    """Reads an answer on a thread of its own, so that an answer nobody wants any more ends at once, however long the
-    server is silent."""
+    """Reads an answer in a separate thread, so that a cancelled answer ends at once, even if the server is silent."""
 
     def __init__(self, request: Callable[[], AbstractContextManager[Any]], check: Callable[[Any], None]) -> None:
         """
         Args:
-            request: sends the question; gives an `httpx.Response` whose body has not been read.
-            check: called with the response; raises where it is no answer.
+            request: sends the question, and returns an `httpx.Response` with an unread body.
+            check: called with the response; raises an error if it is not an answer.
         """
         self._request = request
         self._check = check
@@ -105,18 +104,18 @@ class EventReader(AbstractContextManager["EventReader"]):
         self._silent_lines = self._silent_nbytes = 0
         self._response: Any = None
         self.content_type = ""
-        """Of the response; empty before there is one."""
+        """Content type of the response; empty before there is one."""
         self.streamed = False
-        """Whether a message has come."""
+        """Whether a message has been read."""
         self.done = False
-        """Whether the server said that this was all."""
+        """Whether the server has sent its end mark."""
         threading.Thread(target=self._read, name="edge-server", daemon=True).start()
 
     def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The messages as they come; ends with the stream, or soon after `cancel` is set.
+        """The messages as they arrive. Ends with the stream, or soon after `cancel` is set.
 
         Raises:
-            Whatever reading met.
+            Exception: any error of the reading thread.
         """
         while not cancel.is_set():
             try:
@@ -130,14 +129,14 @@ class EventReader(AbstractContextManager["EventReader"]):
             yield found
 
     def __exit__(self, *error: object) -> None:
-        """Ends the connection; the server notices and stops writing."""
+        """Ends the connection, so that the server notices and stops writing."""
         self._ended.set()
         response = self._response
         if response is not None:
             with suppress(KeyError, AttributeError, OSError):
                 connection = response.extensions["network_stream"].get_extra_info("socket")
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                # A read that waits in another thread is only woken by shutting the socket down.
+                # Only a shutdown of the socket wakes a read that waits in another thread.
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
@@ -180,7 +179,7 @@ class EventReader(AbstractContextManager["EventReader"]):
 
 
 def beginning(response: Any, nbytes: int) -> bytes:
-    """The first bytes of a response's body as they were sent: what a server gives as its reason may be endless."""
+    """The first bytes of a response's body, without decompression. A body with an error may be of any length."""
     body = b""
     for part in response.iter_raw():
         body += part
@@ -190,15 +189,15 @@ def beginning(response: Any, nbytes: int) -> bytes:
 
 
 def whole_characters(text: str) -> str:
-    """A text that can be written: half a character, which JSON may hold, becomes a replacement mark."""
+    """The text with each half of a surrogate pair, which JSON may contain, replaced by a replacement mark."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _messages(parts: Iterator[bytes]) -> Iterator[str]:
-    """The data of server-sent events. Lines end at line feeds alone: JSON may hold what else ends lines in Unicode.
+    """The data of server-sent events. Lines end only at line feeds, because JSON may contain Unicode's other line ends.
 
     Raises:
-        ValueError: a line is endless, or no UTF-8.
+        ValueError: a line is too long, or not UTF-8.
     """
     held = b""
     for part in parts:
@@ -218,7 +217,7 @@ def _logprobs(choice: dict[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 def _logprob(given: Any) -> float | None:
-    """A log-probability; None for what is none: no number, not finite, or above 0 by more than rounding."""
+    """A log-probability; None if the value is no number, is not finite, or is above 0 by more than rounding."""
     if isinstance(given, int | float) and -math.inf < given <= _ROUNDING:
         return min(float(given), 0.0)
     return None

@@ -1,5 +1,5 @@
-"""From token bytes to text: characters split over tokens are put together, what steers a terminal is dropped, and stop
-strings end the answer."""
+"""Turns token bytes into text: joins characters that are split over tokens, drops control characters, and ends the
+answer at stop strings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edge.runtimes.generation.base import Piece
 
 
 class Stopping:
-    """Holds tokens back as long as they may turn out to begin a stop string.
+    """Holds tokens back as long as they may be the beginning of a stop string.
 
-    A stop string may begin and end inside tokens. Pieces stay whole tokens, so that each keeps its own probability;
-    only the one in which a stop string begins is cut.
+    A stop string may begin and end inside tokens. Pieces stay whole tokens, so that each keeps its own probability.
+    Only the token in which a stop string begins is cut.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -25,14 +25,14 @@ class Stopping:
         self._held: list[Piece] = []
 
     def push(self, data: bytes, token: int | None, logprob: float | None) -> Iterator[Piece]:
-        """Takes the next token's bytes; gives every piece that is certain now. After `stopped`, nothing more comes."""
+        """Takes the next token's bytes, and yields all pieces that are certain now. Yields nothing after `stopped`."""
         yield from self.push_text(self._decoder.decode(data), token, logprob)
 
     def push_text(self, text: str, token: int | None, logprob: float | None) -> Iterator[Piece]:
-        """Like `push`, for a token that is text already."""
+        """Like `push`, for a token that is already text."""
         if self.stopped:
             return
-        # Before stop strings are looked for: dropped later, what stood between its characters would put one together.
+        # Control characters are dropped before the search, because without them the text may form a stop string.
         text = CONTROL.sub("", text)
         self._held.append(Piece(text, token, logprob))
         held = "".join(piece.text for piece in self._held)
@@ -45,7 +45,7 @@ class Stopping:
             yield from self._release(len(held) - self._begun(held))
 
     def finish(self) -> Iterator[Piece]:
-        """The answer is over: gives what was held back, and what a cut-off character left as a replacement mark."""
+        """Ends the answer: yields the held tokens, and a replacement mark for an incomplete character."""
         if self.stopped:
             return
         yield from self._held
@@ -54,7 +54,7 @@ class Stopping:
             yield Piece(rest)
 
     def _begun(self, held: str) -> int:
-        """Characters at the end that may begin a stop string."""
+        """Number of characters at the end that may be the beginning of a stop string."""
         longest = max(map(len, self._stop), default=0)
         for start in range(max(0, len(held) - longest + 1), len(held)):
             if any(stop.startswith(held[start:]) for stop in self._stop):
@@ -62,8 +62,8 @@ class Stopping:
         return 0
 
     def _release(self, characters: int) -> Iterator[Piece]:
-        """Gives the pieces within the first `characters`; a piece across the end is cut there if the answer is over,
-        and kept whole otherwise."""
+        """Yields the pieces within the first `characters` characters. A piece that extends further is cut if the answer
+        has ended, and held otherwise."""
         while self._held and (len(self._held[0].text) <= characters):
             piece = self._held.pop(0)
             characters -= len(piece.text)

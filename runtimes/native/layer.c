@@ -166,7 +166,7 @@ EXPORT void edge_pool_close(struct pool *pool) { pool_close(pool); }
 
 /* Advances `sequences` packed sequences.
 
-   states, result: [sum of lengths, hidden], fp16 or fp32.
+   states, result: [sum of lengths, hidden], fp16 or fp32; they may be the same.
    group: tokens of a group, at most, but for a longer sequence; starts: room for `sequences` values.
    memory: what edge_layer_memory asks for. */
 EXPORT void edge_layer_run(struct pool *pool, const struct shape *shape, const struct weights *weights,

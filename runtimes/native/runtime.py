@@ -1,8 +1,8 @@
 """`NativeRuntime`: layers of int8 encoders in one call to compiled code (`layer.c`).
 
-What separate operators pass through memory stays in a thread's cache here: quantized rows, products, norms and
-activations of a block of tokens. Weights are packed for the processor's matrix instructions at the start of each run,
-into memory that the run gives back.
+Quantized rows, products, norms and activations of a block of tokens stay in a thread's cache; separate operators would
+pass them through memory. Weights are packed for the processor's matrix instructions at the start of each run, into
+memory that is freed at its end.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weight
 from edge.runtimes.cores import physical_cores
 
 GROUP = 2048
-"""Tokens whose queries, keys and values are in memory together, at most, but for a longer sequence."""
+"""Queries, keys and values are in memory for at most this many tokens at a time, or for one longer sequence."""
 
 THREAD_SCRATCH = 1 << 18
-"""Pages of its stack that a thread touches, and what the system's count of resident pages may lag behind for it."""
+"""Bytes per thread: the pages of its stack that it touches, and the delay in the system's count of resident pages."""
 
 MARGIN = 11, 10
-"""Kept above the sum of the parts: measured runs took up to 6 % more, the interpreter's own objects included."""
+"""Safety factor above the sum of the parts. Measured runs took up to 6 % more, with the interpreter's own objects."""
 
 _MATRICES = ("qkv", "out", "up", "down")
 _NORMS = ("norm1", "norm2")
@@ -57,7 +57,7 @@ class _Weights(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or None where it was not built (no C compiler at installation, or not Linux on x86-64)."""
+    """The compiled code, or None if it was not built (no C compiler at installation, or not Linux on x86-64)."""
     found = importlib.util.find_spec("edge.runtimes.native.layer")
     if found is None or not isinstance(found.loader, importlib.machinery.ExtensionFileLoader):
         return None
@@ -75,16 +75,31 @@ def library() -> ctypes.CDLL | None:
 
 
 def processor_level() -> int:
-    """What the compiled code can use here: 0 nothing, 1 AVX-512 VNNI, 2 AMX as well."""
+    """The instructions that the compiled code can use on this processor: 0 none, 1 AVX-512 VNNI, 2 AMX as well."""
     code = library()
     return 0 if code is None else int(code.edge_level())
 
 
 def native_state() -> str:
-    """The instructions that the native runtime uses here, or why it cannot be used."""
+    """The instructions that the native runtime uses here, or the reason why it cannot be used."""
     if library() is None:
         return "it was not compiled when edge-rag was installed (that takes Linux on x86-64 and a C compiler)"
     return _LEVELS.get(processor_level(), "it needs Linux and a processor with AVX-512 VNNI")
+
+
+class _Bound(dict[str, npt.NDArray[Any]]):
+    """A layer's weights with their addresses, so that a chunk does not look up each of them again."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(weights)
+        self.pointers = _Weights()
+        for i, name in enumerate(_MATRICES):
+            self.pointers.weight[i] = weights[f"{name}.weight"].ctypes.data
+            self.pointers.scale[i] = weights[f"{name}.scale"].ctypes.data
+            self.pointers.bias[i] = weights[f"{name}.bias"].ctypes.data
+        for i, name in enumerate(_NORMS):
+            self.pointers.norm_weight[i] = weights[f"{name}.weight"].ctypes.data
+            self.pointers.norm_bias[i] = weights[f"{name}.bias"].ctypes.data
 
 
 class NativeRuntime(Runtime):
@@ -111,10 +126,10 @@ class NativeRuntime(Runtime):
 
 
 class NativeLayerKernel(LayerKernel):
-    """One layer in compiled code. Results are equal to the last bit whatever shares a chunk.
+    """One layer in compiled code. A sequence's result is bit for bit the same in every chunk.
 
     Args:
-        level: None takes the best that the processor has; 1 leaves AMX unused.
+        level: the level of `processor_level` to use; None takes the processor's best, and 1 does not use AMX.
     """
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, threads: int, *, level: int | None = None) -> None:
@@ -129,38 +144,44 @@ class NativeLayerKernel(LayerKernel):
         self._pool = code.edge_pool_open(threads, self.level)
         if not self._pool:
             raise MemoryError("the system gives no memory for threads")
-        # At exit the system ends the threads itself.
+        # When the process exits, the system ends the threads.
         weakref.finalize(self, code.edge_pool_close, self._pool).atexit = False
         half = int(hidden_dtype == "float16")
         self._shape = _Shape(spec.hidden, spec.heads, spec.head_size, spec.ffn, half, spec.norm_eps)
+
+    def bind(self, weights: Weights) -> Weights:
+        return _Bound(weights)
 
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
     ) -> Hidden:
         assert prefix is None
+        result = np.empty_like(states)
+        self._run(states, result, lengths, weights)
+        return result
+
+    def advance(
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> None:
+        assert prefix is None
+        self._run(states, states, lengths, weights)
+
+    def _run(self, states: Hidden, result: Hidden, lengths: npt.NDArray[np.int32], weights: Weights) -> None:
+        """Runs the layer. The two arrays may be the same: a row is written only after all other reads of it."""
         assert states.dtype == self.hidden_dtype
         assert states.flags.c_contiguous
-        result = np.empty_like(states)
         if not len(lengths):
-            return result
+            return
         lengths = np.ascontiguousarray(lengths, np.int32)
-        pointers = _Weights()
-        for i, name in enumerate(_MATRICES):
-            pointers.weight[i] = weights[f"{name}.weight"].ctypes.data
-            pointers.scale[i] = weights[f"{name}.scale"].ctypes.data
-            pointers.bias[i] = weights[f"{name}.bias"].ctypes.data
-        for i, name in enumerate(_NORMS):
-            pointers.norm_weight[i] = weights[f"{name}.weight"].ctypes.data
-            pointers.norm_bias[i] = weights[f"{name}.bias"].ctypes.data
+        bound = weights if isinstance(weights, _Bound) else _Bound(weights)
         memory = np.empty(self._memory(len(states), int(lengths.max())), np.uint8)
         starts = np.empty(len(lengths), np.int64)
         with self._lock:
             self._code.edge_layer_run(
-                self._pool, ctypes.byref(self._shape), ctypes.byref(pointers),
+                self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers),
                 states.ctypes.data, result.ctypes.data, lengths.ctypes.data, len(lengths), GROUP,
                 starts.ctypes.data, memory.ctypes.data,
             )  # fmt: skip
-        return result
 
     def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, Any]:
         raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")

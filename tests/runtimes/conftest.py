@@ -105,7 +105,7 @@ def same(
 
 
 class Contract:
-    """What `LayerKernel` promises, checked for one runtime."""
+    """The promises of `LayerKernel`, checked for one runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -131,7 +131,7 @@ class Contract:
             assert same(result, expected, lengths, spec, tolerance)
 
     def survives_odd_values(self, spec: LayerSpec) -> None:
-        """A row of zeros, an outlier, and whatever stands in the padding."""
+        """A row of zeros, an outlier, and any values in the padding."""
         weights = random_weights(spec)
         lengths = lengths_of(9, 4)
         hidden = random_hidden(2, 9)
@@ -148,7 +148,7 @@ class Contract:
         assert np.isfinite(run(self.kernel(spec), zeros, lengths_of(3), weights)).all()
 
     def ignores_neighbours(self, spec: LayerSpec) -> None:
-        """A sequence's result depends neither on what shares its chunk nor on the chunk's width."""
+        """A sequence's result depends neither on the other sequences of its chunk nor on the chunk's width."""
         weights, kernel = random_weights(spec), self.kernel(spec)
         sequences = random_hidden(8, 24)
 

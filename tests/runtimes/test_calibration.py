@@ -1,4 +1,4 @@
-"""Calibration: what it replays is what a live pass does, and its points keep the precision they promise."""
+"""Calibration: its replay equals a live pass, and its points keep the precision they promise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edge.chunking import Chunk
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
 from edge.models.blending import Retrieved, blended, retrieval_scores
-from edge.models.calibration import FILE, Calibration, Lens, Measured
+from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
 from edge.pruning import Mode
-from edge.runtimes.calibration import Example, _errors, calibrate
+from edge.runtimes.calibration import Example, calibrate
 from edge.runtimes.replay import MARGINS, Record, find_margin, measure, replay
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
@@ -38,27 +38,40 @@ def texts(seed: int, count: int) -> list[str]:
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reranker]:
     folder = tmp_path_factory.mktemp("calibration")
     pack(GOLDEN, folder / "pack", "fp32").close()
-    with Reranker(folder / "pack", config=Config(memory=4 * 10**9, scratch_dir=str(folder))) as opened:
+    with Reranker(folder / "pack", config=Config(memory=10**11, scratch_dir=str(folder))) as opened:
         yield opened
 
 
 def recorded(reranker: Reranker, query: str, docs: list[str]) -> np.ndarray:
     """Logits [layers, candidates] after every layer, looked at without pruning."""
     ranking = reranker.explain(query, docs, threshold="inf", every_layer=True)
-    probabilities = np.stack([report.scores[np.argsort(report.ids)] for report in ranking.layers])
+    probabilities = np.stack([report.scores[np.argsort(report.ids)] for report in ranking.layers if report.layer])
     return np.log(probabilities) - np.log1p(-probabilities)
 
 
 ERRORS = (0.04, 0.02, 0.01, 0.0)
 
 
-def known(reranker: Reranker, margin: float, spread: float = 0.05) -> Calibration:
-    """A calibration whose scores are the head's own."""
-    layers = reranker.model.spec.layers
+def plain(errors: Sequence[float], margin: float = 1.0, first: float = math.inf) -> Forecast:
+    """A forecast that takes a layer's logits for the final ones; `first` is the error before the first layer."""
+    layers = len(errors)
+    zeros = (0.0,) * (layers + 1)
     margins = {"ranked": margin, "top-k": margin}
-    ones, zeros = (1.0,) * layers, (0.0,) * layers
-    errors = ERRORS[-layers:]
-    return Calibration(reranker.model.fingerprint, 0.99, 10, 20, (), ones, zeros, errors, spread, margins, ())
+    return Forecast((0.0, *(1.0,) * layers), zeros, zeros, (first, *errors), margins)
+
+
+def calibration_of(
+    alone: Forecast, blended: Forecast | None = None, *, spread: float = 1.0, fingerprint: str = "f"
+) -> Calibration:
+    return Calibration(fingerprint, 0.99, 10, 20, (), alone, blended or alone, spread, ())
+
+
+def known(reranker: Reranker, margin: float, spread: float = 0.05) -> Calibration:
+    """A calibration whose scores are the head's own, and that knows something of retrieved texts from the beginning."""
+    errors = ERRORS[-reranker.model.spec.layers :]
+    blended = plain(errors, margin, 0.06)
+    blended = replace(blended, pulls=(0.01, *blended.pulls[1:]))
+    return calibration_of(plain(errors, margin), blended, spread=spread, fingerprint=reranker.model.fingerprint)
 
 
 @pytest.fixture
@@ -86,7 +99,7 @@ def test_a_replay_chooses_what_a_live_pass_chooses(
     assert live.margin == margin
     scores = recorded(reranker, "river town", docs)
     record = Record(scores, None, retrieved)
-    outcome = replay(record, 5, mode, margin, found.errors, found.spread, retrieved=retrieved is not False)
+    outcome = replay(record, 5, mode, margin, found, retrieved=retrieved is not False)
     assert [r.index for r in live.results] == outcome.chosen.tolist()
     assert live.stats.evaluations == outcome.evaluations
 
@@ -154,14 +167,15 @@ def noisy(seed: int, queries: int, noise: tuple[float, ...], domains: Sequence[s
 def test_the_margin_is_the_smallest_that_keeps_the_target_in_every_domain(mode: Mode) -> None:
     noise = (1.0, 0.4, 0.2, 0.0)
     records = noisy(3, 24, noise, ("a", "b", "c"))
-    found = find_margin(records, (1, 5), (10, 20), mode, noise, 1.0, orders=(False,), target=0.95)
+    calibration = calibration_of(plain(noise))
+    found = find_margin(records, (1, 5), (10, 20), mode, calibration, retrieved=False, target=0.95)
 
     def kept(margin: float) -> float:
         worst = 1.0
         for domain in "abc":
             part = [r for r in records if r.domain == domain]
             rows = [
-                measure(part, k, mode, margin, noise, 1.0, candidates=n, retrieved=False)
+                measure(part, k, mode, margin, calibration, candidates=n, retrieved=False)
                 for k in (1, 5)
                 for n in (10, 20)
             ]
@@ -177,7 +191,8 @@ def test_the_margin_is_the_smallest_that_keeps_the_target_in_every_domain(mode: 
 def test_wider_margins_cost_more_and_miss_less() -> None:
     noise = (1.0, 0.4, 0.2, 0.0)
     records = noisy(5, 20, noise)
-    rows = [measure(records, 5, "ranked", m, noise, 1.0, candidates=20, retrieved=False) for m in (0.5, 1.5, 4.0, 40.0)]
+    found = calibration_of(plain(noise))
+    rows = [measure(records, 5, "ranked", m, found, candidates=20, retrieved=False) for m in (0.5, 1.5, 4.0, 40.0)]
     assert [r.evaluations for r in rows] == sorted(r.evaluations for r in rows)
     assert [r.overlap for r in rows] == sorted(r.overlap for r in rows)
     assert rows[-1].overlap == rows[-1].evaluations == 1.0
@@ -209,30 +224,57 @@ def test_points_keep_their_promise(calibration: Calibration, reranker: Reranker)
     layers = reranker.model.spec.layers
     assert calibration.queries == 6
     assert calibration.fingerprint == reranker.model.fingerprint
-    assert len(calibration.slopes) == len(calibration.offsets) == len(calibration.errors) == layers
-    assert calibration.errors[-1] == 0.0
-    assert (calibration.slopes[-1], calibration.offsets[-1]) == (1.0, 0.0)
     assert calibration.spread > 0
-    assert set(calibration.margins) == {"ranked", "top-k"}
     assert len(calibration.points) == 2 * 2 * 2
     for point in calibration.points:
         assert 0 < point.evaluations <= 1
-    for mode, margin in calibration.margins.items():
-        kept = [point.overlap for point in calibration.points if point.mode == mode]
-        assert np.mean(kept) >= 0.9 or margin == MARGINS[-1]
+    for retrieved in (False, True):
+        found = calibration.forecast(retrieved=retrieved)
+        for column in (found.slopes, found.pulls, found.offsets, found.errors):
+            assert len(column) == layers + 1
+        assert (found.slopes[-1], found.pulls[-1], found.offsets[-1], found.errors[-1]) == (1.0, 0.0, 0.0, 0.0)
+        assert math.isfinite(found.errors[0]) == retrieved
+        assert set(found.margins) == {"ranked", "top-k"}
+        for mode, margin in found.margins.items():
+            kept = [p.overlap for p in calibration.points if p.mode == mode and p.retrieved == retrieved]
+            assert np.mean(kept) >= 0.9 or margin == MARGINS[-1]
 
 
-def test_errors_are_those_of_the_best_line_within_a_pool() -> None:
-    random = np.random.default_rng(1)
-    finals = [random.normal(size=50) + shift for shift in (-3.0, 0.0, 4.0)]
-    first = [final / 2 + 0.1 * random.normal(size=50) - 1 for final in finals]
-    blind = [random.normal(size=50) for _ in finals]
-    slopes, offsets, errors = _errors([np.stack(rows) for rows in zip(blind, first, finals, strict=True)])
-    assert slopes[1] == pytest.approx(2.0, rel=0.1)
-    assert offsets[1] == pytest.approx(np.mean(finals) - slopes[1] * np.mean(first))
-    assert errors[1] == pytest.approx(0.2, rel=0.15)
-    assert errors[0] == math.inf
-    assert (slopes[2], offsets[2], errors[2]) == (1.0, 0.0, 0.0)
+@pytest.mark.parametrize("mode", ["ranked", "top-k"])
+def test_texts_that_retrieval_put_too_far_behind_are_not_read(
+    reranker: Reranker, calibrated_by: Callable[[Calibration], None], mode: Mode
+) -> None:
+    calibrated_by(known(reranker, 0.25, spread=5.0))
+    docs = texts(9, 24)
+    scores = [1.0] * 3 + [0.0] * 21
+    found = reranker.explain("river town", docs, 3, mode=mode, retrieved=scores)
+    assert found.stats.sequences == 3
+    assert found.stats.evaluations_full == 24 * reranker.model.spec.layers
+    assert found.layers[0].layer == 0
+    assert sorted(found.layers[0].decision.dropped.tolist()) == list(range(3, 24))
+    full = reranker.rank("river town", docs, 3, retrieved=scores, threshold="inf")
+    if mode == "ranked":  # else they stop early, with the relevance that is known then
+        assert [(r.index, r.relevance) for r in found.results] == [(r.index, pytest.approx(r.relevance)) for r in full]
+    assert {r.index for r in found.results} == {r.index for r in full}
+    deeper = reranker.explain("river town", docs, 3, retrieved=scores, enough=lambda seen: len(seen) > 3)
+    assert [r.index for r in deeper.results] == [
+        r.index for r in reranker.rank("river town", docs, retrieved=scores, threshold="inf")
+    ]
+    with pytest.raises(InputError, match="document 23 is not valid Unicode"):
+        reranker.rank("river town", [*docs[:-1], "half \ud800"], 3, retrieved=scores)
+
+
+def test_scores_of_a_long_query_are_told_apart(
+    reranker: Reranker, calibrated_by: Callable[[Calibration], None]
+) -> None:
+    """Retrieval decides nearly alone there; on the scale of the logits its part would fill the range of scores."""
+    calibrated_by(known(reranker, 4.0, spread=2.0))
+    query = " ".join(["The river is high in spring."] * 6)
+    docs = texts(5, 24)
+    scores = np.linspace(1.0, 0.0, 24).tolist()
+    found = reranker.rank(query, docs, retrieved=scores)
+    assert 0.001 < found[-1].score < found[0].score < 0.9999
+    assert len({r.score for r in found}) == 24
 
 
 def test_what_is_saved_is_found_again(calibration: Calibration, tmp_path: Path) -> None:
@@ -248,12 +290,12 @@ def test_a_damaged_calibration_hinders_only_those_who_prune(
     folder, docs = tmp_path / "model", texts(4, 24)
     shutil.copytree(reranker.model.path, folder)
     calibration.save(folder)
-    with Reranker(folder, memory="1GB", threshold="inf") as whole:
+    with Reranker(folder, memory="10GB", threshold="inf") as whole:
         expected = whole.rank("river town", docs)
     (folder / FILE).write_bytes(b'{"version": 3, ')
     with pytest.raises(CorruptBlock, match=r"`edge models calibrate` makes a new one.*`--threshold inf` does without"):
-        Reranker(folder, memory="1GB")
-    with Reranker(folder, memory="1GB", threshold="inf") as damaged:
+        Reranker(folder, memory="10GB")
+    with Reranker(folder, memory="10GB", threshold="inf") as damaged:
         assert damaged.rank("river town", docs) == expected
         assert damaged.rank("river town", docs, threshold="inf") == expected
         for threshold in ("auto", 0.3):
@@ -285,17 +327,17 @@ def test_the_lens_scores_where_calibration_says_so(reranker: Reranker) -> None:
     lens = Lens(random.normal(size=(spec.layers, spec.layer.hidden)).astype(np.float32), np.zeros(spec.layers, "f4"))
     found = replace(known(reranker, 1.0), lens_layers=(1,), lens=lens)
     docs = texts(7, 12)
-    plain = reranker.explain("river", docs, threshold="inf", every_layer=True)
+    untouched = reranker.explain("river", docs, threshold="inf", every_layer=True)
     reranker._scorer = Scorer(spec, reranker.engine.head, found)
     try:
         probed = reranker.explain("river", docs, threshold="inf", every_layer=True)
     finally:
         reranker._scorer = Scorer(spec, reranker.engine.head, reranker.calibration)
-    for before, after in zip(plain.layers[1:], probed.layers[1:], strict=True):
+    for before, after in zip(untouched.layers[1:], probed.layers[1:], strict=True):
         assert after.scores.tolist() == before.scores.tolist()
     means = Means(spec, len(docs))
-    reranker.engine.run(reranker.tokenize("river", docs), means)
-    first = probed.layers[0]
+    reranker.engine.run(lambda: (reranker.tokenize("river", docs), means))
+    first = next(report for report in probed.layers if report.layer == 1)
     logits = np.log(first.scores) - np.log1p(-first.scores)
     assert logits == pytest.approx(means.first[first.ids] @ lens.weight[0], abs=1e-4)
 
@@ -322,8 +364,9 @@ class Means:
 def calibrated() -> Calibration:
     lens = Lens(np.ones((2, 3), np.float32), np.zeros(2, np.float32))
     points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
-    errors = (math.inf, 0.0)
-    return Calibration("f", 0.99, 10, 20, (1,), (0.5, 1.0), (0.1, 0.0), errors, 2.0, {"ranked": 1.5}, points, lens)
+    alone = Forecast((0.0, 0.5, 1.0), (0.0,) * 3, (0.1, 0.2, 0.0), (math.inf, math.inf, 0.0), {"ranked": 1.5})
+    blended = Forecast((0.0, 0.5, 1.0), (0.3, 0.1, 0.0), (0.1, 0.2, 0.0), (0.9, 0.8, 0.0), {"ranked": 1.25})
+    return Calibration("f", 0.99, 10, 20, (1,), alone, blended, 2.0, points, lens)
 
 
 def test_a_layer_that_says_nothing_stays_so(tmp_path: Path) -> None:
@@ -331,4 +374,5 @@ def test_a_layer_that_says_nothing_stays_so(tmp_path: Path) -> None:
     found = Calibration.load(tmp_path, "f")
     assert found == calibrated()
     assert found is not None
-    assert found.errors == (math.inf, 0.0)
+    assert found.alone.errors == (math.inf, math.inf, 0.0)
+    assert found.blended.margins == {"ranked": 1.25}

@@ -14,7 +14,7 @@ from edge.models.pack import pack
 from edge.models.synth import synth
 from edge.runtimes import embedder as module
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.engine import Tuning
+from edge.runtimes.tuning import Tuning
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TEXTS = [" ".join(f"word{(i * j) % 29}" for j in range(1, 4 + 3 * i)) for i in range(8)]
@@ -24,7 +24,7 @@ TEXTS = [" ".join(f"word{(i * j) % 29}" for j in range(1, 4 + 3 * i)) for i in r
 def test_vectors_equal_hugging_face(tmp_path: Path, name: str) -> None:
     expected = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))
     pack(GOLDEN / name, tmp_path / name, "fp32").close()
-    with Embedder(tmp_path / name, max_tokens=expected["max_tokens"], config=Config(memory=4 * 10**9)) as embedder:
+    with Embedder(tmp_path / name, max_tokens=expected["max_tokens"], config=Config(memory=10**11)) as embedder:
         vectors = embedder.embed(expected["texts"])
         queries = embedder.embed(expected["queries"], query=True)
     assert vectors.dtype == np.float32
@@ -35,7 +35,7 @@ def test_vectors_equal_hugging_face(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["tiny-bert-embedder", "tiny-qwen3-embedder"])
 def test_vectors_do_not_depend_on_the_arrangement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     synth(name, tmp_path / name, "fp32").close()
-    config = Config(memory=4 * 10**9, scratch_dir=str(tmp_path / "scratch"))
+    config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
     with Embedder(tmp_path / name, config=config) as embedder:
         expected = embedder.embed(TEXTS)
         assert np.abs(np.linalg.norm(expected, axis=1) - 1).max() < 1e-5
@@ -52,8 +52,8 @@ def test_bad_input(tmp_path: Path) -> None:
     synth("tiny-bert-embedder", tmp_path / "e").close()
     synth("tiny-bert", tmp_path / "r").close()
     with pytest.raises(ModelError, match="reranker"):
-        Embedder(tmp_path / "r", config=Config(memory=4 * 10**9))
-    with Embedder(tmp_path / "e", config=Config(memory=4 * 10**9)) as embedder:
+        Embedder(tmp_path / "r", config=Config(memory=10**11))
+    with Embedder(tmp_path / "e", config=Config(memory=10**11)) as embedder:
         assert embedder.embed([]).shape == (0, 64)
         with pytest.raises(InputError):
             embedder.embed("one text")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from naive.kernels import TwinContract
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
@@ -19,21 +20,8 @@ def kernels(contract: Any) -> Any:
     return contract(MlxRuntime())
 
 
-@pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
-def test_equals_reference(kernels: Any, layer: LayerSpec, hidden_dtype: str) -> None:
-    kernels.equals_reference(layer, hidden_dtype)
-
-
-def test_odd_values(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.survives_odd_values(model_layer)
-
-
-def test_chunk_composition(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.ignores_neighbours(model_layer)
-
-
-def test_prefix(kernels: Any, decoder: LayerSpec) -> None:
-    kernels.shares_prefix(decoder)
+class TestContract(TwinContract):
+    pass
 
 
 def test_weights_are_copied_once_per_layer(
@@ -62,14 +50,6 @@ def test_weights_are_copied_once_per_layer(
         assert (kernel.run(states, lengths, bound) == expected).all()
     assert not [values for values in copied if any(values is weight for weight in weights.values())]
     assert len(copied) <= 3 * 3, "states and positions of each chunk, no weights"
-
-
-def test_buffers_are_free_after_run(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.keeps_nothing(model_layer)
-
-
-def test_no_prefix_for_encoders(kernels: Any) -> None:
-    kernels.refuses_prefix_of_encoder()
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:

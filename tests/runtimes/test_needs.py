@@ -1,4 +1,4 @@
-"""What an engine will need is known before anything is loaded, and is never less than what it takes."""
+"""The memory that an engine will need is known before anything is loaded, and is never less than it takes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_engine_takes_no_more_than_its_needs(tmp_path: Path) -> None:
     before = budget.used
     config = Config(scratch_dir=str(tmp_path), threads=1)
     with Reranker(tmp_path / "model", budget=budget, config=config, max_tokens=64) as reranker:
-        reranker.engine.window.close()  # takes what is free
+        reranker.engine.window.close()  # it takes the free memory
         rows = reranker.engine.embedding.row_capacity * reranker.model.embedding.row_nbytes
         libraries = budget.holders().get("libraries", 0)
         assert budget.used - before - libraries - rows <= needs.held + needs.tokenizer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,10 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naive.kernels import TwinContract
+from naive.program import printed
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes import onnx, onnx_stage
+from edge.runtimes import onnx, onnx_memory, onnx_stage
 from edge.runtimes.base import load_runtime
 from edge.runtimes.onnx import OnnxLayerKernel, OnnxRuntime
 from edge.runtimes.reference import NumpyLayerKernel
@@ -28,16 +29,16 @@ def kernels(contract: Any) -> Any:
     return contract(OnnxRuntime())
 
 
+class TestContract(TwinContract):
+    pass
+
+
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few tokens, so that tiny layers are cut where large ones would be."""
-    monkeypatch.setattr(onnx, "query_tokens", lambda spec, keys: 4)
-    monkeypatch.setattr(onnx, "block_tokens", lambda spec: 8)
-
-
-@pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
-def test_equals_reference(kernels: Any, layer: LayerSpec, hidden_dtype: str) -> None:
-    kernels.equals_reference(layer, hidden_dtype)
+    for module in (onnx, onnx_memory):
+        monkeypatch.setattr(module, "query_tokens", lambda spec, keys: 4)
+        monkeypatch.setattr(module, "block_tokens", lambda spec: 8)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -45,34 +46,14 @@ def test_equals_reference_in_blocks(kernels: Any, layer: LayerSpec) -> None:
     kernels.equals_reference(layer, "float32")
 
 
-def test_odd_values(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.survives_odd_values(model_layer)
-
-
-def test_chunk_composition(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.ignores_neighbours(model_layer)
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_chunk_composition_in_blocks(kernels: Any, model_layer: LayerSpec) -> None:
     kernels.ignores_neighbours(model_layer)
 
 
-def test_prefix(kernels: Any, decoder: LayerSpec) -> None:
-    kernels.shares_prefix(decoder)
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_prefix_in_blocks(kernels: Any, decoder: LayerSpec) -> None:
     kernels.shares_prefix(decoder)
-
-
-def test_buffers_are_free_after_run(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.keeps_nothing(model_layer)
-
-
-def test_no_prefix_for_encoders(kernels: Any) -> None:
-    kernels.refuses_prefix_of_encoder()
 
 
 def test_found_by_name() -> None:
@@ -144,6 +125,9 @@ import ctypes, json, sys
 import numpy as np
 from edge.models.spec import LayerSpec
 from edge.runtimes.onnx import OnnxRuntime
+from edge.resident import small_pages
+
+small_pages()
 
 def kilobytes(field):
     with open("/proc/self/status") as status:
@@ -178,8 +162,7 @@ def test_workspace_bounds_memory(layers: Any, precision: Any) -> None:
         for name, sizes, shape in SHAPES
         for d in ("float32", "float16")
     ]
-    command = [sys.executable, "-c", PEAK, json.dumps(cases)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = printed(PEAK, json.dumps(cases)).splitlines()
     assert len(lines) == len(cases)
     for case, line in zip(cases, lines, strict=True):
         measured, bound = map(int, line.split())

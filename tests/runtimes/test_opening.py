@@ -1,4 +1,4 @@
-"""What an engine that could not be opened, or was forgotten, leaves behind: nothing."""
+"""An engine that could not be opened, or was forgotten, leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_a_model_that_was_handed_over_stays_open_if_it_cannot_be_used_yet(packs:
     with PackedModel.open(packs / "reranker") as model:
         with pytest.raises(EdgeError):
             Reranker(model, mode="bogus")  # type: ignore[arg-type]
-        with Reranker(model, memory="4GB") as reranker:
+        with Reranker(model, memory="40GB") as reranker:
             assert reranker.rank("river", ["a river"])
 
 
 def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.lanes._shared", {})  # others may have the process's own link open
     before = set(threading.enumerate())
-    reranker: Reranker | None = Reranker(packs / "reranker", memory="4GB")
+    reranker: Reranker | None = Reranker(packs / "reranker", memory="40GB")
     assert reranker is not None
     reranker.rank("river", ["a river"])
     (lane,) = set(threading.enumerate()) - before

@@ -1,4 +1,4 @@
-"""What an observer holds for its candidates is leased, and many are scored as few are."""
+"""The memory of an observer for its candidates is leased, and many are scored as few are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rank(made: PruningObserver, states: np.ndarray) -> list[int]:
 
 
 def test_what_it_holds_is_leased_until_it_is_closed(spec: ModelSpec) -> None:
-    budget = MemoryBudget(1 << 30, part=True)
+    budget = MemoryBudget(1 << 36, part=True)
     made = observer(spec, 5000, budget)
     assert budget.used >= 5000 * spec.layer.hidden * 4
     ranking = rank(made, np.random.default_rng(1).standard_normal((5000, spec.layer.hidden)).astype(np.float32))

@@ -93,7 +93,7 @@ def test_a_text_that_must_be_encoded_whole_is_leased_or_refused(model: PackedMod
     with pytest.raises(BudgetExceeded, match="tokenizing"):
         vocabulary.texts(["x" * 10**6])
     assert budget.used == held, "nothing stays leased, and the tables were not dropped while they were in use"
-    wide = MemoryBudget(1 << 30, part=True)
+    wide = MemoryBudget(1 << 36, part=True)
     roomy = Vocabulary(model, wide, max_tokens=32)
     roomy.give_way()
     assert len(roomy.texts(["x" * 10**6]).tokens) == 3

@@ -56,7 +56,7 @@ def test_a_model_without_template_reads_plain_text() -> None:
         ("{{ raise_exception('no') }}", r"fails \(no\)"),
         ("{{ messages.nothing.content }}", "fails"),
         ("{{ 1 // 0 }}", "fails"),
-        # What the sandbox is for: a template comes with a file from anywhere.
+        # The reason for the sandbox: a template comes with a file from anywhere.
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "fails"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}{{ messages.append(1) }}", "fails"),
         ("{% for i in range(10 ** 9) %}x{% endfor %}", "fails"),

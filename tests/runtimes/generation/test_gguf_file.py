@@ -1,4 +1,4 @@
-"""`GGUFFile`: what a file says is read as it was written, and a damaged file is refused with one sentence."""
+"""`GGUFFile`: a file's fields are read as they were written, and a damaged file is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from edge.apps.bench.random_gguf import RandomModel
 from edge.errors import ModelError
-from edge.runtimes.generation.file_hash import file_sha256
 from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.runtimes.generation.llama_states import file_sha256
 
 
 def test_reads_what_was_written(gguf: Callable[..., Path]) -> None:
@@ -90,7 +90,7 @@ def test_truncated_tensors_name_both_sizes(gguf: Callable[..., Path], tmp_path: 
 def test_damage_is_refused_or_harmless(
     gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever stands in the header, reading it ends, and raises nothing else."""
+    """With any bytes in the header, reading it ends, and raises nothing else."""
     content = bytearray(gguf().read_bytes())
     header = GGUFFile.open(gguf()).tensors[0].offset
     for _ in range(data.draw(st.integers(1, 4))):

@@ -25,7 +25,7 @@ def context_of(generator: LlamaGenerator) -> LlamaContext:
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_rows_that_fill_a_tile_are_not_seen(open_llama: Open, gguf: Callable[..., Path], kv_type: str) -> None:
-    """Against a twin that computes the tokens alone: the same logits, there and after what follows."""
+    """Against a twin that computes the tokens alone: the same logits, there and after further tokens."""
     found = []
     for fills in (True, False):
         context = context_of(open_llama(gguf(hidden=128), kv_type=kv_type))

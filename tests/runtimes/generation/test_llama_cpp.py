@@ -286,7 +286,7 @@ def test_missing_library(monkeypatch: pytest.MonkeyPatch, gguf: Callable[..., Pa
     llama_library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[llm\]"'):
-        LlamaGenerator(gguf(), MemoryBudget(10**9), cache=tmp_path)
+        LlamaGenerator(gguf(), MemoryBudget(10**10), cache=tmp_path)
 
 
 def test_builder_wants_a_question(open_llama: Open, gguf: Callable[..., Path]) -> None:

@@ -1,15 +1,15 @@
-"""A model's memory: leased before it is taken, laid out in what there is, given back; and unusable models."""
+"""A model's memory: leased before it is taken, laid out in the free memory, given back; and unusable models."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import printed
 
 from edge.apps.bench.random_gguf import words
 from edge.budget import MemoryBudget
@@ -36,7 +36,7 @@ def test_mapped_and_read_weights_write_the_same(open_llama: Open, gguf: Callable
 
 
 def test_memory_is_leased_and_given_back(open_llama: Open, gguf: Callable[..., Path]) -> None:
-    budget = MemoryBudget(10**9)
+    budget = MemoryBudget(10**10)
     before = budget.used
     generator = open_llama(budget=budget)
     held = budget.holders()
@@ -52,7 +52,7 @@ def test_memory_is_leased_and_given_back(open_llama: Open, gguf: Callable[..., P
 
 def test_less_memory_means_mapped_weights_then_a_smaller_context(open_llama: Open, gguf: Callable[..., Path]) -> None:
     path = gguf(hidden=256, ffn=1024, layers=3, precision="F16", kv_heads=4)
-    open_llama(path).close()  # the library itself is loaded now, whoever runs first
+    open_llama(path).close()  # the library itself is loaded now, in any order of the tests
 
     def within(room: int, **options: Any) -> LlamaGenerator:
         return open_llama(path, budget=MemoryBudget(10**8 + room, baseline=10**8), **options)
@@ -91,7 +91,7 @@ from edge.budget import MemoryBudget
 from edge.resident import ResidentWatch, anonymous_resident
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-budget = MemoryBudget(10**9)
+budget = MemoryBudget(10**10)
 with ResidentWatch(0.001) as watch:
     generator = LlamaGenerator(sys.argv[1], budget, cache=Path("unused"), threads=1, weights=sys.argv[2])
     documents = [Document(str(i), words(300, i)) for i in range(2)]
@@ -108,10 +108,7 @@ def test_resident_memory_stays_within_the_leases(
 ) -> None:
     pytest.importorskip("llama_cpp")
     path = gguf(hidden=384, ffn=1024, layers=4, heads=6, kv_heads=2, vocabulary=4096, precision="F16")
-    command = [sys.executable, "-c", GROWTH, str(path), weights]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    pieces, resident, leased, size = json.loads(run.stdout)
+    pieces, resident, leased, size = json.loads(printed(GROWTH, str(path), weights, folder=tmp_path))
     assert pieces
     assert resident <= leased
     if weights == "read" and sys.platform == "linux":
@@ -139,7 +136,7 @@ def test_bad_models(open_llama: Open, gguf: Callable[..., Path], tmp_path: Path)
 
 def test_a_failed_opening_gives_its_memory_back(open_llama: Open, gguf: Callable[..., Path], tmp_path: Path) -> None:
     open_llama().close()
-    budget = MemoryBudget(10**9)
+    budget = MemoryBudget(10**10)
     before = budget.used
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf().read_bytes().replace(b"{% for message", b"{% fur message"))

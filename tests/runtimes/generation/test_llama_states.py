@@ -1,4 +1,4 @@
-"""States cut out and put back: whatever was cached, logits are those of computing everything, to the last bit."""
+"""States cut out and put back: with any cached states, logits are those of computing everything, to the last bit."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_cancelled_prefill(open_llama: Open) -> None:
 
 
 def test_fingerprint(open_llama: Open, gguf: Callable[..., Path]) -> None:
-    """Equal for what computes the same states, different for everything else."""
+    """Equal for settings that compute the same states, different for all others."""
     # Blocks of 8 bits hold 32 values each: heads must be as wide.
     path = gguf(hidden=128)
     base = states_of(open_llama(path, context=1024)).fingerprint
@@ -224,7 +224,7 @@ class Recurrent(RandomModel):
         for key, number in (("conv_kernel", 4), ("inner_size", 128), ("state_size", 16), ("time_step_rank", 4)):
             yield f"mamba.ssm.{key}", 4, number
 
-    def _tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
         yield "token_embd.weight", (64, self.vocabulary), "F32", False
         for layer in range(self.layers):
             shapes: dict[str, tuple[int, ...]] = {
@@ -248,8 +248,8 @@ class Windowed(RandomModel):
         for key, number in (("sliding_window", 32), ("key_length", 16), ("value_length", 16)):
             yield f"gemma3.attention.{key}", 4, number
 
-    def _tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
-        yield from RandomModel._tensors(self)
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
+        yield from RandomModel.tensors(self)
         for layer in range(self.layers):
             norms = {"attn_q_norm": 16, "attn_k_norm": 16, "post_attention_norm": 64, "post_ffw_norm": 64}
             yield from ((f"blk.{layer}.{name}.weight", (width,), "F32", True) for name, width in norms.items())

@@ -25,7 +25,7 @@ QUESTION = [Message("system", "Be brief."), Message("user", "why?")]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every request with the same lines, and keeps what was asked."""
+    """Answers every request with the same lines, and keeps the requests."""
 
     daemon_threads = True
 
@@ -237,7 +237,7 @@ def test_what_servers_leave_out(server: Server, generator: OpenAIGenerator, line
 
 
 def test_characters_that_end_lines_elsewhere_are_text(server: Server, generator: OpenAIGenerator) -> None:
-    """But what ends them for a terminal steers it."""
+    """But those that end lines on a terminal steer it."""
     text = "one\u2028two\u0085three\x1b[2J"
     event = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=False)
     assert said(server, generator, f"data: {event}", END) == "one\u2028twothree[2J"
@@ -266,7 +266,7 @@ def test_cancelled_while_the_server_is_silent(server: Server, generator: OpenAIG
 def test_a_server_that_writes_on_is_cut(server: Server, generator: OpenAIGenerator) -> None:
     """At the length that it was asked for; it notices."""
     event = {"choices": [{"delta": {"content": "on "}}], "pad": "x" * 10_000}
-    server.lines = [f"data: {json.dumps(event)}"] * 2000  # more than what lies between the two holds
+    server.lines = [f"data: {json.dumps(event)}"] * 2000  # more than the buffers between the two hold
     pieces = list(generator.stream(QUESTION, Sampling(max_tokens=3)))
     assert [piece.text for piece in pieces] == ["on "] * 3
     assert generator.stats is not None
@@ -275,7 +275,7 @@ def test_a_server_that_writes_on_is_cut(server: Server, generator: OpenAIGenerat
 
 
 def test_tokens_of_one_event_are_cut(server: Server, generator: OpenAIGenerator) -> None:
-    """Whatever the server says that it counted."""
+    """Even if the server's own count differs."""
     content = [{"token": token, "logprob": -0.5} for token in "abcde"]
     event = {"choices": [{"delta": {"content": "abcde"}, "logprobs": {"content": content}, "finish_reason": "stop"}]}
     usage = {"prompt_tokens": 9, "completion_tokens": 0}
@@ -321,14 +321,14 @@ def test_compressed_answers_are_refused_unread(server: Server, generator: OpenAI
 
 
 def test_bytes_are_read_as_they_were_sent(server: Server, generator: OpenAIGenerator) -> None:
-    """Also where a server says that it did what it was asked."""
+    """Also where a server says that it did as asked."""
     server.sent_headers = {"Content-Encoding": "Identity"}
     assert said(server, generator, START, END) == "fine"
 
 
 @pytest.mark.parametrize("lines", [[], [START]])
 def test_a_connection_that_breaks_was_one(server: Server, generator: OpenAIGenerator, lines: list[str]) -> None:
-    """Whoever reads that the server cannot be reached looks in the wrong place."""
+    """A message that the server cannot be reached would send its reader to the wrong place."""
     server.lines, server.resets = lines, True
     with pytest.raises(ModelError, match="broke off before the answer's end"):
         list(generator.stream(QUESTION, Sampling()))

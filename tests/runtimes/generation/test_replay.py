@@ -1,4 +1,4 @@
-"""`ReplayGenerator` gives what `Recorder` wrote, when it is due."""
+"""`ReplayGenerator` gives the tokens that `Recorder` wrote, when they are due."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from edge.errors import InputError, ModelError, StorageError
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
-from edge.runtimes.generation.replay import Recorder, ReplayGenerator, Speed
+from edge.runtimes.generation.recording import Recorder, Speed
+from edge.runtimes.generation.replay import ReplayGenerator
 
 AT_ONCE = Speed(float("inf"), float("inf"))
 SLOW = Speed(1e9, 1e-3)

@@ -43,7 +43,7 @@ def said(text: str, *logprobs: tuple[str, Any]) -> ServerEvent:
     ("given", "known"),
     [
         (-0.5, -0.5),
-        (-9999, -9999.0),  # what vLLM says in place of minus infinity
+        (-9999, -9999.0),  # the number that vLLM sends in place of minus infinity
         (0.004, 0.0),
         (1000.0, None),
         (0.5, None),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from naive.program import printed
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
@@ -86,6 +85,23 @@ def test_odd_values(contract: Any, levels: range, encoder: LayerSpec) -> None:
         contract(Leveled(level)).survives_odd_values(encoder)
 
 
+@pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
+def test_in_place_is_equal_to_the_last_bit(
+    layers: Any, levels: range, encoder: LayerSpec, hidden_dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one group of sequences and of several, with more blocks than threads."""
+    spec = replace(encoder, **WIDE)
+    weights, lengths = layers.random_weights(spec), np.array([70, 333, 1, 160, 16], np.int32)
+    states = np.random.default_rng(0).standard_normal((int(lengths.sum()), spec.hidden)).astype(hidden_dtype)
+    for group in (64, 10_000):
+        monkeypatch.setattr(native, "GROUP", group)
+        for level in levels:
+            kernel = NativeLayerKernel(spec, hidden_dtype, 2, level=level)
+            expected, changed = kernel.run(states, lengths, weights), states.copy()
+            kernel.advance(changed, lengths, weights)
+            np.testing.assert_array_equal(changed, expected)
+
+
 def test_chunk_composition(contract: Any, levels: range, encoder: LayerSpec) -> None:
     for level in levels:
         contract(Leveled(level)).ignores_neighbours(encoder)
@@ -94,7 +110,7 @@ def test_chunk_composition(contract: Any, levels: range, encoder: LayerSpec) -> 
 def test_results_are_equal_to_the_last_bit(
     layers: Any, levels: range, encoder: LayerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever shares the chunk, however it is grouped and however many threads compute."""
+    """With any other sequences in the chunk, any grouping and any number of threads."""
     spec, random = replace(encoder, **WIDE), np.random.default_rng(0)
     weights = layers.random_weights(spec)
     lengths = np.array([1, 200, 33, 17, 64, 3, 150, 31, 32, 16], np.int32)
@@ -179,6 +195,9 @@ import ctypes, json, sys
 import numpy as np
 from edge.models.spec import LayerSpec
 from edge.runtimes.native.runtime import NativeRuntime, processor_level
+from edge.resident import small_pages
+
+small_pages()
 
 def kilobytes(field):
     with open("/proc/self/status") as status:
@@ -208,8 +227,7 @@ def test_workspace_bounds_memory(encoder: LayerSpec) -> None:
         for lengths in ([400] * 9, [2500], [30] * 20)
         for dtype in ("float32", "float16")
     ]
-    command = [sys.executable, "-c", PEAK, json.dumps(cases)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = printed(PEAK, json.dumps(cases)).splitlines()
     assert len(lines) == len(cases) or not native.processor_level()
     for line in lines:
         measured, bound = map(int, line.split())

@@ -1,0 +1,279 @@
+"""One transformer layer in torch, which runs in the streams of a device."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.errors import CapabilityError
+from edge.models.spec import LayerSpec
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights
+from edge.runtimes.cuda.attention import Layout, attend, layout
+from edge.runtimes.cuda.rows import DeviceRows
+from edge.runtimes.reference import rotation
+
+SATURATING_TOKENS = 16384
+"""Number of tokens in a chunk beyond which a large GPU gains little. The host thread needs about 0.3 ms to start the
+kernels of a chunk. In this time a GPU with 5e14 operations a second computes 5,000 tokens of a layer of 16 million
+weights."""
+
+_LAYOUTS = 256
+"""Number of chunk layouts that are kept, because every layer of a pass has the same chunks."""
+
+_FEWEST_ROWS = 32
+"""Smallest number of rows for the int8 product of cuBLAS, which needs more than 16."""
+
+MARGIN = 11, 10
+"""Safety factor above the sum of the parts, because the allocator rounds up."""
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """Keys (normalized and rotated) and values of a shared prefix, [tokens, kv_heads, head_size] on the device. They
+    are valid for later work in the compute stream."""
+
+    tokens: int
+    keys: Any = None
+    values: Any = None
+
+
+class Bound(dict[str, Any]):
+    """A layer's weights on the device, in the form of the products, valid for later work in the compute stream."""
+
+
+class CudaLayerKernel(LayerKernel):
+    """One layer for packed sequences on one device. Products and attention have the arithmetic `compute`. The residual
+    stream of a pre-norm layer is summed in fp32. int8 layers quantize activations per token and multiply integers, as
+    in all runtimes.
+
+    All work is put into the compute stream. Only `run` and `run_prefix` for arrays of the host wait for the results.
+    """
+
+    def __init__(
+        self, spec: LayerSpec, hidden_dtype: HiddenDtype, card: Any, compute: str = "", threads: int = 0
+    ) -> None:
+        """
+        Args:
+            card: the device (`edge.devices.cuda.card.Card`).
+            compute: `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless weights are fp32.
+            threads: number of threads of torch's CPU device; 0 takes torch's default.
+        """
+        torch = card.torch
+        if threads and not card.on_gpu:
+            torch.set_num_threads(threads)
+        default = "float16" if card.on_gpu and spec.precision != "fp32" else "float32"
+        self.spec = spec
+        self.hidden_dtype = hidden_dtype
+        self.saturating_tokens = SATURATING_TOKENS
+        self.card = card
+        self._torch = torch
+        self._compute = getattr(torch, compute or default)
+        self._residual = torch.float32 if spec.norm_first else self._compute
+        self._layouts: OrderedDict[tuple[bytes, int], Layout] = OrderedDict()
+        self._angles: tuple[Any, Any] | None = None
+
+    def bind(self, weights: Weights) -> Bound:
+        """Converts weights that products cannot use in their stored form. The stored bytes may be overwritten after the
+        compute stream has passed this point."""
+        if isinstance(weights, Bound):
+            return weights
+        bound = Bound()
+        self.card.compute.run(lambda: self._bind(weights, bound))
+        return bound
+
+    def run(
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> Hidden:
+        rows = self._upload(states)
+        self.advance(rows, lengths, weights, prefix)
+        return self._download(rows)
+
+    def advance(
+        self, states: Any, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> None:
+        if isinstance(states, np.ndarray):
+            states[...] = self.run(states, lengths, weights, prefix)
+            return
+        assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
+        tensor, bound, own = states.tensor, self.bind(weights), lengths.copy()
+        if len(own):
+            self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, own, bound, prefix, None)))
+
+    def run_prefix(self, states: Any, weights: Weights) -> tuple[Any, Prefix]:
+        """See `LayerKernel.run_prefix`. States can also be `DeviceRows`; the new states are then `DeviceRows`, too."""
+        if not self.spec.causal:
+            raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
+        rows = self._upload(states) if isinstance(states, np.ndarray) else states
+        tensor, bound = rows.tensor, self.bind(weights)
+        found = Prefix(len(tensor))
+        lengths = np.array([len(tensor)], np.int32)
+        self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, lengths, bound, None, found)))
+        return (self._download(rows) if rows is not states else rows), found
+
+    def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
+        """Bytes of device memory."""
+        spec, size = self.spec, self._compute.itemsize
+        queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+        up = spec.ffn * (2 if spec.gated else 1)
+        whole = 8 if spec.precision == "int8" else 0  # sums as int32 and as fp32
+        quantized = 9 if spec.precision == "int8" else 0  # an activation as fp32, its magnitude, and its int8 value
+        rotated = 2 * size + 12 if spec.qk_norm or spec.rope_theta is not None else 0
+        copied = 2 * size * keys if prefix else 0
+        attention = (queries + 2 * keys) * (size + whole) + (queries + keys) * rotated + queries * size + copied
+        feed_forward = up * (size + whole) + spec.ffn * (2 * size + quantized)
+        per_token = spec.hidden * (12 + 2 * size + quantized) + max(attention, feed_forward) + 16
+        scores = 0
+        if not (self.card.on_gpu and size == 2):
+            scores = 4 * spec.heads * longest * (prefix + longest) * 2
+        alone = 2 * size * keys * (prefix + longest) + 8 * (prefix + longest) * spec.head_size
+        bound = sum(rows * columns for rows, columns in spec.matrices().values()) * self._bound_size()
+        total: int = tokens * per_token + scores + alone + bound
+        return total * MARGIN[0] // MARGIN[1]
+
+    def _bound_size(self) -> int:
+        """Bytes per weight if `bind` copies weights; 0 if it uses them in place."""
+        torch, stored = self._torch, self.spec.precision
+        if stored == "int8":
+            return 1 if self.card.on_gpu else 0
+        own = torch.float16 if stored == "fp16" else torch.float32
+        return 0 if own == self._compute else int(self._compute.itemsize)
+
+    def _bind(self, weights: Weights, bound: Bound) -> None:
+        torch, spec = self._torch, self.spec
+        for tensor in spec.tensors():
+            value = weights[tensor.name]
+            if isinstance(value, np.ndarray):
+                value = torch.from_numpy(np.array(value)).to(self.card.device)
+            matrix, _, kind = tensor.name.partition(".")
+            if tensor.dtype == "int8":
+                # cuBLAS multiplies bytes only if the second matrix is in column-major order.
+                value = value.t().contiguous().t() if self.card.on_gpu else value
+            elif len(tensor.shape) == 2:
+                value = value.to(self._compute)
+            elif kind == "bias" and matrix in spec.matrices() and spec.precision != "int8":
+                value = value.to(self._residual if matrix in ("out", "down") else self._compute)
+            elif matrix in ("norm1", "norm2"):
+                value = value.to(self._residual)
+            bound[tensor.name] = value.clone() if len(tensor.shape) == 1 else value
+
+    def _advance(self, states: Any, lengths: Any, w: Bound, prefix: Prefix | None, found: Prefix | None) -> Any:
+        """The new states of a chunk. Fills `found` with its keys and values, if given."""
+        torch, spec = self._torch, self.spec
+        place = self._layout(lengths, 0 if prefix is None else prefix.tokens)
+        x = states.to(self._residual)
+        normed = (self._norm(x, w, "norm1") if spec.norm_first else x).to(self._compute)
+        qkv = self._linear(normed, w, "qkv").view(len(x), -1, spec.head_size)
+        q, k, v = torch.split(qkv, [spec.heads, spec.kv_heads, spec.kv_heads], dim=1)
+        if spec.qk_norm:
+            q = self._rms(q, w["q_norm.weight"])
+            k = self._rms(k, w["k_norm.weight"])
+        if spec.rope_theta is not None:
+            cosines, sines = (table[place.positions][:, None] for table in self._rotation(place.longest))
+            q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
+        if found is not None:
+            found.keys, found.values = k.contiguous(), v.contiguous()
+        context = self._attention(q, k, v, place, prefix)
+        attended = self._linear(context.reshape(len(x), -1), w, "out", self._residual)
+        del qkv, q, k, v, context
+        if spec.norm_first:
+            x = x + attended
+            return x + self._feed_forward(self._norm(x, w, "norm2").to(self._compute), w)
+        x = self._norm(x + attended, w, "norm1")
+        return self._norm(x + self._feed_forward(x, w), w, "norm2")
+
+    def _attention(self, q: Any, k: Any, v: Any, place: Layout, prefix: Prefix | None) -> Any:
+        torch = self._torch
+        parts = []
+        if prefix is not None:
+            k, v = torch.cat((prefix.keys, k)), torch.cat((prefix.values, v))
+        for group in place.groups:
+            if group.keys is None:
+                keys, values = k[group.first : group.last], v[group.first : group.last]
+            else:
+                keys, values = k[group.keys], v[group.keys]
+            parts.append(attend(torch, self.spec, group, q[group.first : group.last], keys, values))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _feed_forward(self, x: Any, w: Bound) -> Any:
+        functional, spec = self._torch.nn.functional, self.spec
+        up = self._linear(x, w, "up")
+        gate, up = self._torch.chunk(up, 2, dim=-1) if spec.gated else (up, None)
+        if spec.activation in ("gelu", "gelu_tanh"):
+            inner = functional.gelu(gate, approximate="tanh" if spec.activation == "gelu_tanh" else "none")
+        else:
+            inner = functional.silu(gate) if spec.activation == "silu" else functional.relu(gate)
+        if up is not None:
+            inner = inner * up
+        return self._linear(inner, w, "down", self._residual)
+
+    def _linear(self, x: Any, w: Bound, name: str, dtype: Any = None) -> Any:
+        torch, spec = self._torch, self.spec
+        dtype = dtype or self._compute
+        weight = w[f"{name}.weight"]
+        bias = w[f"{name}.bias"] if spec.bias else None
+        if spec.precision == "int8":
+            wide = x.to(torch.float32)
+            scale = wide.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-30).div_(127)
+            whole = torch.round_(wide.div_(scale) if wide is not x else wide / scale).to(torch.int8)
+            y = self._integer_product(whole, weight).to(torch.float32).mul_(w[f"{name}.scale"]).mul_(scale)
+            return (y if bias is None else y.add_(bias)).to(dtype)
+        if dtype != self._compute:  # the residual stream is summed in a higher precision than that of the product
+            y = torch.mm(x, weight, out_dtype=dtype) if x.is_cuda else (x @ weight).to(dtype)
+            return y if bias is None else y.add_(bias)
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+
+    def _integer_product(self, x: Any, weight: Any) -> Any:
+        torch, rows = self._torch, len(x)
+        if rows < _FEWEST_ROWS and x.is_cuda:
+            padded = x.new_zeros(_FEWEST_ROWS, x.shape[1])
+            padded[:rows] = x
+            return torch._int_mm(padded, weight)[:rows]
+        return torch._int_mm(x, weight)
+
+    def _norm(self, x: Any, w: Bound, name: str) -> Any:
+        functional, width = self._torch.nn.functional, (self.spec.hidden,)
+        if self.spec.norm == "rms":
+            return functional.rms_norm(x, width, w[f"{name}.weight"], self.spec.norm_eps)
+        return functional.layer_norm(x, width, w[f"{name}.weight"], w[f"{name}.bias"], self.spec.norm_eps)
+
+    def _rms(self, x: Any, weight: Any) -> Any:
+        """The RMS norm of each head, in fp32 for the rotation."""
+        return self._torch.nn.functional.rms_norm(
+            x.to(self._torch.float32), (self.spec.head_size,), weight, self.spec.norm_eps
+        )
+
+    def _rotate(self, x: Any, cosines: Any, sines: Any) -> Any:
+        low, high = self._torch.chunk(x.to(self._torch.float32), 2, dim=-1)
+        turned = self._torch.cat((low * cosines - high * sines, high * cosines + low * sines), dim=-1)
+        return turned.to(self._compute)
+
+    def _rotation(self, tokens: int) -> tuple[Any, Any]:
+        assert self.spec.rope_theta is not None
+        if self._angles is None or len(self._angles[0]) < tokens:
+            tables = rotation(self.spec.rope_theta, self.spec.head_size, max(tokens, 512))
+            first, second = (self._torch.from_numpy(table).to(self.card.device) for table in tables)
+            self._angles = first, second
+        return self._angles
+
+    def _layout(self, lengths: Any, prefix: int) -> Layout:
+        key = (lengths.tobytes(), prefix)
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = layout(self._torch, self.card.device, lengths.tolist(), prefix)
+            while len(self._layouts) > _LAYOUTS:
+                self._layouts.popitem(last=False)
+        return found
+
+    def _upload(self, states: Hidden) -> DeviceRows:
+        return DeviceRows.of(states, self.card)
+
+    def _download(self, rows: DeviceRows) -> Hidden:
+        found: list[Any] = []
+        self.card.compute.run(lambda: found.append(rows.tensor.cpu().numpy()))
+        self.card.compute.synchronize()
+        result: Hidden = found[0]
+        return np.array(result)

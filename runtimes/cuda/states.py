@@ -1,0 +1,258 @@
+"""Hidden states in a device's memory, or in page-locked memory of the host if they do not fit the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from edge.chunking import Chunk, HiddenStates, StatesShape
+from edge.runtimes.cuda.entrance import Entrance
+from edge.runtimes.cuda.rows import DeviceRows, Readback
+from edge.streams import Event
+
+_BUFFERS = 3
+"""Number of chunks on the device if the states are in host memory: one computes, one arrives, one is sent back."""
+
+
+class KeptPages:
+    """Page-locked host memory for hidden states. It stays locked for the next pass, because to lock a gigabyte takes
+    some tenths of a second. Between passes the budget can release it."""
+
+    def __init__(self, device: Any) -> None:
+        """
+        Args:
+            device: `edge.devices.cuda.device.CudaDevice`.
+        """
+        self._device = device
+        self._pinned: Any = None
+        self._in_use = False
+        self._loss = 0.0  # measured seconds per byte to lock memory again
+        self._lease = device.host.reserve("hidden states", 0)
+        self._unregister = device.host.add_shrinker("hidden states", self._shrink, loss=lambda: self._loss)
+
+    def take(self, nbytes: int) -> Any:
+        """Page-locked memory of at least `nbytes` bytes, which may be used until `give_back`.
+
+        Raises:
+            BudgetExceeded: the memory does not fit.
+        """
+        with self._device.host.locked():
+            self._in_use = True
+            try:
+                if self._pinned is None or self._pinned.array.nbytes < nbytes:
+                    self._drop()
+                    self._lease.resize(max(64 << 10, nbytes))
+                    started = time.perf_counter()
+                    self._pinned = self._device.pinned(nbytes)
+                    self._loss = (time.perf_counter() - started) / nbytes
+            except BaseException:
+                self.give_back()
+                self._drop()
+                raise
+            return self._pinned
+
+    def give_back(self) -> None:
+        """Ends the use of the memory by a pass. From now on the budget may release it."""
+        self._in_use = False
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        with self._device.host.locked():
+            self._drop()
+            self._unregister()
+
+    def _shrink(self, nbytes: int) -> None:
+        if not self._in_use:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._pinned is not None:
+            self._pinned.close()
+            self._pinned = None
+        self._lease.resize(0)
+
+
+class DeviceStates(HiddenStates):
+    """All hidden states on the device."""
+
+    def __init__(
+        self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
+    ) -> None:
+        """
+        Args:
+            device: `edge.devices.cuda.device.CudaDevice`.
+            chunk_tokens: number of tokens in the largest chunk. If pruning has left gaps, a chunk is copied to be
+                contiguous. The copy is part of the workspace.
+            entrance: computes layer 0's input. `entrance` and `readback` are closed with the states.
+
+        Raises:
+            BudgetExceeded: the states do not fit the device.
+        """
+        super().__init__(shape)
+        lengths, width, dtype = shape.lengths, shape.width, shape.dtype
+        self._card = device.card
+        self._entrance = entrance
+        self._readback = readback
+        torch_dtype = getattr(self._card.torch, dtype)
+        self._lease = device.memory.reserve("hidden states", self.tokens * width * self.dtype.itemsize)
+        self._flat: Any = self._card.allocate(self.tokens, width, dtype=torch_dtype)
+        self._copy: Any = None
+        self._chunk_tokens = min(self.tokens, max(chunk_tokens, int(lengths.max(initial=0))))
+        self._torch_dtype = torch_dtype
+
+    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, Any]]:
+        for chunk in chunks:
+            runs = self._runs(chunk)
+            tensor = self._flat[runs[0][0] : runs[0][0] + runs[0][1]]
+            if len(runs) > 1:
+                tensor = self._together(runs, chunk.tokens)
+            yield chunk, DeviceRows(tensor, self._card, self._readback)
+
+    def store(self, chunk: Chunk, states: Any) -> None:
+        if not isinstance(states, DeviceRows):
+            (first, rows), *others = self._runs(chunk)
+            assert not others, "the chunks of the first layer have no gaps"
+            self._entrance.enter(states, chunk, self._flat[first : first + rows])
+            return
+        if self._copy is None or states.tensor.data_ptr() != self._copy.data_ptr():
+            return  # changed in place
+        source, runs, flat = states.tensor, self._runs(chunk), self._flat
+
+        def scatter() -> None:
+            at = 0
+            for first, rows in runs:
+                flat[first : first + rows].copy_(source[at : at + rows])
+                at += rows
+
+        self._card.compute.run(scatter)
+
+    def close(self) -> None:
+        self._card.synchronize()
+        self._entrance.close()
+        self._readback.close()
+        self._flat = self._copy = None
+        self._lease.release()
+
+    def _together(self, runs: list[tuple[int, int]], tokens: int) -> Any:
+        if self._copy is None:
+            self._copy = self._card.allocate(self._chunk_tokens, self.width, dtype=self._torch_dtype)
+        into, parts = self._copy[:tokens], [self._flat[first : first + rows] for first, rows in runs]
+        self._card.compute.run(lambda: self._card.torch.cat(parts, out=into))
+        return into
+
+
+class HostStates(HiddenStates):
+    """Hidden states in page-locked memory of the host. A chunk crosses the link before and after its computation. Each
+    direction has its own stream, so that transfers run while another chunk is computed."""
+
+    def __init__(
+        self,
+        shape: StatesShape,
+        device: Any,
+        chunk_tokens: int,
+        entrance: Entrance,
+        readback: Readback,
+        pages: KeptPages,
+    ) -> None:
+        """The other arguments are those of `DeviceStates`.
+
+        Args:
+            pages: the host memory for the states.
+
+        Raises:
+            BudgetExceeded: three chunks do not fit the device, or all states the host.
+        """
+        super().__init__(shape)
+        lengths, width, dtype = shape.lengths, shape.width, shape.dtype
+        self._card = device.card
+        self._entrance = entrance
+        self._readback = readback
+        row = width * self.dtype.itemsize
+        tokens = min(self.tokens, max(chunk_tokens, int(lengths.max(initial=0))))
+        self._pages = pages
+        pinned = pages.take(self.tokens * row)
+        try:
+            self._lease = device.memory.reserve("hidden states", _BUFFERS * tokens * row)
+        except BaseException:
+            pages.give_back()
+            raise
+        torch_dtype = getattr(self._card.torch, dtype)
+        self._flat: Any = pinned.tensor[: self.tokens * row].view(torch_dtype).view(-1, width)
+        self._buffers = [self._card.allocate(tokens, width, dtype=torch_dtype) for _ in range(_BUFFERS)]
+        self._left: list[Event | None] = [None] * _BUFFERS
+        self._turn = 0
+        self._current: int | None = None
+        self._written: dict[tuple[int, int], Event] = {}
+        self._last: Event | None = None
+
+    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, Any]]:
+        ahead = self._bring(chunks[0]) if chunks else None
+        for position, chunk in enumerate(chunks):
+            assert ahead is not None
+            self._current, arrived = ahead
+            if position + 1 < len(chunks):
+                ahead = self._bring(chunks[position + 1])
+            self._card.compute.wait(arrived)
+            tensor = self._buffers[self._current][: chunk.tokens]
+            yield chunk, DeviceRows(tensor, self._card, self._readback)
+            if self._current is not None:  # a chunk of the last layer, which is not stored
+                self._left[self._current] = self._card.compute.record()
+
+    def store(self, chunk: Chunk, states: Any) -> None:
+        index = self._take() if self._current is None else self._current
+        self._current = None
+        buffer = self._buffers[index][: chunk.tokens]
+        if not isinstance(states, DeviceRows):
+            left = self._left[index]
+            if left is not None:
+                self._card.compute.wait(left)
+            self._entrance.enter(states, chunk, buffer)
+        runs, flat, outward = self._runs(chunk), self._flat, self._card.outward
+        outward.wait(self._card.compute.record())
+
+        def leave() -> None:
+            at = 0
+            for first, rows in runs:
+                flat[first : first + rows].copy_(buffer[at : at + rows], non_blocking=True)
+                at += rows
+
+        outward.run(leave)
+        self._left[index] = self._last = self._written[self._name(chunk)] = outward.record()
+
+    def close(self) -> None:
+        self._card.synchronize()
+        self._entrance.close()
+        self._readback.close()
+        self._flat = None
+        self._buffers = []
+        self._pages.give_back()
+        self._lease.release()
+
+    def _bring(self, chunk: Chunk) -> tuple[int, Event]:
+        """Requests a chunk's states. Returns the number of their buffer, and the event of their arrival."""
+        index = self._take()
+        runs, flat, buffer, inward = self._runs(chunk), self._flat, self._buffers[index], self._card.inward
+        if (left := self._left[index]) is not None:
+            inward.wait(left)
+        # After pruning, a chunk can consist of parts that were written separately.
+        if (written := self._written.get(self._name(chunk), self._last)) is not None:
+            inward.wait(written)
+
+        def come() -> None:
+            at = 0
+            for first, rows in runs:
+                buffer[at : at + rows].copy_(flat[first : first + rows], non_blocking=True)
+                at += rows
+
+        inward.run(come)
+        return index, inward.record()
+
+    def _take(self) -> int:
+        index = self._turn
+        self._turn = (self._turn + 1) % _BUFFERS
+        return index
+
+    @staticmethod
+    def _name(chunk: Chunk) -> tuple[int, int]:
+        return hash(chunk.ids.tobytes()), len(chunk.ids)

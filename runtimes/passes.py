@@ -1,0 +1,165 @@
+"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part.
+
+Each request keeps its own observer, so it is scored and pruned as if it were alone. The result of a layer for a
+sequence depends on that sequence's tokens only (see `edge.runtimes.base`), so the scores are those of a pass alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.chunking import Chunk
+from edge.forwarding import Observer
+from edge.models.tokens import TokenBatch
+from edge.runtimes.stats import RunStats
+from edge.urgency import Urgency
+
+Prepare = Callable[[], tuple[TokenBatch, Observer]]
+"""Tokenizes a request and makes its observer. It is called again if the first attempt shared a pass that did not
+fit."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One request for a pass.
+
+    Attributes:
+        prepare: see `Prepare`.
+        undo: frees the memory that `prepare` took.
+        urgency: the job leaves the pass when this is withdrawn or its deadline has passed.
+        batch, observer: the results of `prepare`.
+        evaluations: layer x sequence evaluations done for this job.
+        layers: the job's deepest layer.
+        stats: the figures of the pass, once the job has succeeded.
+        error: the error that ended the job.
+    """
+
+    prepare: Prepare
+    undo: Callable[[], object]
+    urgency: Urgency
+    batch: TokenBatch | None = None
+    observer: Observer | None = None
+    evaluations: int = 0
+    layers: int = 0
+    stats: RunStats | None = None
+    error: Exception | None = None
+
+    def begin(self) -> TokenBatch:
+        """Prepares the job from the beginning. Raises the errors of `prepare`, and `Withdrawn` and `DeadlinePassed`."""
+        self.evaluations = self.layers = 0
+        self.urgency.check()
+        self.batch, self.observer = self.prepare()
+        return self.batch
+
+    @property
+    def result(self) -> RunStats:
+        """The figures of the pass. Raises the error that ended the job, if there was one."""
+        if self.error is not None:
+            raise self.error
+        assert self.stats is not None, "a job that was done has ended one way or the other"
+        return self.stats
+
+
+@dataclass(slots=True)
+class JoinedJobs:
+    """The jobs of one pass, as one batch of sequences and one observer.
+
+    Attributes:
+        batch: the sequences of all jobs, job by job. Its prefix is that of a single job, or all prefixes one after
+            another.
+        groups: number of the job that each sequence belongs to [n].
+        ended: called with each job that needs no further layer or has failed.
+    """
+
+    jobs: Sequence[Job]
+    ended: Callable[[Job], None]
+    batch: TokenBatch = field(init=False)
+    groups: npt.NDArray[np.int64] = field(init=False)
+    _first: npt.NDArray[np.int64] = field(init=False)
+    _watching: list[bool] = field(init=False)
+    _gone: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        batches = self.batches
+        sizes = [len(batch) for batch in batches]
+        self._first = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+        self.groups = np.repeat(np.arange(len(batches), dtype=np.int64), sizes)
+        self.batch = batches[0] if len(batches) == 1 else joined(batches)
+        self._watching = [False] * len(batches)
+
+    @property
+    def batches(self) -> list[TokenBatch]:
+        """The batch of each job."""
+        return [job.batch for job in self.jobs if job.batch is not None]
+
+    @property
+    def prefixes(self) -> list[npt.NDArray[np.int32]]:
+        """The prefix of each job; an empty list if the model's sequences have no prefix."""
+        return [batch.prefix for batch in self.batches if len(batch.prefix)]
+
+    def wants(self, layer: int) -> bool:
+        """Whether any job's observer needs the states after `layer` layers."""
+        self._watching = [
+            number not in self._gone and job.observer is not None and job.observer.wants(layer)
+            for number, job in enumerate(self.jobs)
+        ]
+        return any(self._watching)
+
+    def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+        """Shows each job its part of a chunk."""
+        for number, start, end in self._parts(chunk.ids):
+            job = self.jobs[number]
+            if not self._watching[number] or job.error is not None or job.observer is None:
+                continue
+            before, own = int(chunk.lengths[:start].sum()), chunk.lengths[start:end]
+            part = Chunk(chunk.ids[start:end] - self._first[number], own)
+            try:
+                job.observer.collect(part, states[before : before + part.tokens])
+            except Exception as error:
+                job.error = error
+
+    def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sequences that continue, as each job's observer decides. Withdrawn and failed jobs leave the pass."""
+        kept = [active[:0]]
+        for number, start, end in self._parts(active):
+            job, first = self.jobs[number], self._first[number]
+            assert job.observer is not None
+            job.layers, job.evaluations = layer, job.evaluations + end - start
+            going: npt.NDArray[np.int64] = active[:0]
+            if job.error is None:
+                try:
+                    going = job.observer.decide(layer, active[start:end] - first)
+                    if len(going):
+                        job.urgency.check()
+                except Exception as error:
+                    job.error, going = error, active[:0]
+            if len(going):
+                kept.append(going + first)
+            else:
+                self._gone.add(number)
+                self.ended(job)
+        return np.concatenate(kept)
+
+    def _parts(self, ids: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """For sequences in job order: each job's number, and the start and end of its part."""
+        owners = self.groups[ids]
+        breaks = (np.flatnonzero(np.diff(owners)) + 1).tolist()
+        starts = [0, *breaks] if len(ids) else []
+        return [(int(owners[s]), s, e) for s, e in zip(starts, [*breaks, len(ids)], strict=False)]
+
+
+def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """The sequences of several batches of one model, one after another, and their prefixes, one after another."""
+    types = [batch.types for batch in batches if batch.types is not None]
+    return TokenBatch(
+        prefix=np.concatenate([batch.prefix for batch in batches]),
+        tokens=np.concatenate([batch.tokens for batch in batches]),
+        lengths=np.concatenate([batch.lengths for batch in batches]),
+        types=np.concatenate(types) if types else None,
+        query_cut=any(batch.query_cut for batch in batches),
+    )

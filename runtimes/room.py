@@ -1,0 +1,153 @@
+"""`Room`: arranges the passes of one model in the free memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge.arrangement import Arrangement, Request, arrange, least
+from edge.config import format_size
+from edge.errors import BudgetExceeded
+from edge.models.packed import PackedModel
+from edge.models.tokens import TokenBatch
+from edge.plan import SPREAD
+from edge.runtimes.base import HiddenDtype, LayerKernel
+from edge.runtimes.needs import longest_prefix
+from edge.runtimes.vocabulary import Vocabulary
+from edge.runtimes.workplace import Workplace
+from edge.window import SLIDING, SlidingWindow
+
+
+@dataclass(slots=True)
+class Room:
+    """Arranges passes in the free memory.
+
+    Attributes:
+        place: the workplace, which has the memory.
+        dtype: dtype of the hidden states between layers.
+        offload: whether hidden states are kept on disk; None means only if they do not fit in memory.
+        saturating: number of tokens in a chunk that saturates the cores.
+    """
+
+    model: PackedModel
+    place: Workplace
+    kernel: LayerKernel
+    dtype: HiddenDtype
+    vocabulary: Vocabulary
+    window: SlidingWindow
+    offload: bool | None
+    saturating: int
+
+    def arrange(self, batches: Sequence[TokenBatch]) -> Arrangement:
+        """The layout of one pass over the sequences of some batches.
+
+        Raises:
+            BudgetExceeded: no layout fits; the error names the smallest limit that works.
+        """
+        request = self._request(batches)
+        resident = None if self.offload is None else not self.offload
+        chosen = arrange(request, self._available(), resident=resident)
+        # Without the tokenizer a larger chunk may fit. To load it again later costs less than a slow pass now.
+        if (chosen is None or not chosen.saturated) and self.place.on_host and self.vocabulary.drop():
+            return self.arrange(batches)
+        if chosen is None:
+            self.place.memory.make_room(least(request) - self.window.buffers * self.window.block_nbytes)
+            chosen = arrange(request, self._available(), resident=resident)
+        if chosen is None:
+            available = self._available()
+            needed = self.place.memory.limit - available + least(request)
+            limit = "memory limit" if self.place.on_host else "limit of device memory"
+            whole = format_size(self.place.memory.limit)
+            raise BudgetExceeded(
+                f"a sequence of {request.longest} tokens needs {format_size(least(request))} but "
+                f"{format_size(max(0, available))} of the {whole} {limit} is left for it; "
+                f"the smallest {limit} that works is {format_size(needed, up=True)}",
+                owner=self.model.name,
+                asked=least(request),
+                free=available,
+                needed=needed,
+            )
+        return chosen
+
+    def quicker_together(self, batches: Sequence[TokenBatch]) -> bool:
+        """Whether one pass over all batches takes less time than a separate pass for the last batch. This is so if
+        layers must be read from disk, or if the other batches do not saturate the cores. All hidden states must fit in
+        memory."""
+        others = sum(int(batch.lengths.sum()) for batch in batches[:-1])
+        if self.holds_all_layers and others >= self.saturating:
+            return False
+        chosen = arrange(self._request(batches), self._available(), resident=True)
+        return chosen is not None and chosen.saturated
+
+    @property
+    def holds_all_layers(self) -> bool:
+        """Whether every layer is in memory, or would be if a pass began now."""
+        missing = len(self.window.order) - self.window.buffers
+        return self.window.can_hold_all and missing * self.window.block_nbytes <= self.place.memory.free
+
+    def _available(self) -> int:
+        """Bytes that are available for weights, workspace and states."""
+        return self.place.memory.free + self.window.buffers * self.window.block_nbytes
+
+    def _request(self, batches: Sequence[TokenBatch]) -> Request:
+        return sizes(
+            self.model,
+            self.kernel,
+            self.dtype,
+            tokens=sum(int(batch.lengths.sum()) for batch in batches),
+            longest=max(int(batch.lengths.max()) for batch in batches),
+            prefix=max(len(batch.prefix) for batch in batches),
+            saturating=self.saturating,
+            place=self.place,
+        )
+
+
+def least_pass(model: PackedModel, kernel: LayerKernel, dtype: HiddenDtype, max_tokens: int) -> Request:
+    """The sizes of a pass over one longest sequence."""
+    prefix = longest_prefix(model.spec, max_tokens)
+    return sizes(
+        model, kernel, dtype, tokens=max_tokens, longest=max_tokens, prefix=prefix, saturating=max_tokens
+    )  # fmt: skip
+
+
+def sizes(
+    model: PackedModel,
+    kernel: LayerKernel,
+    dtype: HiddenDtype,
+    *,
+    tokens: int,
+    longest: int,
+    prefix: int,
+    saturating: int,
+    place: Workplace | None = None,
+) -> Request:
+    """The sizes of a pass (see `edge.arrangement.Request`). `prefix` is the number of tokens of the longest prefix."""
+    spec = model.spec
+
+    def workspace(chunk: int, most: int) -> int:
+        return kernel.workspace(chunk, most, prefix) + (0 if place is None else place.beside(model, chunk, most))
+
+    return Request(
+        tokens=tokens,
+        longest=longest,
+        width=spec.layer.hidden,
+        dtype=dtype,
+        workspace=workspace,
+        layers=spec.layers,
+        layer_nbytes=model.file.nbytes(model.layer_blocks[0]),
+        saturating_tokens=saturating,
+    )
+
+
+def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
+    """The error for a limit in which no arrangement fits. It names the smallest limit that works."""
+    needed += SPREAD
+    layers = format_size(min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0]))
+    return BudgetExceeded(
+        f"{model.name} cannot work within {format_size(limit)}: with two of its layers ({layers}), one text and what "
+        f"interpreter and libraries hold, the smallest memory limit that works is {format_size(needed, up=True)}",
+        owner=model.name,
+        asked=needed,
+        free=limit,
+        needed=needed,
+    )

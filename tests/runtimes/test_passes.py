@@ -1,0 +1,217 @@
+"""Requests that share a pass get the same results as alone, to the last bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from naive.waiting import until
+
+from edge.config import Config
+from edge.errors import BudgetExceeded, InputError, ModelError, Withdrawn
+from edge.models.synth import synth
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Ranking, Reranker
+from edge.runtimes.tuning import Tuning
+from edge.urgency import Urgency, urgent
+
+SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
+
+
+def texts(seed: int, count: int) -> list[str]:
+    """Documents of different lengths."""
+    random = np.random.default_rng(seed)
+    return [" ".join(f"word{n}" for n in random.integers(0, 50, random.integers(2, 40))) for _ in range(count)]
+
+
+REQUESTS = [(f"which river floods in {month}", texts(n, 3 + 4 * n), 1 + n) for n, month in enumerate("abcde")]
+
+
+TUNINGS: list[dict[str, Any]] = [
+    {"chunk_tokens": 2000},
+    {"chunk_tokens": 2000, "share_prefix": False},
+    {"chunk_tokens": 60, "buffers": 2},
+    {"chunk_tokens": 60, "buffers": 2, "offload": True},
+]
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Random models of several architectures, made once."""
+    folder = tmp_path_factory.mktemp("packs")
+
+    def make(name: str) -> Path:
+        if not (folder / name).exists():
+            synth(name, folder / name).close()
+        return folder / name
+
+    return make
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
+    made: list[Reranker] = []
+
+    def make(path: Path, **tuning: Any) -> Reranker:
+        config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
+        made.append(Reranker(path, config=config, tuning=Tuning(**tuning)))
+        return made[-1]
+
+    yield make
+    for reranker in made:
+        reranker.close()
+
+
+class Together:
+    """Starts requests while a first one is held in its first layer, so that the next pass takes them all."""
+
+    def __init__(self, reranker: Reranker) -> None:
+        self.reranker = reranker
+        self.line = reranker.engine._line
+        self.held, self.go = threading.Event(), threading.Event()
+        self.pool = ThreadPoolExecutor(12)
+        self.first = self.start(lambda: reranker.explain("first", texts(99, 3), every_layer=True, watch=self._hold))
+        assert self.held.wait(20)
+
+    def _hold(self, report: object) -> None:
+        self.held.set()
+        assert self.go.wait(20)
+
+    def start(self, request: Callable[[], Any], urgency: Urgency | None = None) -> Future[Any]:
+        before = len(self.line)
+
+        def run() -> Any:
+            with urgent(urgency or Urgency()):
+                return request()
+
+        future = self.pool.submit(run)
+        until(lambda: len(self.line) == before + 1)
+        return future
+
+    def finish(self) -> None:
+        self.go.set()
+        self.pool.shutdown()
+        self.first.result()
+
+
+def same(one: Ranking, other: Ranking) -> None:
+    assert one.results == other.results
+    assert [(r.layer, r.ids.tolist(), r.scores.tolist()) for r in one.layers] == [
+        (r.layer, r.ids.tolist(), r.scores.tolist()) for r in other.layers
+    ]
+    assert (one.stats.evaluations, one.stats.layers_run) == (other.stats.evaluations, other.stats.layers_run)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=str)
+def test_results_equal_those_of_each_request_alone(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker], shape: str, tuning: dict[str, Any]
+) -> None:
+    reranker = opened(packs(shape), **tuning)
+    how: dict[str, Any] = {"threshold": 0.01, "mode": "top-k", "every_layer": True}
+    alone = [reranker.explain(*request, **how) for request in REQUESTS]
+    assert {ranking.stats.requests for ranking in alone} == {1}
+    assert len({ranking.stats.layers_run for ranking in alone}) > 1, "some are pruned to their end early"
+    together = Together(reranker)
+    futures = [
+        together.start(
+            lambda q=q, d=docs, k=k: reranker.explain(q, d, k, threshold=0.01, mode="top-k", every_layer=True)
+        )  # type: ignore[misc]
+        for q, docs, k in REQUESTS
+    ]
+    together.finish()
+    shared = [future.result() for future in futures]
+    for one, other in zip(alone, shared, strict=True):
+        same(one, other)
+    assert max(ranking.stats.requests for ranking in shared) > 1, "there was a pass for several"
+
+
+def test_each_layer_is_read_once_for_all(packs: Callable[[str], Path], opened: Callable[..., Reranker]) -> None:
+    reranker = opened(packs("tiny-bert"), buffers=2)
+    alone = reranker.explain(*REQUESTS[0]).stats.lane_bytes
+    assert alone > 0
+    together = Together(reranker)
+    before = reranker.engine.trace.snapshot()["forward.layers"]
+    futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
+    together.finish()
+    stats = [future.result().stats for future in futures]
+    assert {each.requests for each in stats} == {len(REQUESTS)}
+    layers = reranker.model.spec.layers
+    assert reranker.engine.trace.snapshot()["forward.layers"] - before <= 2 * layers, "the held pass and one for all"
+
+
+def test_sharing_can_be_switched_off(packs: Callable[[str], Path], opened: Callable[..., Reranker]) -> None:
+    reranker = opened(packs("tiny-bert"), share=False)
+    together = Together(reranker)
+    futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
+    together.finish()
+    assert {future.result().stats.requests for future in futures} == {1}
+
+
+def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker]
+) -> None:
+    reranker = opened(packs("tiny-bert"), buffers=2)
+    query, docs, k = REQUESTS[2]
+    alone = reranker.explain(query, docs, k)
+    together = Together(reranker)
+    urgency = Urgency()
+
+    def withdraw(report: object) -> None:
+        urgency.cancel()
+
+    def fail(report: object) -> None:
+        raise ModelError("no such score")
+
+    before = together.start(lambda: reranker.explain(query, docs, k))
+    gone = together.start(lambda: reranker.explain(query, docs, every_layer=True, watch=withdraw), urgency)
+    bad = together.start(lambda: reranker.explain(query, docs, every_layer=True, watch=fail))
+    empty = together.start(lambda: reranker.explain(" ", docs))
+    after = together.start(lambda: reranker.explain(query, docs, k))
+    together.finish()
+    for future, error in ((gone, Withdrawn), (bad, ModelError), (empty, InputError)):
+        with pytest.raises(error):
+            future.result()
+    same(before.result(), alone)
+    same(after.result(), alone)
+    assert before.result().stats.requests == 4
+    assert set(reranker.budget.holders()).isdisjoint({"candidates", "tokens", "hidden states", "workspace"})
+
+
+def test_what_does_not_fit_together_goes_one_after_the_other(
+    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reranker = opened(packs("tiny-bert"), chunk_tokens=2000)  # measured on a busy machine, nothing may seem to be saved
+    alone = [reranker.explain(*request) for request in REQUESTS]
+    arrange, tried = reranker.engine.room.__class__.arrange, []
+
+    def refuse(room: Any, batches: list[Any]) -> Any:
+        tried.append(len(batches))
+        if len(batches) > 1:
+            raise BudgetExceeded("not together", owner="test", asked=1, free=0, needed=1)
+        return arrange(room, batches)
+
+    monkeypatch.setattr(type(reranker.engine.room), "arrange", refuse)
+    together = Together(reranker)
+    futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
+    together.finish()
+    for future, expected in zip(futures, alone, strict=True):
+        same(future.result(), expected)
+    assert max(tried) > 1
+
+
+def test_embedders_share_passes_too(packs: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "embedder"
+    synth("tiny-bert-embedder", path).close()
+    parts = [texts(seed, 2 + seed) for seed in range(6)]
+    with Embedder(path, config=Config(memory=10**11, scratch_dir=str(tmp_path))) as embedder:
+        alone = [embedder.embed(part) for part in parts]
+        with ThreadPoolExecutor(6) as pool:
+            for _ in range(5):
+                for one, other in zip(alone, pool.map(embedder.embed, parts), strict=True):
+                    np.testing.assert_array_equal(one, other)
