@@ -1,1 +1,1 @@
-"""What collection and memory share: the database, BM25, fusion."""
+"""Shared storage of collections and memories: the database, BM25, and the fusion of rankings."""

@@ -1,7 +1,8 @@
-"""Backups: a consistent copy of a database and the segments that it names, made while others write."""
+"""Backups: a consistent copy of a database and of the segments that it names. Other processes may write meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -16,10 +17,12 @@ from typing import Any
 import apsw
 
 from edge.apps.store.connecting import plain
-from edge.apps.store.database import make_folder
-from edge.apps.store.failures import translated
+from edge.apps.store.failures import refuse_newer, translated
+from edge.apps.store.folder import claim, make_folder
+from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import overwrite
 from edge.errors import InputError, StorageError
+from edge.input_file import read_small
 from edge.ivf.manifest import Manifest
 from edge.ivf.segment_writer import sync_folder
 
@@ -30,35 +33,38 @@ _PIECE = 1 << 20
 _PATIENCE_S = 30.0
 
 _TRIES = 10
-"""Times that segments are looked for: maintenance removes files that are out of use, a minute later."""
+"""Attempts to copy all segments. Maintenance in another process may remove a segment before it is copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What is backed up.
+    """A collection or memory that is backed up or restored.
 
     Attributes:
         kind: `collection` or `memory`.
-        path: its folder.
-        database: name of its database.
-        verbs: the command that has its verbs.
+        path: folder of the store.
+        database: file name of its database.
+        verbs: the command that has the verbs `backup` and `restore` for this kind, as messages name it.
+        schema: the highest schema version that this program knows.
     """
 
     kind: str
     path: Path
     database: str
     verbs: str
+    schema: int
 
 
 def back_up(store: Store, target: Path) -> int:
-    """Copies a store into the new folder `target`; returns the bytes of the copy. Nothing is there before all is.
+    """Copies a store into the new folder `target`, which appears when it is complete; returns the bytes of the copy.
 
     Raises:
         InputError: `target` exists and is not an empty folder.
-        StorageError: there is nothing to back up, it is damaged, or the disk refuses.
+        StorageError: the folder has no store, the store is damaged, or the disk refuses.
     """
     if not (store.path / store.database).is_file():
         raise StorageError(f"there is no {store.kind} in {store.path}")
+    target = Path(os.path.realpath(target))  # if `target` is a link to a folder, the link stays
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists: name a new folder for the backup")
     make_folder(target.parent)
@@ -85,39 +91,68 @@ def back_up(store: Store, target: Path) -> int:
 
 
 def restore(store: Store, source: Path, *, force: bool) -> int:
-    """Verifies a backup, and puts it into the place of a store; returns its bytes. What is there stays as it is until
-    the backup takes its place in one transaction.
+    """Verifies a backup and puts it in the place of a store; returns its bytes. The old store stays unchanged until one
+    transaction replaces it. Other processes may read and write meanwhile.
 
     Raises:
-        InputError: `source` is no backup of such a store, or there is a store and `force` is not given.
-        StorageError: the backup is not what was written, or the disk refuses.
+        InputError: `source` is no backup of such a store, or a store exists and `force` is not given.
+        StorageError: a file of the backup is damaged, a newer version made the backup, another process keeps writing or
+            restoring, or the disk refuses.
     """
     entries = _verified(store, source)
+    _refuse_newer(store, source / store.database)
     path = store.path / store.database
-    if path.exists() and not force:
-        raise InputError(f"there is a {store.kind} in {store.path} already: --force puts the backup in its place")
-    make_folder(store.path)
-    try:
-        for name in entries:
-            if name != store.database:
+    claim(store.path, store.database)
+    with WriterLock(store.path / LOCK)():
+        if path.exists() and not force:
+            raise InputError(f"there is a {store.kind} in {store.path} already: --force puts the backup in its place")
+        _put_back(store, source, [name for name in entries if name != store.database])
+    return sum(int(entry["bytes"]) for entry in entries.values())
+
+
+def _refuse_newer(store: Store, path: Path) -> None:
+    """Raises `StoreUnavailable` for a backup that a newer version of the program made."""
+    with translated(path, store.verbs, _PATIENCE_S):
+        db = plain(path)
+        try:
+            refuse_newer(path, int(db.pragma("user_version")), store.schema)
+        finally:
+            db.close(True)
+
+
+def _put_back(store: Store, source: Path, segments: list[str]) -> None:
+    path = store.path / store.database
+
+    def bring() -> bool:
+        """Copies the segments that are missing."""
+        for name in segments:
+            if not (store.path / name).exists():
                 (store.path / name).parent.mkdir(exist_ok=True)
+                _copied(source / name, store.path / name)
+        return True
+
+    try:
+        for name in segments:  # a segment of this name may exist and be damaged
+            (store.path / name).parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # maintenance removed the segment, see below
                 _copied(source / name, store.path / name)
         with tempfile.TemporaryDirectory(dir=store.path) as folder, translated(path, store.verbs, _PATIENCE_S):
             draft = Path(folder) / store.database
             shutil.copyfile(source / store.database, draft)
             db = plain(draft)
-            try:  # another life of it: its commits are not to be compared with those that were here
+            try:  # a new lineage: commit numbers of the backup and of the old database are not comparable
                 db.execute("UPDATE commits SET lineage = ?", (secrets.token_bytes(16),))
             finally:
                 db.close(True)
-            overwrite(path, draft, verbs=store.verbs)
+            # Maintenance in another process removes segments that no commit names. `bring` copies such segments again
+            # when no other process can write. The next commit then names them.
+            overwrite(path, draft, verbs=store.verbs, ready=bring)
     except OSError as error:
         raise StorageError(f"the backup cannot be restored to {store.path}: {error.strerror}") from error
-    return sum(int(entry["bytes"]) for entry in entries.values())
 
 
 def _copy(store: Store, draft: Path) -> list[str]:
-    """Copies the database and its segments; returns the names of these."""
+    """Copies the database and its segments; returns the names of the segments."""
     (draft / _SEGMENTS).mkdir()
     for _ in range(_TRIES):
         with translated(store.path / store.database, store.verbs, _PATIENCE_S):
@@ -141,7 +176,7 @@ def _copy(store: Store, draft: Path) -> list[str]:
 
 
 def _copy_database(source: Path, target: Path) -> list[str]:
-    """Copies the last committed state of a database; returns the segments it names."""
+    """Copies the last committed state of a database; returns the names of its segments."""
     target.unlink(missing_ok=True)
     old, new = plain(source), plain(target)
     try:
@@ -160,9 +195,9 @@ def _copy_database(source: Path, target: Path) -> list[str]:
 
 
 def _verified(store: Store, source: Path) -> dict[str, dict[str, Any]]:
-    """What a backup holds, all of which is as it was written."""
+    """Reads the list of files of a backup, and verifies each file by its checksum."""
     try:
-        document = json.loads((source / _MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads(read_small(source / _MANIFEST))
         kind, version, entries = document["kind"], document["version"], dict(document["files"])
     except FileNotFoundError:
         raise InputError(f"{source} is no backup: it has no {_MANIFEST}") from None
@@ -198,7 +233,7 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _copied(source: Path, target: Path) -> None:
-    """Copies a file, and waits until it is on disk under its name."""
+    """Copies a file, and waits until the copy is durable under its name."""
     partial = target.with_name(target.name + ".tmp")
     with source.open("rb") as old, partial.open("wb") as new:
         shutil.copyfileobj(old, new, _PIECE)

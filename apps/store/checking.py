@@ -1,4 +1,4 @@
-"""Looking whether what is stored is what was written: the database, its texts, full text and vectors."""
+"""Checks of stored data for damage: the database, its texts, the full-text index and the vectors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import numpy as np
 
 from edge.apps.store.connecting import connect
 from edge.apps.store.failures import damaged
+from edge.apps.store.frozen import reading_uri
 from edge.apps.store.health import Trouble
+from edge.apps.store.log import log_of, read_log
 from edge.apps.store.mark import HighWaterMark
-from edge.apps.store.pages import PAGE, damaged_pages, missing_bytes
+from edge.apps.store.pages import PAGE, damaged_pages, lost_pages
 from edge.apps.store.pool import CONNECTION_BYTES, PAGE_CACHE
+from edge.apps.store.schema_copy import copy_of, kept
 from edge.budget import MemoryBudget
 from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
@@ -27,29 +30,34 @@ from edge.plan import Plan, Stage
 from edge.resident import anonymous_resident
 
 _NAMED = 20
-"""Files or memories that one finding names."""
+"""Files or memories that one finding lists."""
 
 _SHOWN_PAGES = 10
 
+_TRIES = 3
+"""Reads of a log before it counts as damaged: another process may be writing it."""
+_PAUSE_S = 0.05
+
 _READING = 3 << 20
-"""Bytes of SQLite's check, of the index's tables, and of one block of a segment."""
+"""Bytes for SQLite's check, for the index's tables, and for one block of a segment."""
 
 _CODECS = ("faiss",)
 
 _PER_TEXT = 128
-"""Bytes of what is compared of a text: its ids in three places, and where it stands in its file."""
+"""Bytes for each text that is checked: its id in three places, and its place in its file."""
 
 _SMALLEST_ROW = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not what was written.
+    """A part of the stored data that is damaged or missing.
 
     Attributes:
-        part: `database`, `texts`, `full text`, `vectors`, `commits` (missing ones) or `mark` (of the last one).
-        text: what is wrong, as a sentence without its end.
-        items: files or memories it came from, as far as they are known.
+        part: `database`, `log`, `texts`, `full text`, `vectors`, `commits` (some are missing), `mark` (the mark of the
+            last commit is damaged) or `schema copy`.
+        text: describes the damage, as a sentence without its period.
+        items: the affected files or memories, if they are known.
     """
 
     part: str
@@ -59,12 +67,12 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
-        findings: none if all is as it was written.
-        read_data: every stored byte was read.
-        nbytes: bytes of the files that were looked at.
+        findings: empty if no damage was found.
+        read_data: whether every stored byte was read.
+        nbytes: bytes of the files that were checked.
     """
 
     path: Path
@@ -80,11 +88,11 @@ class CheckReport:
         return not self.findings
 
     def damaged(self, *parts: str) -> bool:
-        """Whether one of some parts is damaged."""
+        """Whether any of the named parts is damaged."""
         return any(finding.part in parts for finding in self.findings)
 
     def add(self, part: str, text: str, items: Iterable[str] = ()) -> None:
-        """Notes something."""
+        """Adds a finding."""
         names = sorted(set(items))
         more = len(names) - _NAMED
         self.findings.append(Finding(part, text, (*names[:_NAMED], *([f"... and {more:,} more"] if more > 0 else []))))
@@ -95,12 +103,12 @@ class CheckReport:
         return self
 
     def trouble(self, verbs: str) -> Trouble:
-        """What every later command says of it."""
+        """The trouble that every later command reports until a repair."""
         parts = ", ".join(dict.fromkeys(finding.part for finding in self.findings))
         return Trouble("damaged", f"a check found damage ({parts})", f"{verbs} repair")
 
     def to_json(self) -> dict[str, Any]:
-        """The figures and findings."""
+        """The figures and findings, ready for JSON."""
         return {
             "path": str(self.path),
             "sound": self.sound,
@@ -112,14 +120,14 @@ class CheckReport:
 
 
 def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
-    """The ledger of a check, made before the database is opened under it.
+    """The budget for a check. It is made before the database is opened.
 
     Args:
-        path: of the database.
-        table: of its texts, whose number decides what the check needs.
+        path: the database file.
+        table: the table of texts; its number of rows decides how much memory the check needs.
 
     Raises:
-        BudgetExceeded: the limit is too small; the error names the smallest that works.
+        BudgetExceeded: the limit is too small; the error names the smallest limit that works.
     """
     opening = Stage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
     own = _READING + _PER_TEXT * _rows(path, table)
@@ -131,25 +139,25 @@ def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
 
 
 def _rows(path: Path, table: str) -> int:
-    """The most rows that a table can have."""
+    """The largest number of rows that a table can have."""
     try:
-        db = connect(path.absolute().as_uri(), writable=False, cache=PAGE, busy_seconds=1.0)
+        db = connect(reading_uri(path), writable=False, cache=PAGE, busy_seconds=1.0)
         try:
             return int(db.execute(f"SELECT max(id) FROM {table}").fetchall()[0][0] or 0)
         finally:
             db.close(True)
-    except (apsw.Error, OSError):  # damaged, or another process is replacing it: what its size allows
+    except (apsw.Error, OSError):  # damaged, or another process is replacing it: estimate from the file's size
         return path.stat().st_size // _SMALLEST_ROW if path.exists() else 0
 
 
 def check_file(report: CheckReport, path: Path) -> None:
-    """Looks at a database file from outside, and at what is kept beside it."""
+    """Checks a database file without opening it in SQLite, and the files beside it."""
     try:
         report.nbytes += path.stat().st_size
         if report.read_data:
-            missing = missing_bytes(path)
-            if missing:
-                report.add("database", f"{path} was cut off: its last {missing:,} bytes are missing")
+            lost = lost_pages(path)
+            if lost:
+                report.add("database", f"{path} was cut off: {lost * PAGE:,} bytes at its end are missing")
             pages = list(damaged_pages(path))
             if pages:
                 shown = ", ".join(map(str, pages[:_SHOWN_PAGES])) + (", ..." if len(pages) > _SHOWN_PAGES else "")
@@ -158,12 +166,40 @@ def check_file(report: CheckReport, path: Path) -> None:
         mark = HighWaterMark(path.with_name(path.name + "-mark"))
         if mark.path.exists() and not mark.sound():
             report.add("mark", f"{mark.path} is damaged; nothing is lost by that alone")
+        copy = copy_of(path)
+        if copy.exists() and kept(path) is None:
+            report.add("schema copy", f"{copy} is damaged; nothing is lost by that alone")
     except OSError as error:
         report.add("database", f"{path} cannot be read: {error.strerror}")
 
 
+def check_log(report: CheckReport, db: Connection, path: Path) -> None:
+    """Checks that SQLite would recover all frames of an open log if no process had the log open. SQLite itself reads
+    only the frames that it needs. Frames that a checkpoint has moved into the database file count as well: a recovery
+    that ends early would let older pages of the log replace newer pages of the file.
+
+    Args:
+        db: in a transaction, so that no process starts a new log.
+    """
+    if not report.read_data:
+        return
+    log = log_of(path)
+    frames = valid = 0
+    for _ in range(_TRIES):
+        try:
+            frames, _ = cast(apsw.Connection, db).wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+            valid = read_log(log).frames
+        except (apsw.Error, OSError):  # `check_tables` reports this error
+            return
+        if frames <= valid:
+            return
+        time.sleep(_PAUSE_S)
+    what = f"of {frames:,} pages in it only {valid:,} would be there when the processes end that have it open"
+    report.add("log", f"{log} is damaged: {what}")
+
+
 def check_tables(report: CheckReport, db: Connection, path: Path, verbs: str) -> None:
-    """Asks SQLite whether tables, indexes and full text agree with each other."""
+    """Asks SQLite whether tables, indexes and the full-text index agree with each other."""
     pragma = "integrity_check" if report.read_data else "quick_check"
     try:
         found = [str(row[0]) for row in db.execute(f"PRAGMA {pragma}({_NAMED})")]
@@ -175,7 +211,7 @@ def check_tables(report: CheckReport, db: Connection, path: Path, verbs: str) ->
 
 
 def check_full_text(report: CheckReport, db: Connection, table: str, expected: Ids) -> None:
-    """Compares the rows of a full-text index with the texts there are."""
+    """Compares the ids in a full-text index with the ids of the stored texts."""
     try:
         rows = array("q", (row[0] for row in db.execute(f"SELECT id FROM {table}_docsize ORDER BY id")))
     except (apsw.CorruptError, apsw.IOError) as error:
@@ -188,10 +224,10 @@ def check_full_text(report: CheckReport, db: Connection, table: str, expected: I
 
 
 def check_vectors(report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None) -> Sequence[int]:
-    """Looks at the vector index; returns the ids that have no vector that could be read.
+    """Checks the vector index; returns the ids whose vectors are missing or cannot be read.
 
     Args:
-        expected: ids that have a vector, ascending; None while a rebuild is under way.
+        expected: ids that should have a vector, ascending; None while a rebuild is under way.
     """
     try:
         found = index.verify(db, read_data=report.read_data)

@@ -1,8 +1,9 @@
-"""Opening a connection to a database of ours: page checksums, and nothing in the file is trusted.
+"""Opens connections to our databases, with page checksums. Code in the file's schema never runs.
 
-SQLite's own pages carry no checksums. Its `cksumvfs` shim, which comes with apsw, gives every page one when the page is
-written to the database file, and verifies it whenever the page is read; pages in the write-ahead log have SQLite's own.
-The shim takes a page of zeros for a good one, so what can end in zeros has a checksum in its row besides.
+SQLite's own pages carry no checksums. Its `cksumvfs` shim, which comes with apsw, adds one when a page is written to
+the database file, and verifies it when the page is read. Pages in the write-ahead log have checksums of SQLite's own,
+and `verified_log` verifies those.
+The shim accepts a page of zeros as sound. So a row that can end in zeros also stores a checksum of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 import apsw
 import apsw.sqlite_extra
 
+from edge.apps.store.frozen import has_log, is_frozen, reading_uri
 from edge.apps.store.mark import HighWaterMark
+from edge.apps.store.verified_log import put_below
 from edge.errors import CapabilityError
 
 _CHECKSUM_NBYTES = 8
@@ -25,18 +28,18 @@ _JOURNAL_BYTES = 16 << 20
 """The log file is cut back to this size when a checkpoint has emptied it."""
 
 EMPTIED = "the file is empty, and was not"
-"""What is said of a file that `is_emptied`."""
+"""The error text for a file that `is_emptied`."""
 
 _registering = threading.Lock()
 
 
 def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> apsw.Connection:
-    """A connection to the database file that an SQLite URI names. One thread at a time may use it.
+    """Opens the database file that an SQLite URI names. Only one thread at a time may use the connection.
 
     Args:
-        writable: the file is made if it is missing, with room for checksums.
+        writable: makes the file if it is missing, with room for checksums.
         cache: bytes of pages that the connection may keep.
-        busy_seconds: how long to wait for another process that is writing.
+        busy_seconds: how long to wait while another process writes.
 
     Raises:
         apsw.Error: the file cannot be opened, or is no database.
@@ -48,7 +51,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
     db = apsw.Connection(uri, flags=flags, vfs=_SHIM)
     try:
         db.set_busy_timeout(int(busy_seconds * 1000))
-        # A database may have come with a cloned folder: nothing that its schema holds runs by itself.
+        # A database may have come with a cloned folder: no code in its schema may run.
         db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
@@ -61,7 +64,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
             if db.execute("PRAGMA page_count").fetchall()[0][0] == 0:
                 reserve_checksums(db)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
-            # Files that a committed state no longer names are deleted, so a commit must be on disk.
+            # Files that a committed state no longer names are deleted. So a commit must be durable first.
             db.execute("PRAGMA synchronous = FULL")
             db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}").fetchall()
     except BaseException:
@@ -71,30 +74,32 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
 
 
 def plain(path: Path) -> apsw.Connection:
-    """A connection to a file whose schema may be damaged; nothing of it is read yet.
+    """A connection to a file whose schema may be damaged. It reads nothing of the file yet.
 
     Raises:
-        apsw.Error: it cannot be opened, or is empty while its log is not.
+        apsw.Error: the file cannot be opened, or it is empty and its log is not.
     """
     _register()
     if is_emptied(path):
         raise apsw.CorruptError(EMPTIED)
+    if is_frozen(path):
+        return apsw.Connection(reading_uri(path), flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY, vfs=_SHIM)
     return apsw.Connection(str(path), vfs=_SHIM)
 
 
 def reserve_checksums(db: apsw.Connection) -> None:
-    """Makes room for checksums in the pages of a new database; in those of an old one when it is vacuumed next."""
+    """Makes room for checksums in the pages of a new database. An old database gets the room at its next `VACUUM`."""
     db.reserve_bytes(reserve=_CHECKSUM_NBYTES)
 
 
 def has_checksums(db: apsw.Connection) -> bool:
-    """Whether the pages of a database carry checksums, once it has been read."""
+    """Whether the pages of a database carry checksums. The database must have been read before."""
     return db.reserve_bytes() == _CHECKSUM_NBYTES
 
 
 def is_emptied(path: Path) -> bool:
-    """Whether a database file is empty and once held something: it has a log, or a mark of its commits. SQLite would
-    take it for a new database and delete the log, which may hold all that was ever written.
+    """Whether a database file is empty but once held data: it has a log, or a mark of its commits. SQLite would treat
+    the file as a new database and delete the log, which may hold all data.
 
     Raises:
         StorageError: the disk reports an error.
@@ -104,21 +109,13 @@ def is_emptied(path: Path) -> bool:
     return has_log(path) or bool(HighWaterMark(path.with_name(path.name + "-mark")).read_all())
 
 
-def has_log(path: Path) -> bool:
-    """Whether a write-ahead log that is not empty lies beside a database file."""
-    try:
-        return path.with_name(path.name + "-wal").stat().st_size > 0
-    except OSError:
-        return False
-
-
 def _register() -> None:
-    """Makes the shim known to SQLite, once in a process."""
+    """Registers the shim with SQLite, once in a process."""
     with _registering:
         if _SHIM in apsw.vfs_names():
             return
         try:
-            apsw.sqlite_extra.load(apsw.Connection(":memory:"), "cksumvfs")
+            put_below(lambda: apsw.sqlite_extra.load(apsw.Connection(":memory:"), "cksumvfs"))
         except (apsw.sqlite_extra.NotAvailable, LookupError, apsw.Error) as error:
             raise CapabilityError(
                 "this build of apsw comes without cksumvfs, which verifies what is stored: install apsw from PyPI"

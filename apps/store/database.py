@@ -1,7 +1,7 @@
 """`Database`: one SQLite file with write-ahead logging, numbered migrations, and a few connections for all threads.
 
-A write is one transaction that is seen as a whole or not at all; readers see the last committed state and are never
-blocked by it. Every connection's page cache is held under a lease of the memory budget.
+A write is one transaction: other connections see all of it or nothing. Readers see the last committed state, and a
+writer never blocks them. Every connection's page cache is held under a lease of the memory budget.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import apsw
 import psutil
 
 from edge.apps.store import health
-from edge.apps.store.connecting import has_checksums, has_log, reserve_checksums
-from edge.apps.store.failures import DamagedStore, damaged, translated
+from edge.apps.store.connecting import has_checksums, reserve_checksums
+from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_newer, translated
+from edge.apps.store.frozen import can_be_written, has_log
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pool import PAGE_CACHE, ConnectionPool
@@ -30,28 +31,31 @@ from edge.connection import Connection
 from edge.errors import StorageError
 
 Migration = str | Callable[[Connection], None]
-"""One step of a schema: a script of SQL statements, or a function that is called inside the step's transaction."""
+"""One step of a schema: a script of SQL statements, or a function that runs inside the step's transaction."""
 
 _SAME_START_S = 60.0
-"""Start times of the system that differ by less are one: the clock is set now and then."""
+"""Two start times of the system that differ by less are the same start: the clock is adjusted now and then."""
 
 _BOOKKEEPING = f"""
 CREATE TABLE IF NOT EXISTS commits(one INTEGER PRIMARY KEY CHECK (one = 1), lineage BLOB NOT NULL,
     number INTEGER NOT NULL);
 {health.TABLE}"""
-"""Tables of every database, beside those of its owner: the number of its last commit, and what is not in order."""
+"""Tables of every database besides the tables of its owner: the number of the last commit, and known troubles."""
 
+
+_LOG_PAGES = 1_000
+"""Pages in the log at which a commit also moves the log into the database file."""
 
 _LOG_PATIENCE_MS = 2_000
-"""How long other readers are waited for before the log is emptied: most take milliseconds, some never end."""
+"""Wait for other readers before the log is emptied: most readers take milliseconds, some never end."""
 
 
 class Database:
     """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
 
     Attributes:
-        lost: says that commits are missing which the file once held, as found when it was opened; None if there are
-            none.
+        lost: describes commits that the file once held and that are missing since it was opened; None if none is
+            missing.
 
     >>> database = Database(Path("notes.db"), ["CREATE TABLE notes(text TEXT)"], budget=budget)
     >>> with database.write() as db:
@@ -73,13 +77,13 @@ class Database:
         """Opens the file, makes it if it is missing, and brings its schema up to date.
 
         Args:
-            migrations: the whole history of the schema, oldest first; the file remembers how many were applied. Only
-                ever append to it.
-            read_only: nothing is created or migrated.
-            cache: bytes of pages each connection may keep.
-            busy_seconds: how long to wait for another process that is writing.
-            copied: queries whose rows are kept in a file beside the database, too, as its schema is.
+            migrations: the whole history of the schema, oldest first. The file stores how many were applied, so only
+                append to the list.
+            read_only: creates and migrates nothing.
+            cache: bytes of pages that each connection may keep.
+            busy_seconds: how long to wait while another process writes.
             verbs: the command that has the verbs `check` and `repair` for this database, as messages name it.
+            copied: queries whose rows are also copied into a file beside the database, together with the schema.
 
         Raises:
             StorageError: the file cannot be opened, is no database, or its schema is newer than `migrations`.
@@ -90,6 +94,8 @@ class Database:
         self.verbs = verbs
         self._copied = copied
         self.lost: Trouble | None = None
+        if not read_only and path.exists() and not can_be_written(path.parent):
+            raise not_writable(path.parent)
         self._mark = HighWaterMark(path.with_name(path.name + "-mark"))
         self._started = psutil.boot_time()
         self._pool = ConnectionPool(
@@ -104,13 +110,15 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: committed at the end of the block, taken back if the block raises.
+        """One transaction: committed at the end of the block, rolled back if the block raises.
 
         Raises:
-            StorageError: another process kept writing for too long, the disk refused, the file is damaged, or this
-                object has been closed.
+            StorageError: another process kept writing for too long, the disk refused, the file is damaged or was opened
+                for reading only, or this object has been closed.
             BudgetExceeded: a connection's page cache does not fit.
         """
+        if self.read_only:
+            raise not_writable(self.path.parent)
         if self._pool.current() is not None:
             raise RuntimeError("a transaction is already open in this thread")
         with self._writing, self._pool.borrowed() as db:
@@ -124,7 +132,7 @@ class Database:
                     if db.total_changes() != before:
                         sql = "UPDATE commits SET number = number + 1 RETURNING lineage, number"
                         commit = db.execute(sql).fetchall()[0]
-                    db.execute("COMMIT")
+                    _commit(db)
             finally:
                 _end(db)
             if commit is not None:
@@ -132,7 +140,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view of the last committed state; inside another transaction of this thread, that one's.
+        """One consistent view of the last committed state; inside a transaction of this thread, the view of that one.
 
         Raises:
             StorageError: the file cannot be read, is damaged, or this object has been closed.
@@ -150,8 +158,8 @@ class Database:
                 _end(db)
 
     def vacuum(self) -> bool:
-        """Rewrites the file without its free pages and empties the log; returns whether it could be emptied. Then no
-        transaction is left, in any process, that began before.
+        """Rewrites the file without its free pages and empties the log; returns whether the log could be emptied. If
+        so, no transaction that began earlier is still open in any process.
 
         Raises:
             StorageError: another process uses the file, or the disk has no room for a second copy.
@@ -162,8 +170,8 @@ class Database:
         return self.settle()
 
     def settle(self) -> bool:
-        """Moves what the log holds into the file, as far as readers allow it, and keeps a copy of the schema; returns
-        whether the log could be emptied. Then no transaction is left, in any process, that began before.
+        """Moves the log into the file as far as open readers allow, and updates the copy of the schema; returns whether
+        the log could be emptied. If so, no transaction that began earlier is still open in any process.
 
         Raises:
             StorageError: the disk refuses.
@@ -191,11 +199,11 @@ class Database:
                 raise StorageError(f"nothing can be written beside {self.path}: {error.strerror}") from error
 
     def damaged(self, what: str) -> DamagedStore:
-        """The error for damage that was found in what is stored; `what` follows the file's name."""
+        """The error for damage in the stored data; `what` completes the sentence after the file's name."""
         return damaged(self.path, what, self.verbs)
 
     def close(self) -> None:
-        """Begins no more transactions, waits for those of other threads to end, and closes the connections. Closing
+        """Starts no new transactions, waits until other threads have ended theirs, and closes the connections. Closing
         twice is harmless."""
         self._pool.close()
 
@@ -218,21 +226,17 @@ class Database:
             self._refuse_foreign(db)
         if version == INTERRUPTED:
             raise self.damaged("has lost its first page, and its repair was interrupted")
-        if version > len(migrations):
-            raise StorageError(
-                f"{self.path} was written by a newer version of edge-rag (schema {version}; this one knows "
-                f"{len(migrations)}): update edge-rag to open it"
-            )
+        refuse_newer(self.path, version, len(migrations))
         current = version == len(migrations) and complete
         if current and not checked:
             raise damaged(self.path, "is damaged: its header says that pages have no checksums", self.verbs)
         if self.read_only and not current:
-            raise StorageError(
+            raise StoreUnavailable(
                 f"{self.path} has schema {version} and this version of edge-rag needs {len(migrations)}: "
                 f"open it once for writing, as `edge index` does, to bring it up to date"
             )
         if not current:
-            if not checked:  # of a version before checksums
+            if not checked:  # an older version made it, without checksums
                 self.vacuum()
             self._bring_up_to_date(migrations)
         if not self.read_only:
@@ -248,7 +252,7 @@ class Database:
             db.execute("INSERT OR IGNORE INTO commits VALUES (1, ?, 0)", (secrets.token_bytes(16),))
         for number, migration in enumerate(migrations, 1):
             with self.write() as db:
-                if _version(db) >= number:  # applied before, or by another process meanwhile
+                if _version(db) >= number:  # applied earlier, or by another process meanwhile
                     continue
                 if callable(migration):
                     migration(db)
@@ -258,7 +262,7 @@ class Database:
                 db.execute(f"PRAGMA user_version = {number}").fetchall()
 
     def _refuse_foreign(self, db: Connection) -> None:
-        """Raises `DamagedStore` for a schema that runs something which none of ours does."""
+        """Raises `DamagedStore` for a schema with triggers, views or virtual tables that this program does not make."""
         row = db.execute(
             "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') "
             "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%' AND sql NOT LIKE '% USING fts5(text, content=%') LIMIT 1"
@@ -268,8 +272,8 @@ class Database:
             raise damaged(self.path, f"holds a {what}, {row[1]!a}, that edge-rag does not make", self.verbs)
 
     def _compare(self, known: tuple[int, float] | None, left_behind: bool) -> None:
-        """Compares the database with its mark, which was read before it; and looks at all pages once where the system
-        was started again after somebody wrote, and left a log behind."""
+        """Compares the number of the last commit with the mark, which was read first. If the system was restarted after
+        the last commit and a log was left behind, checks all pages once."""
         with self.read() as db:
             lineage, number = db.execute("SELECT lineage, number FROM commits").fetchone()
             if left_behind and known is not None and abs(known[1] - self._started) > _SAME_START_S:
@@ -284,34 +288,54 @@ class Database:
                 with self.write() as db:
                     health.note(db, self.lost)
                     db.execute("UPDATE commits SET number = max(number, ?)", (known[0],))
-        elif not self.read_only and (self._mark.make() or known is None):
+        elif not self.read_only and not self._mark.make(lineage, number, self._started) and known is None:
             self._remember(lineage, number)
 
     def _history(self) -> tuple[int, float] | None:
-        """What the mark remembers of this database. Read before the database, which other processes go on writing."""
+        """The last commit in the mark. Read it before the database, because other processes go on writing."""
         marks = self._mark.read_all()
         if not marks or not self.path.exists():
             return None
         with self.read() as db:
-            if not _has_bookkeeping(db):  # the log held everything, and is gone
+            if not _has_bookkeeping(db):  # the log held all tables, and it is gone
                 return max(marks.values())
             lineage = db.execute("SELECT lineage FROM commits").fetchone()[0]
         return marks.get(lineage)
 
     def _remember(self, lineage: bytes, number: int) -> None:
-        # The commit is on disk. A mark that cannot be written notices less, and that is all.
+        # The commit is durable. If the mark cannot be written, a later loss of this commit goes unnoticed.
         with contextlib.suppress(OSError):
             self._mark.write(lineage, number, self._started)
 
     def _translated(self) -> AbstractContextManager[None]:
-        """SQLite's errors as ours, in one sentence with the file's name."""
+        """Raises SQLite's errors as ours, in one sentence with the file's name."""
         return translated(self.path, self.verbs, self._pool.busy_seconds)
 
 
+def _commit(db: apsw.Connection) -> None:
+    """Commits, and moves the log into the file if it has become long. An error after the commit is ignored: SQLite
+    tries the checkpoint again later."""
+    lengths: list[int] = []
+
+    def committed(_: apsw.Connection, __: str, pages: int) -> int:
+        lengths.append(pages)
+        return apsw.SQLITE_OK
+
+    db.set_wal_hook(committed)
+    try:
+        db.execute("COMMIT")
+    except apsw.Error:
+        if not lengths:
+            raise
+    if lengths and lengths[0] >= _LOG_PAGES:
+        with contextlib.suppress(apsw.Error):
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+
 def _end(db: Connection) -> None:
-    """Takes back what a transaction has not committed."""
+    """Rolls back an uncommitted transaction."""
     if db.in_transaction:
-        with contextlib.suppress(apsw.Error):  # the error that brought us here is the one to tell
+        with contextlib.suppress(apsw.Error):  # the original error is the one to report
             db.execute("ROLLBACK")
 
 
@@ -324,7 +348,7 @@ def _has_bookkeeping(db: Connection) -> bool:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: `executescript` would commit the transaction they belong to."""
+    """The statements of a script, one by one. `executescript` would commit the surrounding transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -333,15 +357,3 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
     if statement.strip():
         yield statement
-
-
-def make_folder(path: Path) -> None:
-    """Makes the folder of a database if it is missing.
-
-    Raises:
-        StorageError: it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be made: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""SQLite's errors as ours: one sentence with the file's name, and what to do."""
+"""SQLite's errors as ours: one sentence with the file's name and the remedy."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from pathlib import Path
 
 import apsw
 
+from edge.apps.store.frozen import can_be_written, has_log
+from edge.apps.store.log import log_of
 from edge.errors import EdgeError, StorageError
 
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 _DAMAGED_READS = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_SHORT_READ)
-"""Extended codes of input/output errors that are damage: a wrong checksum, or a file that is too short."""
+"""Extended codes of I/O errors that mean damage: a wrong checksum, or a file that is too short."""
 
 _NOT_OURS = (apsw.ConstraintError, apsw.MisuseError, apsw.ThreadingViolationError, apsw.BindingsError)
-"""What only a fault of this program raises."""
+"""Errors that only a bug in this program causes."""
 
 
 _REFUSALS = (apsw.BusyError, apsw.CantOpenError, apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.ReadOnlyError)
 
 
+class StoreUnavailable(StorageError):
+    """A collection or memory cannot be used as requested: a newer version wrote it, it is not writable, another process
+    is writing, or the disk is full. The error does not mean that stored data is damaged."""
+
+
 class DamagedStore(StorageError):
-    """What is stored in a collection or memory is not what was written."""
+    """Stored data of a collection or memory is damaged."""
 
 
 def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
@@ -30,15 +37,33 @@ def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
 
     Args:
         what: the rest of the sentence after the file's name.
-        verbs: the command whose verbs `check` and `repair` are meant.
+        verbs: the command that has the verbs `check` and `repair` for this database.
     """
     return DamagedStore(f"{path} {what}; `{verbs} check` says what is lost, `{verbs} repair` mends what it can")
 
 
+def not_writable(folder: Path) -> StoreUnavailable:
+    """The error for a store in a folder that cannot be written to."""
+    return StoreUnavailable(f"{folder} cannot be written to, so nothing in it can be changed")
+
+
+def refuse_newer(path: Path, version: int, known: int) -> None:
+    """Refuses a database whose schema is newer than this program.
+
+    Raises:
+        StoreUnavailable: `version` is higher than `known`.
+    """
+    if version > known:
+        raise StoreUnavailable(
+            f"{path} was written by a newer version of edge-rag (schema {version}; this one knows {known}): update "
+            "edge-rag to open it"
+        )
+
+
 @contextmanager
 def damage_suppressed() -> Iterator[None]:
-    """Goes on behind the block where what is stored there is not what was written. What the disk, the system or another
-    process refuses says nothing about that, and is raised."""
+    """Suppresses errors in the block that mean damaged data. Errors that the disk, the system or another process causes
+    do not mean damage, and are raised."""
     try:
         yield
     except (apsw.Error, UnicodeDecodeError) as error:
@@ -47,7 +72,7 @@ def damage_suppressed() -> Iterator[None]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error of SQLite's comes from the disk, the system or another process, and not from what is stored."""
+    """Whether the disk, the system or another process caused an error of SQLite's. Other errors mean damaged data."""
     if isinstance(error, apsw.IOError):
         return getattr(error, "extendedresult", None) not in _DAMAGED_READS
     return isinstance(error, _REFUSALS)
@@ -55,12 +80,12 @@ def is_refusal(error: BaseException) -> bool:
 
 @contextmanager
 def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
-    """Raises `StorageError` for what SQLite raises in the block.
+    """Raises SQLite's errors in the block as `StorageError`.
 
     Args:
         path: the database file.
         verbs: as for `damaged`.
-        busy_seconds: how long another process was waited for.
+        busy_seconds: how long the caller waited for another process; the message states it.
     """
     try:
         yield
@@ -69,20 +94,27 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
     except _NOT_OURS:
         raise
     except (apsw.BusyError, apsw.LockedError) as error:
-        raise StorageError(
+        raise StoreUnavailable(
             f"another process has been writing to {path} for more than {busy_seconds:g} s; try again when it is done"
         ) from error
     except _DAMAGED as error:
-        said = "" if "not an error" in str(error) else f" ({error})"  # what SQLite says where it has no words
+        said = "" if "not an error" in str(error) else f" ({error})"  # SQLite's text if it has no description
         raise damaged(path, f"is damaged or not a database{said}", verbs) from error
     except apsw.IOError as error:
         if getattr(error, "extendedresult", None) in _DAMAGED_READS:
             raise damaged(path, "is damaged: a page of it is not what was written", verbs) from error
         raise StorageError(f"the disk refused to read or write {path}") from error
-    except apsw.SQLError as error:  # our statements are right, so the tables are not
+    except apsw.SQLError as error:  # our statements are correct, so the tables are not
         raise damaged(path, f"does not hold what it should ({error})", verbs) from error
     except apsw.FullError as error:
-        raise StorageError(f"{path} cannot grow: the disk is full") from error
+        raise StoreUnavailable(f"{path} cannot grow: the disk is full") from error
+    except apsw.CantOpenError as error:
+        # SQLite can read a log only if it may write its shared-memory file beside it.
+        left = has_log(path) and not can_be_written(path.parent)
+        why = f"{path.parent} cannot be written to, and {log_of(path).name} holds its last commits" if left else error
+        raise StoreUnavailable(f"{path} cannot be opened: {why}") from error
+    except apsw.ReadOnlyError as error:
+        raise StoreUnavailable(f"{path} cannot be written to") from error
     except apsw.Error as error:
         raise StorageError(f"{path}: {error}") from error
     except UnicodeDecodeError as error:

@@ -1,24 +1,24 @@
-"""Fusing several rankings into one: by their scores where those are BM25 and cosine, else by ranks."""
+"""Fuses several rankings into one: by scores if they are BM25 and cosine, otherwise by ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 _LEAST = 1.0
-"""A best BM25 score below this counts as this: words that most texts hold say nothing, even where they are all there
-is."""
+"""The smallest divisor for BM25 scores. A best score below it comes from words that most texts hold, so it is not
+scaled up to 1."""
 
 
 def convex_combination(words: Mapping[int, float], near: Mapping[int, float], weight: float) -> list[tuple[int, float]]:
     """Ids of both rankings with their fused scores in 0 ... 1, best first; ties in the order of their ids.
 
-    `weight` of the BM25 score, relative to the query's best, beside `1 - weight` of the cosine: Bruch, Gai and
-    Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", 2023. Where one of them is empty, the scores
-    of the other alone.
+    A fused score is `weight` times the BM25 score, relative to the query's best, plus `1 - weight` times the cosine
+    (Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", 2023). If one ranking is empty, the
+    scores come from the other alone.
 
     Args:
-        words: BM25 scores; what is missing has none of the words.
-        near: cosines; what is missing is taken to be as near as the last of them.
+        words: BM25 scores by id; an id without a score counts as 0.
+        near: cosines by id; an id without a cosine gets the lowest one in `near`.
     """
     if not words or not near:
         weight = 1.0 if words else 0.0
@@ -40,7 +40,7 @@ def reciprocal_rank_fusion(
     Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods", 2009).
 
     Args:
-        rankings: ids, best first; an id that a ranking repeats counts where it comes first.
+        rankings: ids, best first; if a ranking repeats an id, its first place counts.
         weights: one for each ranking; all 1 if not given.
     """
     weights = [1.0] * len(rankings) if weights is None else weights

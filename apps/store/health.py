@@ -1,4 +1,4 @@
-"""`Health`: what is unfinished or damaged in a collection or memory, as every command says it."""
+"""`Health`: the unfinished work and the damage of a collection or memory, as every command reports it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ TABLE = """
 CREATE TABLE IF NOT EXISTS health(kind TEXT PRIMARY KEY, text TEXT NOT NULL, remedy TEXT NOT NULL,
     since TEXT NOT NULL) WITHOUT ROWID;
 """
-"""Troubles that are remembered until they are over."""
+"""The table of troubles that stay recorded until they are over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that is not as it should be.
+    """One problem of a store.
 
     Attributes:
         kind: `rebuilding`, `missing vectors`, `indexing`, `compacting`, `lost commits` or `damaged`.
-        text: what it means, as a sentence without its end.
-        remedy: the command that ends it; empty where a running one is at it.
+        text: describes the problem, as a sentence without its period.
+        remedy: the command that ends it; empty while a running process is already ending it.
     """
 
     kind: str
@@ -45,12 +45,12 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """All troubles of a store; none if it is complete and sound as far as is known."""
+    """All troubles of a store; empty if the store is complete and no damage is known."""
 
     troubles: tuple[Trouble, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether all is well."""
+        """Whether the store has no trouble."""
         return not self.troubles
 
     def __iter__(self) -> Iterator[Trouble]:
@@ -65,12 +65,12 @@ class Health:
         return "unfinished" if kinds else "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """The state and its reasons."""
+        """The state and the troubles behind it, ready for JSON."""
         return {"state": self.state, "troubles": [asdict(trouble) for trouble in self.troubles]}
 
 
 def gathered(db: Connection, *found: Trouble | None) -> Health:
-    """The troubles that are remembered, and those of `found` that there are, one of each kind."""
+    """The recorded troubles together with those in `found`, one of each kind."""
     troubles = {trouble.kind: trouble for trouble in noted(db)}
     for trouble in found:
         if trouble is not None:
@@ -79,22 +79,22 @@ def gathered(db: Connection, *found: Trouble | None) -> Health:
 
 
 def note(db: Connection, trouble: Trouble) -> None:
-    """Remembers a trouble until it is over; one of each kind, the first."""
+    """Records a trouble until it is over. Of each kind, only the first is kept."""
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
     row = (trouble.kind, trouble.text, trouble.remedy, since)
     db.execute("INSERT OR IGNORE INTO health VALUES (?, ?, ?, ?)", row)
 
 
 def is_noted(db: Connection, kind: str) -> bool:
-    """Whether a trouble of this kind is remembered."""
+    """Whether a trouble of this kind is recorded."""
     return db.execute("SELECT 1 FROM health WHERE kind = ?", (kind,)).fetchone() is not None
 
 
 def forget(db: Connection, kind: str) -> None:
-    """A trouble is over."""
+    """Removes the record of a trouble that is over."""
     db.execute("DELETE FROM health WHERE kind = ?", (kind,))
 
 
 def noted(db: Connection) -> list[Trouble]:
-    """The troubles that are remembered."""
+    """The recorded troubles."""
     return [Trouble(*row) for row in db.execute("SELECT kind, text, remedy FROM health ORDER BY kind")]

@@ -1,6 +1,7 @@
 """`LexicalIndex`: BM25 over texts through SQLite's FTS5.
 
-The table is contentless: the texts stand elsewhere in the database, and whoever deletes a row hands its text back.
+The table is contentless: the texts are stored elsewhere in the database, and a caller that deletes a row passes its
+text.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ _PAGE_NBYTES = 4000
 """Bytes of a page of the index."""
 
 _POSTINGS = 100_000
-"""Rows a query may score, about a tenth of a second: its rarest terms are looked up first, and the rest is left out."""
+"""Rows that a query may score, about a tenth of a second. The rarest terms come first; later terms are left out."""
 
 _COMMON = 0.5
-"""Terms in more than this share of the rows say nothing: BM25 as FTS5 computes it gives them no weight."""
+"""Terms in more than this share of the rows are ignored: FTS5's BM25 gives them no weight."""
 
 _REMEMBERED = 4_096
-"""Terms whose number of rows is remembered."""
+"""Terms whose row count is cached."""
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-"""Characters of scripts written without spaces (Chinese, Japanese): each is a token of its own."""
+"""Characters of scripts written without spaces (Chinese, Japanese): each becomes a token of its own."""
 
 
 class LexicalIndex:
@@ -43,7 +44,7 @@ class LexicalIndex:
     """
 
     def __init__(self, table: str) -> None:
-        """Names the table that the statements of `create` made."""
+        """`table` is the name that was passed to `create`."""
         self.table = table
         self._counts: dict[str, int] = {}
         self._counted_rows = 0
@@ -56,8 +57,8 @@ class LexicalIndex:
 
     @staticmethod
     def keep_pages_whole(table: str) -> str:
-        """The statement that makes new pages of the index small enough to lie in one page of the database, where a
-        page of zeros is noticed, for a migration."""
+        """The statement, for a migration, that makes new pages of the index small enough to fit in one page of the
+        database. Then the loss of a whole page is detected, even if it became a page of zeros."""
         return f"INSERT INTO {table}({table}, rank) VALUES ('pgsz', {_PAGE_NBYTES});"
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
@@ -66,7 +67,7 @@ class LexicalIndex:
         db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
 
     def delete(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
-        """Deletes rows; `texts` must be exactly those they were added with."""
+        """Deletes rows; `texts` must be exactly the texts that were added."""
         rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
@@ -75,7 +76,7 @@ class LexicalIndex:
     ) -> list[tuple[int, float]]:
         """The `k` best rows as (id, BM25 score), best first; higher is better.
 
-        Any text is a valid query: a row matches if it holds one of its words, or one of its phrases in double quotes.
+        Any text is a valid query. A row matches if it holds one of its words, or one of its phrases in double quotes.
 
         Args:
             where: an SQL condition on `rowid` with its `params`, such as `rowid IN (SELECT ...)`.
@@ -91,7 +92,7 @@ class LexicalIndex:
         return [(int(identifier), float(score)) for identifier, score in found]
 
     def weights(self, db: Connection, query: str) -> dict[str, float]:
-        """The query's words that say something, with their inverse document frequencies: what a snippet shows."""
+        """The query's significant words with their inverse document frequencies. Snippets are chosen by them."""
         words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}
         chosen = self._weighty(db, list(words.values()))
         with self._lock:
@@ -101,11 +102,11 @@ class LexicalIndex:
         }
 
     def optimize(self, db: Connection) -> None:
-        """Merges the index into one b-tree, which drops what deleted rows still occupy."""
+        """Merges the index into one b-tree. This frees the space of deleted rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
     def _weighty(self, db: Connection, terms: list[str]) -> list[str]:
-        """The terms that say something, rarest first, as many as may be scored; the rarest if none does."""
+        """The significant terms, rarest first, as many as may be scored; the rarest term if none is significant."""
         counts = self._frequencies(db, terms)
         present = sorted((term for term in terms if counts[term]), key=lambda term: counts[term])
         chosen: list[str] = []
@@ -118,7 +119,7 @@ class LexicalIndex:
         return chosen
 
     def _frequencies(self, db: Connection, terms: Iterable[str]) -> dict[str, int]:
-        """How many rows hold each term; remembered until the number of rows has changed by a tenth."""
+        """How many rows hold each term. Counts are cached until the number of rows has changed by a tenth."""
         rows = int(db.execute(f"SELECT count(*) FROM {self.table}_docsize").fetchone()[0])
         with self._lock:
             if abs(rows - self._counted_rows) > self._counted_rows // 10 or len(self._counts) > _REMEMBERED:
@@ -126,7 +127,7 @@ class LexicalIndex:
                 self._counted_rows = rows
             known = dict(self._counts)
         statement = f"SELECT count(*) FROM {self.table} WHERE {self.table} MATCH ?"
-        # A term that was absent may have come since, so only what was there is remembered.
+        # A term that was absent may have been added since, so only counts above zero are reused.
         counts = {term: known.get(term) or int(db.execute(statement, (term,)).fetchone()[0]) for term in terms}
         with self._lock:
             self._counts.update(counts)
@@ -138,7 +139,7 @@ def _spaced(text: str) -> str:
 
 
 def _terms(query: str) -> Iterator[str]:
-    """Phrases and words of a query as FTS5 strings; what the user typed cannot become an operator."""
+    """Phrases and words of a query as FTS5 strings. The query's text can never act as an operator."""
     for phrase, free in _PART.findall(unicodedata.normalize("NFC", query)):
         if phrase:
             words = _WORD.findall(_spaced(phrase))
@@ -148,7 +149,7 @@ def _terms(query: str) -> Iterator[str]:
             parts = _spaced(word).split()
             if len(parts) <= 2:
                 yield _quoted(parts)
-            else:  # a run of characters without spaces: each pair of neighbours is about a word
+            else:  # a run of characters without spaces: two neighbours are about one word
                 yield from (_quoted(parts[i : i + 2]) for i in range(len(parts) - 1))
 
 

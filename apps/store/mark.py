@@ -1,45 +1,49 @@
-"""`HighWaterMark`: a small file beside a database that remembers the number of its last commit.
+"""`HighWaterMark`: a small file beside a database that records the number of the last commit.
 
-A damaged log of SQLite ends at its first wrong frame, and the commits behind that are gone without an error. The mark
-is how this is noticed. It is written after each commit and only made durable when it is new: it survives a killed
-process, and after a power failure it is at worst too low, which notices less and never raises a false alarm.
+SQLite ends the recovery of a damaged log at the first wrong frame, and later commits are lost without an error. The
+mark reveals this loss. It is written after each commit, but only a new mark is flushed to disk. It therefore survives a
+killed process. After a power failure it may be too low; then some lost commits go unnoticed, but no false alarm is
+raised.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import struct
 import zlib
 from pathlib import Path
 
 from edge.errors import StorageError
+from edge.input_file import read_small
 from edge.ivf.segment_writer import sync_folder
 
 _SLOT = struct.Struct("<8s16sqdI")
-"""Magic, lineage of the database, number of the commit, when the system was started, checksum of all these."""
+"""Magic, lineage of the database, number of the commit, start time of the system, checksum of all these."""
 
 _MAGIC = b"edgemark"
 _SLOTS = 2
-"""Written in turn, so that one that is torn leaves the other."""
+"""Commits write the slots in turn, so a torn write damages only one of them."""
 
 _STRIDE = 64
 
 
 class HighWaterMark:
-    """Reads and writes one mark. Any number of processes may write it."""
+    """Reads and writes one mark. Any number of processes may write the same mark."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read_all(self) -> dict[bytes, tuple[int, float]]:
-        """By the lineage of a database its highest commit, and when the system that made it was started (seconds since
-        1970); empty if there is no mark.
+        """Maps the lineage of each database to its highest commit and to the start time (seconds since 1970) of the
+        system that made it. Empty if there is no mark.
 
         Raises:
             StorageError: the disk reports an error.
         """
         try:
-            data = self.path.read_bytes()
+            data = self._read()
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -55,22 +59,33 @@ class HighWaterMark:
         return found
 
     def sound(self) -> bool:
-        """Whether each slot that was ever written is what was written.
+        """Whether the mark holds a commit, and each slot is either unused or undamaged.
 
         Raises:
             OSError: the file cannot be read.
         """
-        data = self.path.read_bytes()
+        data = self._read()
+        if not data.strip(b"\0"):
+            return False
         for slot in range(_SLOTS):
-            piece = data[slot * _STRIDE : slot * _STRIDE + _SLOT.size]
-            if piece.strip(b"\0") and (
-                len(piece) < _SLOT.size or _SLOT.unpack(piece)[-1] != zlib.crc32(piece[:-4]) or piece[:8] != _MAGIC
-            ):
+            piece = data[slot * _STRIDE : (slot + 1) * _STRIDE]
+            stated, rest = piece[: _SLOT.size], piece[_SLOT.size :]
+            written = len(stated) == _SLOT.size and stated[:8] == _MAGIC
+            right = written and _SLOT.unpack(stated)[-1] == zlib.crc32(stated[:-4]) and not rest.strip(b"\0")
+            if piece.strip(b"\0") and not right:
                 return False
         return len(data) == _SLOTS * _STRIDE
 
-    def make(self) -> bool:
-        """Makes an empty mark if there is none, or a damaged one; returns whether it did.
+    def _read(self) -> bytes:
+        try:
+            return read_small(self.path)
+        except OSError as error:
+            if error.errno in (errno.EFBIG, errno.EINVAL):  # a device or a foreign file: treat it as a damaged mark
+                return b""
+            raise
+
+    def make(self, lineage: bytes, number: int, started: float) -> bool:
+        """Makes a mark of a commit if the mark is missing or damaged; returns whether it made one.
 
         Raises:
             StorageError: the disk refuses.
@@ -78,22 +93,36 @@ class HighWaterMark:
         try:
             if self.path.exists() and self.sound():
                 return False
-            with self.path.open("wb") as file:
-                file.write(bytes(_SLOTS * _STRIDE))
-                file.flush()
-                os.fsync(file.fileno())
+            data = bytearray(_SLOTS * _STRIDE)
+            place = number % _SLOTS * _STRIDE
+            data[place : place + _SLOT.size] = _packed(lineage, number, started)
+            # A mark without a commit would count as damaged, so it is written under another name first.
+            draft = self.path.with_name(f"{self.path.name}-{secrets.token_hex(4)}.tmp")
+            try:
+                with draft.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(self.path)
+            finally:
+                draft.unlink(missing_ok=True)
             sync_folder(self.path.parent)
             return True
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def write(self, lineage: bytes, number: int, started: float) -> None:
-        """Notes that a commit is durable.
+        """Records that a commit is durable.
 
         Raises:
             OSError: the disk refuses.
         """
-        body = _SLOT.pack(_MAGIC, lineage, number, started, 0)[:-4]
         with self.path.open("r+b", buffering=0) as file:
             file.seek(number % _SLOTS * _STRIDE)
-            file.write(body + struct.pack("<I", zlib.crc32(body)))
+            file.write(_packed(lineage, number, started))
+
+
+def _packed(lineage: bytes, number: int, started: float) -> bytes:
+    """The bytes of a slot."""
+    body = _SLOT.pack(_MAGIC, lineage, number, started, 0)[:-4]
+    return body + struct.pack("<I", zlib.crc32(body))

@@ -1,11 +1,11 @@
-"""What a store of vectors shares with others about its models: which one made the vectors, and models opened on use."""
+"""Models of a store: the identity of the embedder that made its vectors, and models that open on first use."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,10 +16,10 @@ from edge.plan import Plan
 
 
 class Closable(Protocol):
-    """An open model."""
+    """A model that can be closed."""
 
     def close(self) -> None:
-        """Gives its memory back."""
+        """Releases the model's memory."""
 
 
 Model = TypeVar("Model", bound=Closable)
@@ -27,20 +27,22 @@ Result = TypeVar("Result")
 
 
 class Slot(Generic[Model]):
-    """A model that is open, or will be: `chosen` by name or path, or handed over open and then not ours to close.
+    """A model that is open or can be opened. `chosen` is a name, a path, or an open model that the caller owns.
 
     Attributes:
-        model: the open one; None while there is none.
-        lock: held while the model runs a request.
+        model: the open model; None while none is open.
+        lock: held while the model runs a request. A model with `shares_requests` runs several requests at once, without
+            a lock.
     """
 
     def __init__(self, chosen: str | Path | Model | None) -> None:
         self.chosen: str | Path | Model | None = chosen
         self.model: Model | None = None
-        self.lock = threading.RLock()
+        shared = getattr(chosen, "shares_requests", False)
+        self.lock: AbstractContextManager[Any] = nullcontext() if shared else threading.RLock()
 
     def close(self) -> None:
-        """Closes the model if it is ours, when its request has ended."""
+        """Closes the model after its current request, unless the caller owns it."""
         with self.lock:
             model, self.model = self.model, None
             if model is not None and model is not self.chosen:
@@ -48,8 +50,8 @@ class Slot(Generic[Model]):
 
 
 class Sharing:
-    """Models that share one budget: each runs one request at a time, and what does not fit beside the others gets their
-    room once their requests have ended."""
+    """Models that share one budget. Each runs one request at a time. If a model does not fit beside the others, the
+    others are closed after their requests, and it gets their memory."""
 
     def __init__(self, *slots: Slot[Any]) -> None:
         self._slots = slots
@@ -59,8 +61,8 @@ class Sharing:
         self._own = threading.local()
 
     def check(self, plan: Callable[[], Plan], budget: MemoryBudget) -> None:
-        """Before any model is open, sees to it that all that the first operation will open has room, one after the
-        other. Afterwards models give way to each other, and there is nothing to plan.
+        """Before any model is open, checks that every model which the first operation opens fits, one after the other.
+        Later calls check nothing, because the models make room for each other.
 
         Raises:
             BudgetExceeded: see `Plan.check`.
@@ -71,11 +73,11 @@ class Sharing:
             self._planned = True
 
     def run(self, slot: Slot[Model], work: Callable[[], Result]) -> Result:
-        """What `work` returns, which runs the model of one slot (and opens it). Inside another `run` of this thread,
-        which makes room for both.
+        """Calls `work`, which opens and runs the model of one slot, and returns its result. A `run` inside another
+        `run` of the same thread closes no model: the outer one makes room for both.
 
         Raises:
-            BudgetExceeded: it does not fit even alone.
+            BudgetExceeded: the model does not fit even alone.
         """
         if getattr(self._own, "running", False):
             with slot.lock:
@@ -86,26 +88,46 @@ class Sharing:
                 with slot.lock:
                     return work()
             except BudgetExceeded:
-                pass  # waiting for the others must not hold what they may wait for
-            with self._alone, ExitStack() as held:
-                for each in self._slots:
-                    held.enter_context(each.lock)
-                for other in self._slots:
-                    if other is not slot:
-                        other.close()
+                pass  # locks are released first: another request may be waiting for them
+            with self._only(slot):
                 return work()
         finally:
             self._own.running = False
 
+    def make_way(self, work: Callable[[], Result]) -> Result:
+        """Calls `work`, which uses no model, and returns its result. If the memory is not enough, all models are closed
+        after their requests, and requests wait while `work` is called again.
+
+        Raises:
+            BudgetExceeded: even then the memory is not enough.
+        """
+        try:
+            return work()
+        except BudgetExceeded:
+            pass
+        with self._only(None):
+            return work()
+
+    @contextmanager
+    def _only(self, slot: Slot[Any] | None) -> Iterator[None]:
+        """Closes all models but one, or all, and lets no request of another thread open one."""
+        with self._alone, ExitStack() as held:
+            for each in self._slots:
+                held.enter_context(each.lock)
+            for other in self._slots:
+                if other is not slot:
+                    other.close()
+            yield
+
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """Which model made a store's vectors.
+    """The model that made a store's vectors.
 
     Attributes:
-        name: what it is called.
-        source: the name or path to open it by; empty where it was handed over and has no files.
-        fingerprint: changes with any of its weights.
+        name: name of the model.
+        source: the name or path to open it by; empty if the caller passed an open model that has no files.
+        fingerprint: changes with any of the model's weights.
         dim: width of a vector.
     """
 
@@ -115,10 +137,10 @@ class EmbedderIdentity:
     dim: int
 
     def to_json(self) -> str:
-        """As it is stored."""
+        """The stored form, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> EmbedderIdentity:
-        """What `to_json` wrote."""
+        """Reads the output of `to_json`."""
         return cls(**json.loads(text))

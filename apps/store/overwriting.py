@@ -1,11 +1,12 @@
-"""Putting what one database holds into the place of another, in one transaction: a kill at any moment leaves one of the
-two whole, and processes that have it open see the new one from then on."""
+"""Replaces the content of one database by that of another in one transaction. A kill at any moment leaves either the
+old or the new content whole. Processes that have the database open see the new content afterwards."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -14,20 +15,24 @@ import apsw
 from edge.apps.store.connecting import is_emptied, plain
 from edge.apps.store.failures import translated
 from edge.apps.store.schema_copy import make_openable
+from edge.apps.store.verified_log import unverified
 from edge.errors import StorageError
 from edge.ivf.segment_writer import sync_folder
 
 _PATIENCE_S = 30.0
 
+_LOG_PATIENCE_MS = 2_000
+"""How long to wait for readers before the log is emptied."""
 
-def overwrite(path: Path, source: Path, *, verbs: str, unchanged: Callable[[], bool] = lambda: True) -> bool:
-    """Makes the database `path` hold what `source` holds, all at once; `path` may be damaged, or not be there.
+
+def overwrite(path: Path, source: Path, *, verbs: str, ready: Callable[[], bool] = lambda: True) -> bool:
+    """Replaces the content of the database `path` by that of `source`, all at once. `path` may be damaged or missing.
 
     Args:
-        unchanged: asked when nobody else can write any more; if it says no, nothing is done.
+        ready: called when no other process can write any more; if it returns False, nothing is replaced.
 
     Returns:
-        Whether it was done.
+        Whether the content was replaced.
 
     Raises:
         StorageError: another process keeps writing, or the disk refuses.
@@ -41,13 +46,18 @@ def overwrite(path: Path, source: Path, *, verbs: str, unchanged: Callable[[], b
         new, old = plain(source), plain(path)
         try:
             old.set_busy_timeout(int(_PATIENCE_S * 1000))
-            old.execute("PRAGMA checksum_verification = OFF").fetchall()  # what is there is not read
+            old.execute("PRAGMA checksum_verification = OFF").fetchall()  # the old pages are overwritten, not read
             with old.backup("main", new, "main") as copying:
-                copying.step(1)
-                if not unchanged():
+                with unverified():
+                    copying.step(1)
+                if not ready():
                     return False
-                copying.step(-1)
-            old.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                with unverified():
+                    copying.step(-1)
+            # A recovery of a damaged log would stop before the pages that were just written. So empty the log.
+            old.set_busy_timeout(_LOG_PATIENCE_MS)
+            with suppress(apsw.BusyError):
+                old.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
             old.close(True)
             new.close(True)
@@ -55,10 +65,10 @@ def overwrite(path: Path, source: Path, *, verbs: str, unchanged: Callable[[], b
 
 
 def put_aside(path: Path, beside: tuple[str, ...]) -> Path:
-    """Copies a database, and files beside it, into a new folder, and returns its copy.
+    """Copies a database and the files beside it into a new folder; returns the path of the copied database.
 
     Args:
-        beside: ends of the names of those files, after the database's own.
+        beside: suffixes of those files' names, after the database's own name.
 
     Raises:
         StorageError: the disk refuses, or has no room.
@@ -78,7 +88,7 @@ def put_aside(path: Path, beside: tuple[str, ...]) -> Path:
 
 
 def aside(parent: Path) -> Path:
-    """A new folder for what is damaged.
+    """Makes a new folder for copies of damaged files.
 
     Raises:
         StorageError: it cannot be made.

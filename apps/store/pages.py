@@ -1,43 +1,53 @@
-"""Pages of a database file and their checksums.
+"""Checks pages of a database file by their checksums.
 
-The checksum is that of SQLite's `cksumvfs` shim: two sums over the words of a page, each added to the other in turn, in
-the page's last eight bytes. Here the sums are one product with fixed weights, for many pages at a time.
+SQLite's `cksumvfs` shim keeps a checksum in the last eight bytes of a page: two sums over the page's words, each added
+to the other in turn.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.store.log import log_of, read_log
+from edge.apps.store.sums import sums
+
 PAGE = 4096
-"""Bytes of a page, in every database that is made here."""
+"""Bytes of a page in every database of this program."""
 
 _CHECKSUM = 8
 _TOGETHER = 256
-"""Pages that are looked at together."""
+"""Pages that are checked at once."""
 
 _TRIES = 3
-"""Looks at a page before it counts as damaged: another process may be writing it."""
+"""Reads of a page before it counts as damaged: another process may be writing it."""
 _PAUSE_S = 0.02
 
 _MAGIC = b"SQLite format 3\0"
 _RESERVED = 20
 _COUNT = slice(28, 32)
-"""Where the first page states the number of pages."""
+"""Offset of the number of pages, in the first page."""
 
 
 def damaged_pages(path: Path) -> Iterator[int]:
-    """Numbers of the pages, from 1, that are not what was written. A page of zeros cannot be told from one that was
-    never used; what was in it is missed where it is read.
+    """Numbers of the damaged pages, from 1. A page of zeros looks like a page that was never used, so it does not
+    count; readers of its rows notice the loss. A page that the log holds in a newer version does not count either: a
+    process that was killed during a checkpoint may have left a torn page, and the next checkpoint overwrites it.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file or its log cannot be read.
     """
+    found = list(_unlike_their_sums(path))
+    if found:
+        log = read_log(log_of(path))
+        yield from (number for number in found if not log.supersedes(number))
+
+
+def _unlike_their_sums(path: Path) -> Iterator[int]:
     number = 1
     with path.open("rb") as file:
         while data := file.read(_TOGETHER * PAGE):
@@ -51,36 +61,49 @@ def damaged_pages(path: Path) -> Iterator[int]:
 
 
 def with_checksum(page: bytes) -> bytes:
-    """A page with the checksum of what it holds."""
-    sums = _sums(np.frombuffer(page, "<u4").reshape(1, -1)).astype("<u4").tobytes()
-    return page[:-_CHECKSUM] + sums
+    """The page with a new checksum of its content."""
+    words = np.frombuffer(page[:-_CHECKSUM], "<u4").reshape(1, -1)
+    return page[:-_CHECKSUM] + sums(words).astype("<u4").tobytes()
 
 
 def header_is_sound(path: Path) -> bool:
-    """Whether the first page of a database file is what was written."""
+    """Whether the first page of a database file is undamaged."""
     with path.open("rb") as file:
         page = file.read(PAGE)
     return len(page) == PAGE and page.startswith(_MAGIC) and page[_RESERVED] == _CHECKSUM and bool(_sound(page)[0])
 
 
 def missing_bytes(path: Path) -> int | None:
-    """How many bytes a database file is shorter than its first page states, 0 for a whole file; None if the first page
-    is not what was written.
+    """How many bytes a database file is shorter than its first page states: 0 for a whole file, None if the first page
+    is damaged. `lost_pages` says whether the missing bytes are a loss.
 
     Raises:
         OSError: the file cannot be read.
     """
-    missing = 0
-    for _ in range(_TRIES):  # another process may be making it longer, which writes the first page first
-        if not header_is_sound(path):
-            return None
-        with path.open("rb") as file:
-            pages = int.from_bytes(file.read(_COUNT.stop)[_COUNT], "big")
-        missing = max(0, pages * PAGE - path.stat().st_size)
-        if not missing:
+    return max(0, _stated_pages(path) * PAGE - path.stat().st_size) if header_is_sound(path) else None
+
+
+def lost_pages(path: Path) -> int:
+    """How many pages are missing at the end of a database file. Pages that the log holds do not count. If neither the
+    log nor an undamaged first page states the number of pages, the result is 0; then the first page counts as damaged.
+
+    Raises:
+        OSError: the file or its log cannot be read.
+    """
+    lost = 0
+    for _ in range(_TRIES):  # a process that extends the file writes the first page first
+        log = read_log(log_of(path))
+        count = log.count or (_stated_pages(path) if header_is_sound(path) else 0)
+        lost = sum(not log.supersedes(page) for page in range(path.stat().st_size // PAGE + 1, count + 1))
+        if not lost:
             break
         time.sleep(_PAUSE_S)
-    return missing
+    return lost
+
+
+def _stated_pages(path: Path) -> int:
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(_COUNT.stop)[_COUNT], "big")
 
 
 def _sound_later(path: Path, number: int) -> bool:
@@ -88,36 +111,13 @@ def _sound_later(path: Path, number: int) -> bool:
         with path.open("rb") as file:
             file.seek((number - 1) * PAGE)
             page = file.read(PAGE)
-        if len(page) < PAGE or _sound(page)[0]:  # shorter now: nothing of it is left to be damaged
+        if len(page) < PAGE or _sound(page)[0]:  # if the file is shorter now, the page no longer exists
             return True
         time.sleep(_PAUSE_S)
     return False
 
 
 def _sound(data: bytes) -> npt.NDArray[np.bool_]:
-    """Of whole pages, which are what was written."""
+    """Whether each of the pages in `data` [n * PAGE bytes] is undamaged: [n]."""
     words = np.frombuffer(data, "<u4").reshape(-1, PAGE // 4)
-    return np.asarray((_sums(words) == words[:, -2:]).all(1))
-
-
-def _sums(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """The two sums of pages [n, words]: [n, 2]."""
-    return np.asarray(words[:, :-2] @ _weights())
-
-
-@cache
-def _weights() -> npt.NDArray[np.uint32]:
-    """How often each word of a page counts in each of the two sums, [words - 2, 2]."""
-    count = (PAGE - _CHECKSUM) // 4
-    weights = np.empty((count, 2), np.uint32)
-    first, second = (1, 1), (0, 1)  # of the last pair of words
-    for at in range(count - 2, -1, -2):
-        weights[at], weights[at + 1] = first, second
-        first, second = _stepped(first), _stepped(second)
-    return weights
-
-
-def _stepped(sums: tuple[int, int]) -> tuple[int, int]:
-    """What a pair of zeros makes of the sums."""
-    one = (sums[0] + sums[1]) % (1 << 32)
-    return one, (sums[1] + one) % (1 << 32)
+    return np.asarray((sums(words[:, :-2]) == words[:, -2:]).all(1))

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from apsw import Connection, CorruptError
+from apsw import Connection, CorruptError, Error
 
 from edge.apps.store.connecting import EMPTIED, connect, is_emptied
 from edge.apps.store.failures import translated
+from edge.apps.store.frozen import is_frozen, reading_uri
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 
 PAGE_CACHE = 2 << 20
-"""Bytes of pages that a connection keeps, if nothing else is said."""
+"""Default bytes of pages that a connection keeps."""
 
 CONNECTION_BYTES = 512 << 10
-"""What a connection holds besides its page cache: prepared statements, the schema, FTS5's pending terms."""
+"""Memory of a connection besides its page cache: prepared statements, the schema, FTS5's pending terms."""
 
 _IDLE = 2
-"""Connections kept open for the next transactions: a reader's and a writer's."""
+"""Connections that stay open between transactions: one for a reader and one for a writer."""
 
 _MOST = 4
-"""Transactions at a time, so that a pool of many threads does not hold a page cache for each of them."""
+"""Simultaneous transactions. Many threads would otherwise each hold a page cache."""
 
 _PATIENCE_S = 1.0
-"""Wait for one of them to end. Who has them may wait for the one who waits; then one more is opened."""
+"""Wait when `_MOST` connections are in use. Then one more is opened, because their users may wait for this thread."""
 
 
 class _Handle:
-    """One connection and the lease of its cache, given back together.
+    """One connection and the lease of its cache. Both end together.
 
     Attributes:
-        frozen: the file's size and time when it was opened as one that does not change; None if it may.
+        frozen: size and time of the file at opening if it was opened as immutable, otherwise None.
     """
 
     def __init__(self, connection: Connection, lease: Lease, frozen: tuple[int, int] | None) -> None:
@@ -51,7 +51,7 @@ class ConnectionPool:
     def __init__(
         self, path: Path, *, budget: MemoryBudget, read_only: bool, cache: int, busy_seconds: float, verbs: str
     ) -> None:
-        """Opens nothing yet; the arguments are those of `Database`."""
+        """Opens no connection yet; the arguments are those of `Database`."""
         self.path = path
         self.read_only = read_only
         self.busy_seconds = busy_seconds
@@ -70,7 +70,7 @@ class ConnectionPool:
 
     @contextmanager
     def borrowed(self) -> Iterator[Connection]:
-        """A connection that nobody else uses meanwhile."""
+        """Borrows a connection that no other thread uses meanwhile."""
         handle = self._take()
         self._own.connection = handle.connection
         try:
@@ -96,7 +96,7 @@ class ConnectionPool:
             try:
                 return self._open()
             except BudgetExceeded:
-                with self._changed:  # another transaction's connection will do
+                with self._changed:  # wait until another transaction returns its connection
                     self._changed.wait_for(lambda: self._idle or self._closed or self._lent == 1, self.busy_seconds)
                     self._check_open()
                     if (handle := self._idle_one()) is not None:
@@ -109,7 +109,7 @@ class ConnectionPool:
             raise
 
     def _idle_one(self) -> _Handle | None:
-        """An idle connection, if there is one that sees what the file holds now."""
+        """An idle connection that sees the current content of the file; None if there is none."""
         while self._idle:
             handle = self._idle.pop()
             if handle.frozen is None or handle.frozen == self._frozen():
@@ -128,31 +128,24 @@ class ConnectionPool:
             with translated(self.path, self._verbs, self.busy_seconds):
                 if is_emptied(self.path):
                     raise CorruptError(EMPTIED)
-                uri = self._uri(frozen is not None)
                 writable = not self.read_only
+                uri = f"{self.path.absolute().as_uri()}?mode=rwc" if writable else reading_uri(self.path)
                 db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)
         except BaseException:
             lease.release()
             raise
         return _Handle(db, lease, frozen)
 
-    def _uri(self, frozen: bool) -> str:
-        name = self.path.absolute().as_uri()
-        if not self.read_only:
-            return f"{name}?mode=rwc"
-        return f"{name}?mode=ro&immutable=1" if frozen else f"{name}?mode=ro"
-
     def _frozen(self) -> tuple[int, int] | None:
-        """Size and time of the file, where it has to be read as one that does not change: readers of a log keep marks
-        beside it, and cannot where they must not write. That others can write there shows in size and time."""
-        log = self.path.with_name(self.path.name + "-wal")
-        if not self.read_only or os.access(self.path.parent, os.W_OK) or log.exists() or not self.path.exists():
+        """Size and time of the file if it must be opened as immutable, otherwise None. A write by another process
+        changes them."""
+        if not (self.read_only and is_frozen(self.path)):
             return None
         stat = self.path.stat()
         return stat.st_size, stat.st_mtime_ns
 
     def close(self) -> None:
-        """Begins no more transactions, waits for those of other threads to end, and closes the connections. Closing
+        """Starts no new transactions, waits until other threads have ended theirs, and closes the connections. Closing
         twice is harmless."""
         own = self.current() is not None
         with self._changed:
@@ -165,5 +158,7 @@ class ConnectionPool:
 
 
 def _close(connection: Connection, lease: Lease) -> None:
-    connection.close(True)
+    # Committed data is in the log. A failed checkpoint loses nothing, so its error is suppressed.
+    with suppress(Error):
+        connection.close(True)
     lease.release()

@@ -1,8 +1,8 @@
-"""Making every vector again, from the texts in the database: where vectors are damaged or gone.
+"""Makes all vectors again from the stored texts, after vectors were damaged or lost.
 
-The vectors are forgotten in one transaction that says so; the batches that follow are transactions of their own, which
-note how far they have come, so that a rebuild that was killed is gone on with. Meanwhile searches find by words what
-has no vector yet.
+One transaction deletes all vectors and records that a rebuild is under way. Each batch of new vectors is a transaction
+of its own and records its last row. So a killed rebuild continues at that row. Meanwhile, searches find rows without a
+vector by their words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH = 256
 """Rows whose vectors are made together."""
 
 _LAST = "rebuilding"
-"""Setting: the last row that has its new vector; there only as long as some have none."""
+"""Name of the setting with the last row that has its new vector. It exists only while some rows have none."""
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -32,46 +32,46 @@ Made = TypeVar("Made")
 
 
 class Source(Protocol[Made]):
-    """What has vectors."""
+    """Rows that have vectors."""
 
     def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, Made]]:
-        """Ids of vectors beyond `after`, ascending, and what each is made from."""
+        """Rows with an id above `after`, by ascending id: the id of the vector and the data that it is made from."""
 
     def count(self, db: Connection, after: int) -> int:
-        """How many ids there are beyond `after`."""
+        """The number of rows with an id above `after`."""
 
     def vectors(self, made_from: Sequence[Made]) -> Floats:
-        """[n, dim]."""
+        """Vectors of these rows, [n, dim]."""
 
 
 class Index(Protocol):
-    """What a rebuild needs of the vector index."""
+    """The methods of the vector index that a rebuild calls."""
 
     def add(self, db: Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
     def clear(self, db: Connection) -> None: ...
 
 
 class Rebuilding(Generic[Made]):
-    """Makes the vectors of an index again. Thread-safe; any number of processes may be at it, and write beside it."""
+    """Makes the vectors of an index again. Thread-safe. Several processes may rebuild and write at the same time."""
 
     def __init__(self, database: Database, source: Source[Made]) -> None:
-        """The database has a table `settings(name, value)`."""
+        """The database must have a table `settings(name, value)`."""
         self._database = database
         self._source = source
 
     def begin(self, index: Index) -> None:
-        """Forgets all vectors. Does nothing if a rebuild is under way."""
+        """Deletes all vectors. Does nothing if a rebuild is under way."""
         with self._database.write() as db:
             if _last(db) is None:
                 index.clear(db)
                 db.execute("INSERT INTO settings VALUES (?, '0')", (_LAST,))
 
     def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
-        """What a search has to know of a rebuild that is under way, or was interrupted; None if there is none.
+        """The trouble of an unfinished rebuild, which searches report; None if no rebuild is under way.
 
         Args:
-            what: the things that have vectors, such as `passages`.
-            remedy: the command that goes on.
+            what: a plural for the rows that have vectors, such as `passages`.
+            remedy: the command that continues the rebuild.
         """
         last = _last(db)
         if last is None:
@@ -80,7 +80,7 @@ class Rebuilding(Generic[Made]):
         return Trouble("rebuilding", f"{left:,} {what} have no vector yet and are found by their words alone", remedy)
 
     def finish(self, index: Index, progress: Progress | None = None) -> int:
-        """Makes the vectors that a rebuild has not made yet, if one is under way; returns how many."""
+        """Makes the vectors that an unfinished rebuild still lacks; returns how many it made."""
         source, made = self._source, 0
         while True:
             with self._database.read() as db:
@@ -92,7 +92,7 @@ class Rebuilding(Generic[Made]):
             vectors = source.vectors([what for _, what in rows]) if rows else None
             with self._database.write() as db:
                 if _last(db) != last or source.rows(db, last, BATCH) != rows:
-                    continue  # others have changed these rows, or made their vectors
+                    continue  # another process has changed these rows or made their vectors
                 if vectors is None:
                     db.execute("DELETE FROM settings WHERE name = ?", (_LAST,))
                     return made
@@ -105,7 +105,7 @@ class Rebuilding(Generic[Made]):
 
 @contextmanager
 def remedy(command: str) -> Iterator[None]:
-    """Vectors that cannot be read are an error that says which command makes them again."""
+    """Adds to errors about unreadable vectors the command that makes them again."""
     try:
         yield
     except (CorruptBlock, StorageError) as error:

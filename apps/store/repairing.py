@@ -1,4 +1,4 @@
-"""Making a database again from what can be read of it, and telling what was done."""
+"""Makes a damaged database again from its readable rows, and reports the actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from edge.apps.store.checking import CheckReport
 from edge.apps.store.connecting import plain
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.failures import is_refusal, translated
+from edge.apps.store.failures import damage_suppressed, is_refusal, translated
 from edge.apps.store.health import Trouble, note
 from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Made, Source
@@ -26,16 +26,16 @@ from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
-from edge.ivf.manifest import blobs_are_sound
+from edge.ivf.manifest_schema import blobs_are_sound
 
 _BESIDE = ("-wal", "-mark", "-schema")
-"""What is kept of the files beside a damaged database."""
+"""Suffixes of the files that are copied with a damaged database."""
 
 _TRIES = 3
 _PATIENCE_S = 5.0
 
 _TOGETHER = 500
-"""Rows that are written in one transaction."""
+"""Rows that one transaction writes."""
 
 _INDEX_TABLES = {
     "ivf_codec": ("one", "name", "code_size", "state", "crc"),
@@ -49,6 +49,7 @@ _INDEX_TABLES = {
 }  # fmt: skip
 """Tables of the vector index with an integer key."""
 
+_TUNING = ("one", "record", "crc")
 _MARKS = ("segment", "chunk", "stamp", "rows", "bits")
 
 Fill = Callable[[Wreck, Database], None]
@@ -56,12 +57,12 @@ Fill = Callable[[Wreck, Database], None]
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair has done.
+    """The result of a repair.
 
     Attributes:
-        actions: in their order, each a sentence without its end.
-        aside: where copies of what was damaged lie; None if nothing was.
-        before, after: what a check found.
+        actions: in order, each a sentence without its period.
+        aside: folder with copies of the damaged files; None if nothing was damaged.
+        before, after: results of the checks before and after the repair.
     """
 
     before: CheckReport
@@ -70,7 +71,7 @@ class RepairReport:
     aside: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The figures by name."""
+        """The report, ready for JSON."""
         return {
             "actions": self.actions,
             "aside": None if self.aside is None else str(self.aside),
@@ -80,8 +81,8 @@ class RepairReport:
 
 
 def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budget: MemoryBudget, verbs: str) -> Path:
-    """Puts a new database with what `fill` brings over in the place of a damaged one; returns the folder in which a
-    copy of that lies. Killed at any moment, it leaves either of the two.
+    """Replaces a damaged database by a new one, which `fill` writes; returns the folder with a copy of the damaged one.
+    A kill at any moment leaves either the old or the new database.
 
     Raises:
         StorageError: the disk refuses, has no room for two more copies, or another process keeps writing.
@@ -90,53 +91,80 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
     try:
         with translated(path, verbs, _PATIENCE_S):
             for _ in range(_TRIES):
-                number = _commits(path)
+                commit = _commit(path)
                 copy = put_aside(path, _BESIDE)
                 with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
                     draft = Path(folder) / path.name
                     with opened(copy) as wreck, Database(draft, migrations, budget=budget, verbs=verbs) as new:
                         fill(wreck, new)
                         new.settle()
-                    if overwrite(path, draft, verbs=verbs, unchanged=_Unchanged(path, number)):
+                    if overwrite(path, draft, verbs=verbs, ready=_Unchanged(path, commit)):
                         return copy.parent
-                shutil.rmtree(copy.parent)  # others have written meanwhile
+                shutil.rmtree(copy.parent)  # another process has written meanwhile
     except OSError as error:
         raise StorageError(f"{path} cannot be repaired: {error.strerror}") from error
     raise StorageError(f"other processes keep writing to {path}; try again when they are done")
 
 
+def move_log(path: Path, verbs: str) -> Path | None:
+    """Moves the pages of a damaged log into the database if each page that is needed can be read; returns the folder
+    with a copy of both files. A process that has the log open still knows the pages behind the damaged frame.
+
+    Returns:
+        The folder; None if a page that is needed is damaged.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    copy = put_aside(path, _BESIDE)
+    with translated(path, verbs, _PATIENCE_S):
+        db = plain(path)
+        try:
+            with damage_suppressed():
+                db.set_busy_timeout(int(_PATIENCE_S * 1000))
+                db.execute("PRAGMA schema_version").fetchall()  # this opens the log
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                return copy.parent
+        finally:
+            db.close(True)
+    shutil.rmtree(copy.parent)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Unchanged:
-    """Whether nobody has written to a database since."""
+    """Whether a database has had no commit and was not replaced since `commit`."""
 
     path: Path
-    number: int | None
+    commit: tuple[bytes, int] | None
 
     def __call__(self) -> bool:
-        # Every commit counts itself. Where the number cannot be read, nobody can commit.
-        return self.number is None or self.number == _commits(self.path)
+        # Every commit raises the number. If the number cannot be read, no process can commit.
+        return self.commit is None or self.commit == _commit(self.path)
 
 
-def _commits(path: Path) -> int | None:
-    """The number of the last commit, where that can be read."""
+def _commit(path: Path) -> tuple[bytes, int] | None:
+    """Lineage and number of the last commit; None if they cannot be read."""
     try:
         db = plain(path)
         try:
-            row: Any = db.execute("SELECT number FROM commits").fetchall()[0]
-            return int(row[0])
+            row: Any = db.execute("SELECT lineage, number FROM commits").fetchall()[0]
+            return bytes(row[0]), int(row[1])
         finally:
             db.close(True)
-    except (apsw.Error, IndexError) as error:
+    except (apsw.Error, IndexError, TypeError, ValueError) as error:
         if is_refusal(error):
             raise
         return None
 
 
 def bring_index(wreck: Wreck, new: Database) -> bool:
-    """Copies the tables of a vector index, if every row of them can be read and is what was written."""
+    """Copies the tables of a vector index if every row is readable and undamaged; returns whether it copied them."""
     tables = {name: list(wreck.rows(name, columns)) for name, columns in _INDEX_TABLES.items()}
     marks = wreck.small("ivf_deleted", _MARKS)
     retired = wreck.small("ivf_retired", ("name", "at"))
+    # A lost record, or that of an index which was never tuned, leaves the parameters that any index has.
+    tuning = list(filter(blobs_are_sound, wreck.small("ivf_tuning", _TUNING)))
     names = (*_INDEX_TABLES, "ivf_deleted")
     if any(wreck.lost[name] for name in names) or len(tables["ivf_state"]) != 1:
         return False
@@ -149,18 +177,19 @@ def bring_index(wreck: Wreck, new: Database) -> bool:
             _insert(db, name, _INDEX_TABLES[name], rows)
         _insert(db, "ivf_deleted", _MARKS, marks)
         _insert(db, "ivf_retired", ("name", "at"), retired)
+        _insert(db, "ivf_tuning", _TUNING, tuning)
     return True
 
 
 def in_batches(rows: Iterable[Row]) -> Iterable[list[Row]]:
-    """Rows in lists for one transaction each."""
+    """Splits rows into lists, one for each transaction."""
     left = iter(rows)
     while some := list(islice(left, _TOGETHER)):
         yield some
 
 
 class Mending(Generic[Made]):
-    """Makes vectors again that cannot be read, and drops those of texts that are gone."""
+    """Makes unreadable vectors again, and deletes vectors whose texts are gone."""
 
     def __init__(
         self,
@@ -170,12 +199,12 @@ class Mending(Generic[Made]):
         folder: Path,
         rebuild: Callable[[], int],
     ) -> None:
-        """Prepares it.
+        """Stores the arguments.
 
         Args:
-            source: what the vectors are made from.
-            folder: of the segments.
-            rebuild: makes all vectors again.
+            source: the rows that the vectors are made from.
+            folder: the folder of the segments.
+            rebuild: makes all vectors again and returns how many.
         """
         self._database = database
         self._index = index
@@ -184,12 +213,12 @@ class Mending(Generic[Made]):
         self._rebuild = rebuild
 
     def __call__(self, expected: Ids, kept: Path | None, what: str, actions: list[str]) -> Path | None:
-        """Mends the index; returns the folder that has copies of what was damaged.
+        """Mends the index; returns the folder with copies of the damaged files.
 
         Args:
-            expected: ids that have a vector, ascending.
-            kept: that folder, if there is one.
-            what: the things that have vectors.
+            expected: ids that should have a vector, ascending.
+            kept: that folder if it exists already.
+            what: a plural for the rows that have vectors, such as `passages`.
         """
         problems, segments, ids = self._verified()
         if segments:
@@ -219,7 +248,7 @@ class Mending(Generic[Made]):
         return kept
 
     def _verified(self) -> tuple[Sequence[str], Sequence[str], Ids]:
-        """What is wrong with the index, the segments that are damaged, and the ids whose vectors are sound."""
+        """The problems of the index, its damaged segments, and the ids whose vectors are sound."""
         with self._database.read() as db:
             try:
                 found = self._index.verify(db, read_data=True)

@@ -1,4 +1,4 @@
-"""Reading what can be read of a damaged database: rows between pages that are lost."""
+"""Reads the readable rows of a damaged database, skipping lost pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CACHE = 1 << 20
 _PATIENCE_S = 5.0
 
 _MOST_HOLES = 500_000
-"""Numbers of rows that are tried one by one where pages are lost; beyond that the rest of the table is given up."""
+"""Failed reads of key ranges in one table, after which the rest of the table counts as lost."""
 
 Row = tuple[Any, ...]
 
@@ -29,8 +29,8 @@ class Wreck:
     """A copy of a damaged database, opened for reading.
 
     Attributes:
-        kept: rows of the queries that were copied beside the database.
-        lost: by table, places at which rows could not be read: 0 if all were.
+        kept: results of the queries whose rows were copied beside the database.
+        lost: by table, the number of places with unreadable rows; 0 if all rows were read.
     """
 
     def __init__(self, db: apsw.Connection | None, pages: int, kept: Sequence[Sequence[Sequence[Any]]] = ()) -> None:
@@ -40,8 +40,8 @@ class Wreck:
         self.lost: dict[str, int] = {}
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """The rows of a table with an integer key, its first column, that can be read; in the order of the key. A
-        table that is not there has none, and counts as lost."""
+        """The readable rows of a table, in the order of its integer key, the first column. A missing table has no rows
+        and counts as lost."""
         self.lost[table] = 0
         if self._db is None:
             self.lost[table] = 1
@@ -71,11 +71,11 @@ class Wreck:
             waiting += [(middle + 1, high), (low, middle)]
 
     def small(self, table: str, columns: Sequence[str], *, order: bool = False) -> list[Row]:
-        """The rows of a table that can be read from either end, held together.
+        """The rows of a table that can be read from its start or from its end, without duplicates.
 
         Args:
-            order: read in the order of the first column, from its index where that has all columns; then nothing
-                counts as lost.
+            order: reads in the order of the first column, from an index if one has all columns; then no row counts as
+                lost.
         """
         before = self.lost.get(table, 0)
         self.lost[table] = 0
@@ -97,7 +97,7 @@ class Wreck:
         return list(found)
 
     def _largest(self, table: str, key: str) -> int:
-        """The largest key there may be."""
+        """The largest key that the table may have."""
         assert self._db is not None
         largest = 0
         for sql in (
@@ -106,17 +106,18 @@ class Wreck:
         ):
             with damage_suppressed():
                 largest = max([largest, *(row[0] or 0 for row in self._db.execute(sql))])
-        # Where neither can be read: as many rows as the file can hold.
+        # Neither can be read: assume as many rows as the file could hold.
         return largest or self._pages * PAGE // 40
 
 
 @contextmanager
 def opened(copy: Path) -> Iterator[Wreck]:
-    """A copy of a damaged database, which stays as it is. Where the pages are lost that say where tables begin, the
-    schema that was kept beside it takes their place.
+    """Opens a working copy of a damaged database; `copy` itself stays unchanged. If the pages that locate the tables
+    are lost, the schema copy beside the database replaces them.
 
     Raises:
-        apsw.Error, OSError: the disk refuses; that is no loss, and what is done then must not count it as one.
+        apsw.Error, OSError: the disk refuses. This error does not mean lost rows, and callers must not count it as
+            such.
     """
     with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
         own = Path(folder) / copy.name
@@ -138,10 +139,12 @@ def opened(copy: Path) -> Iterator[Wreck]:
 
 
 def _make_readable(path: Path, schema: Schema | None) -> None:
-    """Brings the log into the file, and a schema where its own cannot be read."""
+    """Moves the log into the file, and replaces the schema if it cannot be read."""
     make_openable(path)
     db = plain(path)
     try:
+        with damage_suppressed():
+            db.execute("PRAGMA schema_version").fetchall()  # this opens the log
         with damage_suppressed():
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         with damage_suppressed():

@@ -1,14 +1,14 @@
-"""A copy of a database's schema, and of few rows that all else can be made from, in a file beside it: without the pages
-that say where tables begin, nothing is found.
+"""Keeps a copy of a database's schema in a file beside it, with the few rows that everything else can be rebuilt from.
 
-Where those pages are damaged, the schema is laid at the end of a copy of the file, and a first page is made that leads
-there.
+Without the pages that locate its tables, no row of a database can be found. If those pages are damaged, the schema is
+appended to a copy of the file, and a new first page points to it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -20,24 +20,25 @@ import apsw
 
 from edge.apps.store.connecting import connect
 from edge.apps.store.pages import PAGE, missing_bytes, with_checksum
+from edge.input_file import read_small
 from edge.ivf.segment_writer import sync_folder
 
 _HEADER = 100
-"""Bytes of the file's header, before the first page's own."""
+"""Bytes of the file's header, which precedes the b-tree header of the first page."""
 
 INTERRUPTED = 0x7FFFFFFF
-"""Version of the schema in a first page that leads to nothing."""
+"""Schema version in a replaced first page that points to no table."""
 
 _SIZE, _CHANGE, _VALID_FOR = slice(28, 32), slice(24, 28), slice(92, 96)
 _INTERIOR, _LEAF = 5, 13
 
 Schema = list[list[Any]]
-"""Type, name, table, first page and statement of everything in a database."""
+"""Type, name, table, first page and statement of each entry in `sqlite_schema`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is copied: the schema, and the rows of some queries, of each those that were found."""
+    """The content of a copy: the schema, and for each query the rows that it returned."""
 
     schema: Schema
     rows: list[list[list[Any]]]
@@ -50,7 +51,7 @@ def read_schema(db: Any) -> Schema:
 
 
 def read_copied(db: Any, queries: Sequence[str]) -> Copied:
-    """What is copied of an open database."""
+    """Reads the schema and the rows of `queries` from an open database."""
     return Copied(read_schema(db), [[list(row) for row in db.execute(query).fetchall()] for query in queries])
 
 
@@ -61,19 +62,22 @@ def keep(path: Path, copied: Copied) -> None:
         OSError: the disk refuses.
     """
     body = json.dumps([copied.schema, copied.rows])
-    new = _copy_of(path).with_name(_copy_of(path).name + ".tmp")
-    with new.open("w", encoding="ascii") as file:
-        file.write(f"{zlib.crc32(body.encode()):08x}\n{body}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(_copy_of(path))
+    draft = path.with_name(f"{copy_of(path).name}-{secrets.token_hex(4)}.tmp")
+    try:
+        with draft.open("x", encoding="ascii") as file:  # "x" never follows a link that another user has placed
+            file.write(f"{zlib.crc32(body.encode()):08x}\n{body}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(copy_of(path))
+    finally:
+        draft.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def kept(path: Path) -> Copied | None:
-    """The copy, if there is one and it is what was written."""
+    """The copy beside a database; None if it is missing or damaged."""
     try:
-        checksum, body = _copy_of(path).read_text(encoding="ascii").split("\n", 1)
+        checksum, body = read_small(copy_of(path)).decode("ascii").split("\n", 1)
         if int(checksum, 16) != zlib.crc32(body.removesuffix("\n").encode()):
             return None
         schema, rows = json.loads(body)
@@ -83,7 +87,7 @@ def kept(path: Path) -> Copied | None:
 
 
 def put_first_page(path: Path) -> None:
-    """Gives a database file a first page with which SQLite opens it; it leads to nothing.
+    """Gives a database file a first page that SQLite can open. The page points to no table.
 
     Raises:
         OSError: the disk refuses.
@@ -92,8 +96,8 @@ def put_first_page(path: Path) -> None:
 
 
 def make_openable(path: Path) -> None:
-    """Gives a damaged database file what SQLite asks of a file before it reads anything of it: a first page, and the
-    length that the first page states. Zeros take the place of what was cut off.
+    """Makes a damaged database file acceptable to SQLite: with a valid first page, and with the length that this page
+    states. Zeros replace a missing end.
 
     Raises:
         OSError: the disk refuses.
@@ -106,7 +110,7 @@ def make_openable(path: Path) -> None:
 
 
 def put_schema(path: Path, schema: Schema) -> None:
-    """Lays a schema at the end of a database file without a log, and makes a first page that leads there.
+    """Appends a schema to a database file that has no log, and writes a first page that points to it.
 
     Raises:
         OSError: the disk refuses.
@@ -118,7 +122,7 @@ def put_schema(path: Path, schema: Schema) -> None:
         cells = int.from_bytes(page[_HEADER + 3 : _HEADER + 5], "big")
         places = [_HEADER + 12 + 2 * cell for cell in range(cells)]
         pointers = [_HEADER + 8, *(int.from_bytes(page[place : place + 2], "big") for place in places)]
-        for pointer in pointers:  # page 2 of the made one comes to lie behind the last
+        for pointer in pointers:  # page 2 of `_made` becomes the first page after the file's last one
             child = int.from_bytes(page[pointer : pointer + 4], "big") - 2 + last + 1
             page[pointer : pointer + 4] = child.to_bytes(4, "big")
     with path.open("r+b") as file:
@@ -150,7 +154,7 @@ def _made(schema: Schema) -> list[bytes]:
 
 def _write_first(path: Path, page: bytes) -> None:
     new = bytearray(page)
-    new[18:20] = b"\2\2"  # a log may lie beside it
+    new[18:20] = b"\2\2"  # WAL mode: a log may lie beside the file
     new[32:40] = bytes(8)  # no free pages
     new[_SIZE] = (-(-path.stat().st_size // PAGE)).to_bytes(4, "big")
     new[_VALID_FOR] = new[_CHANGE]
@@ -158,5 +162,6 @@ def _write_first(path: Path, page: bytes) -> None:
         file.write(with_checksum(bytes(new)))
 
 
-def _copy_of(path: Path) -> Path:
+def copy_of(path: Path) -> Path:
+    """The file beside a database that holds the copy."""
     return path.with_name(path.name + "-schema")

@@ -20,11 +20,6 @@ NOTES = "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT NOT NULL);\nCREATE
 
 
 @pytest.fixture
-def budget() -> MemoryBudget:
-    return MemoryBudget(1 << 30, baseline=0)
-
-
-@pytest.fixture
 def database(tmp_path: Path, budget: MemoryBudget) -> Database:
     return Database(tmp_path / "notes.db", [NOTES], budget=budget, busy_seconds=0.2)
 
@@ -184,12 +179,16 @@ def test_a_reader_that_must_not_write_sees_what_others_wrote(
     path = tmp_path / "notes.db"
     with Database(path, [NOTES], budget=budget) as writer:
         insert(writer, "one")
-    monkeypatch.setattr("edge.apps.store.pool.os.access", lambda *_: False)
-    with Database(path, [NOTES], budget=budget, read_only=True) as reader:
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda *_: False)
+        reader = Database(path, [NOTES], budget=budget, read_only=True)
         assert texts(reader) == ["one"]
-        with Database(path, [NOTES], budget=budget) as writer:
-            insert(writer, "two")
+    with Database(path, [NOTES], budget=budget) as writer:
+        insert(writer, "two")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda *_: False)
         assert texts(reader) == ["one", "two"]
+    reader.close()
 
 
 def test_a_cache_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -240,7 +239,7 @@ def test_read_only(tmp_path: Path, budget: MemoryBudget) -> None:
         with Database(path, [NOTES], budget=budget, read_only=True) as reader:
             insert(writer, "two")
             assert texts(reader) == ["one", "two"]
-            with pytest.raises(StorageError, match="readonly"):
+            with pytest.raises(StorageError, match="cannot be written to"):
                 insert(reader, "three")
     with pytest.raises(StorageError, match="open it once for writing"):
         Database(path, [NOTES, "CREATE TABLE more(x);"], budget=budget, read_only=True)
@@ -267,7 +266,7 @@ import sys
 from pathlib import Path
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
-database = Database(Path(sys.argv[1]), [sys.argv[2]], budget=MemoryBudget(1 << 30, baseline=0))
+database = Database(Path(sys.argv[1]), [sys.argv[2]], budget=MemoryBudget(1 << 36, baseline=0))
 number = int(sys.argv[3])
 while True:
     with database.write() as db:

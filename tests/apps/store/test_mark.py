@@ -10,18 +10,14 @@ import apsw
 import pytest
 
 from edge.apps.store import health
-from edge.apps.store.connecting import connect
+from edge.apps.store.checking import CheckReport, check_file
+from edge.apps.store.connecting import connect, plain
 from edge.apps.store.database import Database
 from edge.apps.store.mark import HighWaterMark
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
 
 NOTES = "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT NOT NULL);"
-
-
-@pytest.fixture
-def budget() -> MemoryBudget:
-    return MemoryBudget(1 << 30, baseline=0)
 
 
 def opened(folder: Path, budget: MemoryBudget, *, read_only: bool = False) -> Database:
@@ -61,7 +57,7 @@ def test_a_whole_log_loses_nothing(killed: Path, budget: MemoryBudget) -> None:
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
 def test_a_damaged_log_is_noticed_until_somebody_has_noted_it(killed: Path, budget: MemoryBudget, share: float) -> None:
     flip(killed / "notes.db-wal", share)
-    for _ in range(2):  # who only reads cannot note it
+    for _ in range(2):  # a process that only reads cannot note it
         with opened(killed, budget, read_only=True) as reader:
             left = count(reader)
             assert left < 10
@@ -152,9 +148,27 @@ def test_a_database_without_checksums_gets_them(tmp_path: Path, budget: MemoryBu
 )
 def test_what_a_schema_would_run_is_refused(tmp_path: Path, budget: MemoryBudget, statement: str, what: str) -> None:
     opened(tmp_path, budget).close()
-    foreign = apsw.Connection(str(tmp_path / "notes.db"))
+    foreign = plain(tmp_path / "notes.db")
     foreign.execute(statement)
     foreign.close()
     for read_only in (True, False):
         with pytest.raises(StorageError, match=rf"holds a {what}, .* that edge-rag does not make"):
             opened(tmp_path, budget, read_only=read_only)
+
+
+@pytest.mark.parametrize("name", ["notes.db-mark", "notes.db-schema"])
+def test_a_check_finds_damage_of_what_lies_beside_the_database(tmp_path: Path, budget: MemoryBudget, name: str) -> None:
+    with opened(tmp_path, budget) as database:
+        database.settle()
+    beside = tmp_path / name
+    whole = beside.read_bytes()
+    damaged = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), 5)]
+    for data in (b"", bytes(len(whole)), whole[: len(whole) // 2], whole + b"x", *damaged):
+        beside.write_bytes(data)
+        report = CheckReport(tmp_path, read_data=True)
+        check_file(report, tmp_path / "notes.db")
+        assert not report.sound, data
+        opened(tmp_path, budget).close()
+        report = CheckReport(tmp_path, read_data=True)
+        check_file(report, tmp_path / "notes.db")
+        assert report.sound, "the next command that writes makes it anew"

@@ -1,4 +1,4 @@
-"""Models that share a budget: who does not fit waits for the others' requests, then takes their room."""
+"""Models that share a budget: one that does not fit waits for the others' requests, then takes their room."""
 
 from __future__ import annotations
 
@@ -83,6 +83,38 @@ def test_what_does_not_fit_alone_is_refused_and_leaves_no_lock() -> None:
         pair.sharing.run(pair.slots["other"], large)
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(pair.work, "one").result(timeout=10) == "one"
+
+
+def test_models_are_closed_for_work_that_needs_their_memory() -> None:
+    pair = Pair()
+    pair.work("one")
+    pair.sharing.make_way(lambda: pair.budget.reserve("index", 40).release())
+    assert pair.budget.used == 60
+    pair.sharing.make_way(lambda: pair.budget.reserve("index", 90).release())
+    assert pair.budget.used == 0
+    with pytest.raises(BudgetExceeded, match="index"):
+        pair.sharing.make_way(lambda: pair.budget.reserve("index", 101))
+    assert pair.work("one") == "one"
+
+
+def test_requests_wait_for_work_that_has_the_models_memory() -> None:
+    pair = Pair()
+    pair.work("one")
+    begun, order = threading.Event(), []
+
+    def index() -> None:
+        with pair.budget.reserve("index", 90):
+            begun.set()
+            time.sleep(0.1)
+            order.append("index")
+
+    with ThreadPoolExecutor(2) as threads:
+        maintained = threads.submit(pair.sharing.make_way, index)
+        assert begun.wait(10)
+        asked = threads.submit(lambda: order.append(pair.work("one")))
+        maintained.result(timeout=10)
+        asked.result(timeout=10)
+    assert order == ["index", "one"]
 
 
 def test_a_model_that_was_handed_over_stays_open() -> None:

@@ -1,4 +1,4 @@
-"""What the disk refuses while a database is made again is no loss: the repair ends, and nothing is replaced."""
+"""A write that the disk refuses while a database is made again is no loss: the repair ends, nothing is replaced."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def in_the_middle(path: Path, connect: Callable[[Path], apsw.Connection] = salva
 def test_nothing_is_replaced_where_the_disk_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, what: Callable[..., Any]
 ) -> None:
-    budget = MemoryBudget(1 << 30, baseline=0)
+    budget = MemoryBudget(1 << 36, baseline=0)
     path = tmp_path / "notes.db"
     with Database(path, NOTES, budget=budget) as database, database.write() as db:
         db.executemany("INSERT INTO notes(text) VALUES (?)", [("a",), ("b",), ("c",)])
