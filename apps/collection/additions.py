@@ -1,4 +1,4 @@
-"""`Additions`: what somebody gave to add, told apart into texts and files."""
+"""`Additions`: the items of one call of `Collection.add`, separated into texts and files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Item = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """
+    """The items of one call of `Collection.add`.
+
     Attributes:
-        names: under which each item is found, in the order they were given.
-        texts: each with its title, by name.
-        files: files and folders, absolute and without symlinks.
+        names: the name under which each item is found, in the order of the items.
+        texts: text and title, by name.
+        files: files and folders, absolute and without symbolic links.
     """
 
     names: list[str]
@@ -31,11 +32,11 @@ class Additions:
 
     @classmethod
     def of(cls, items: Item | Sequence[Item], ids: Sequence[str] | None, title: str | Sequence[str]) -> Additions:
-        """Takes what `Collection.add` takes.
+        """Separates the arguments of `Collection.add` into texts and files.
 
         Raises:
-            InputError: there are not as many ids or titles as items, a text or an id is empty, or something is not
-                valid Unicode.
+            InputError: the number of ids or titles differs from the number of items, a text or an id is empty, or
+                something is not valid Unicode.
         """
         given = listed(items)
         if ids is not None and len(ids) != len(given):
@@ -52,7 +53,7 @@ class Additions:
                 names.append(checked(ids[i], f"the id {ids[i]!a}") if ids is not None else text_name(text))
                 if not names[-1]:
                     raise InputError(f"the id of text {i + 1} of {len(given)} is empty")
-                # Before anything is written: what is given together is added together, or not at all.
+                # Checked before anything is written: a call adds all its items or none.
                 if not normalised(text).strip():
                     raise InputError(f"the text {names[-1]!r} is empty")
                 texts[names[-1]] = (text, checked(titles[i], f"the title {titles[i]!a}"))
@@ -63,10 +64,10 @@ class Additions:
 
 
 def listed(items: Item | Sequence[Item]) -> list[Item]:
-    """One item, or several, as a list."""
+    """The items as a list, even if there is only one."""
     return [items] if isinstance(items, str | os.PathLike) else list(items)
 
 
 def text_name(text: str) -> str:
-    """A name for a text that has none, made from its content."""
+    """A name for a text without an id, made from its content."""
     return "text-" + blake2b(text.encode(), digest_size=8).hexdigest()

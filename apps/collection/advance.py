@@ -1,4 +1,4 @@
-"""`Advance`: how far a run of indexing has come, in passages, and how many there will be."""
+"""`Advance`: the progress of an indexing run, in passages, with an estimate of the total."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from contextlib import contextmanager
 from edge.trace import Trace
 
 Progress = Callable[[int, int], None]
-"""Called with the passages that are done and the passages there will be, an estimate until all files are read."""
+"""Called with the number of finished passages and the total, which is an estimate until all files are read."""
 
 _PRIOR_BYTES = 20_000
 _PRIOR_PASSAGES = 25.0
-"""What is assumed of a kind of file before much of it was read: plain text has about 800 bytes a passage."""
+"""Assumed bytes and passages of each kind of file before any was read: a passage of plain text has about 800 bytes."""
 
 _EVALUATIONS = "forward.evaluations"
-"""The counter of texts that have passed a layer."""
+"""The counter of texts that have passed through a layer."""
 
 
 class Advance:
-    """Tells a progress bar how far a run has come: after each batch, and after each layer of the embedder within one.
+    """Reports the progress of a run after each batch, and within a batch after each layer of the embedder.
 
-    How many passages there will be is estimated from the bytes of the files that are not read yet, by their suffixes
-    and by what the files read so far gave per byte.
+    The total is estimated from the bytes of the unread files, by suffix, and from the passages per byte of the files
+    read so far.
     """
 
     def __init__(self, tell: Progress, files: Iterable[str], trace: Trace, layers: int) -> None:
-        """Looks up the sizes of the files that are due.
+        """Looks up the sizes of the files that will be read.
 
         Args:
-            layers: of the embedder.
+            layers: number of the embedder's layers.
         """
         self._tell = tell
         self._trace = trace
@@ -47,7 +47,7 @@ class Advance:
         self._say()
 
     def read(self, path: str, nbytes: int, passages: int) -> None:
-        """A file has been read: what it gave."""
+        """Records that a file has been read and how many passages it has."""
         suffix = _suffix(path)
         self._left[suffix] = max(0, self._left[suffix] - nbytes)
         self._read[suffix] += nbytes
@@ -56,7 +56,7 @@ class Advance:
 
     @contextmanager
     def embedding(self, passages: int) -> Iterator[None]:
-        """While the embedder computes, its layers count as parts of these passages."""
+        """While the embedder runs in the block, each layer it finishes counts as a fraction of these passages."""
         passed = 0.0
 
         def heard(texts: float) -> None:
@@ -68,18 +68,18 @@ class Advance:
             yield
 
     def committed(self, passages: int) -> None:
-        """Passages have been taken in."""
+        """Records that passages have been stored."""
         self._done += passages
         self._say()
 
     @property
     def total(self) -> int:
-        """The passages there will be."""
+        """The estimated number of passages in the whole run."""
         left = sum(nbytes * self._rate(suffix) for suffix, nbytes in self._left.items())
         return max(self._given.total() + round(left), self._done)
 
     def _rate(self, suffix: str) -> float:
-        """Passages of a byte."""
+        """Passages per byte."""
         return (self._given[suffix] + _PRIOR_PASSAGES) / (self._read[suffix] + _PRIOR_BYTES)
 
     def _say(self, within: int = 0) -> None:

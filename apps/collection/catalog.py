@@ -1,6 +1,6 @@
-"""`Catalog`: the files of a collection and their chunks, in step with the full-text index and the vectors.
+"""`Catalog`: the files of a collection and their chunks, consistent with the full-text index and the vectors.
 
-Every method that writes is called inside a write transaction of the collection's database.
+Every method that writes must be called inside a write transaction of the collection's database.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from edge.apps.store.lexical import LexicalIndex
 from edge.connection import Connection
 
 TEXT_ROOT = ""
-"""The root of texts that were added by themselves: below no folder, whatever their names look like."""
+"""The root of texts that were added directly. They lie below no folder, even if a name looks like a path."""
 
 _GROUP = 500
-"""Values of one `IN (...)`: SQLite takes at most 999 in old builds."""
+"""Values in one `IN (...)`: old builds of SQLite take at most 999."""
 
 
 class Vectors(Protocol):
-    """What a catalog needs of the vector index."""
+    """The method of the vector index that a catalog calls."""
 
     def delete(self, db: Connection, ids: npt.NDArray[np.int64]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """What is known of a file.
+    """One row of the table `files`.
 
     Attributes:
-        hash: of its content; None if that was never taken in completely.
-        due: 1 if work is waiting.
-        racy: 1 if its time says nothing about what is in it now: it was changed shortly before it was read, or could
-            not be read.
+        hash: hash of the content; None if the file was never indexed completely.
+        due: 1 if the file must be indexed again.
+        racy: 1 if its time does not prove that its content is unchanged: the file was changed shortly before it was
+            read, or it could not be read.
     """
 
     id: int
@@ -61,13 +61,13 @@ class FileRow:
     racy: int
 
     def is_as(self, size: int, mtime_ns: int) -> bool:
-        """Whether what was read is certainly what has this size and time."""
+        """Whether a file of this size and time surely has the content that was indexed."""
         return (self.size, self.mtime_ns) == (size, mtime_ns) and not self.racy
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk as it stands in the database; `lines` as `edge.apps.documents.line_numbers.packed` makes them."""
+    """One row of the table `chunks`; `edge.apps.documents.line_numbers.packed` makes `lines`."""
 
     id: int
     ordinal: int
@@ -82,19 +82,19 @@ _COLUMNS = "id, path, root, size, mtime_ns, hash, kind, title, status, reason, d
 
 
 class Catalog:
-    """Reads and writes the rows of files and chunks."""
+    """Reads and writes the tables of files and chunks."""
 
     def __init__(self) -> None:
         self.lexical = LexicalIndex(FULL_TEXT)
 
     def find(self, db: Connection, path: str) -> FileRow | None:
-        """The file at a path."""
+        """The file at a path; None if the collection does not have it."""
         row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
         return None if row is None else FileRow(*row)
 
     def due(self, database: Database, scopes: Collection[str]) -> Iterator[FileRow]:
-        """Files at or below any of `scopes` with work waiting, in the order they were found. Each group is a look of
-        its own: what is done with the files may take hours."""
+        """Files at or below any of `scopes` that are due, in the order they were found. Each group is read in a
+        transaction of its own, because the caller may work on it for hours."""
         chosen = frozenset(scopes)
         last = 0
         while True:
@@ -110,14 +110,14 @@ class Catalog:
             last = rows[-1][0]
 
     def count_due(self, db: Connection, scopes: Collection[str]) -> int:
-        """Files at or below any of `scopes` that have work waiting."""
+        """How many files at or below any of `scopes` are due."""
         chosen = frozenset(scopes)
         return sum(nearest(path, chosen) is not None for (path,) in db.execute("SELECT path FROM files WHERE due"))
 
     def insert(
         self, db: Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
     ) -> int:
-        """A row for a file that was not known; its size and time stay 0 until it has been taken in."""
+        """Adds a row for a new file; returns its id. Its size and time stay 0 until it is indexed."""
         rows = db.execute(
             "INSERT INTO files(path, root, size, mtime_ns, status, reason, due) VALUES (?, ?, 0, 0, ?, ?, ?) "
             "RETURNING id",
@@ -139,7 +139,7 @@ class Catalog:
         kind: str = "",
         title: str = "",
     ) -> None:
-        """Records what became of a file; no work is waiting for it any more."""
+        """Records the outcome for a file. The file is no longer due."""
         db.execute(
             "UPDATE files SET status = ?, reason = ?, size = ?, mtime_ns = ?, racy = ?, hash = ?, kind = ?, title = ?, "
             "due = 0 WHERE id = ?",
@@ -147,7 +147,7 @@ class Catalog:
         )
 
     def chunks(self, db: Connection, file: int) -> list[StoredChunk]:
-        """A file's chunks in their order."""
+        """A file's chunks, in order."""
         rows = db.execute(
             "SELECT id, ordinal, line_start, line_end, page, lines, hash FROM chunks WHERE file = ? ORDER BY ordinal",
             (file,),
@@ -173,8 +173,8 @@ class Catalog:
         return np.array(ids, np.int64)
 
     def move_chunks(self, db: Connection, moved: Sequence[tuple[int, int, Chunk]]) -> None:
-        """Gives chunks, (id, new ordinal, chunk), their new places; their texts are the same."""
-        # Two steps, because a place may still be taken by a chunk that leaves it next.
+        """Moves chunks to new ordinals and lines: `moved` holds (id, new ordinal, chunk). Their texts are unchanged."""
+        # In two steps, because an ordinal may still belong to a chunk that moves later.
         db.executemany("UPDATE chunks SET ordinal = -ordinal - 1 WHERE id = ?", [(chunk,) for chunk, _, _ in moved])
         db.executemany(
             "UPDATE chunks SET ordinal = ?, line_start = ?, line_end = ?, page = ?, lines = ? WHERE id = ?",
@@ -190,7 +190,7 @@ class Catalog:
             marks = ", ".join("?" * len(group))
             sql = f"SELECT id, context, text, hash FROM chunks WHERE id IN ({marks})"
             rows = db.execute(sql, group).fetchall()
-            for row in rows:  # with another text the full-text index would be spoiled
+            for row in rows:  # deleting with another text would corrupt the full-text index
                 verify_text(*row)
             self.lexical.delete(db, [row[0] for row in rows], [passage(row[1], row[2]) for row in rows])
             db.execute(f"DELETE FROM chunks WHERE id IN ({marks})", group)
@@ -208,7 +208,7 @@ class Catalog:
         db.execute("DELETE FROM files WHERE id = ?", (file,))
 
     def same_chunks(self, db: Connection, hashes: Sequence[bytes]) -> dict[bytes, int]:
-        """For those of `hashes` that a chunk of any file has already, the id of one such chunk."""
+        """The id of one chunk for each of `hashes` that any file has. Other hashes are left out."""
         found: dict[bytes, int] = {}
         for group in groups(hashes):
             marks = ", ".join("?" * len(group))
@@ -217,31 +217,31 @@ class Catalog:
 
 
 def files_below(path: str) -> tuple[str, tuple[str, ...]]:
-    """The SQL condition that a row of `files` is a file, and at or below an absolute path, with its parameters."""
+    """The SQL condition, with its parameters, for files at or below an absolute path. Added texts do not match."""
     condition, params = below(path)
     return f"(root <> ? AND {condition})", (TEXT_ROOT, *params)
 
 
 def passage(context: str, text: str) -> str:
-    """What is embedded, ranked and put into the full-text index: the context, and the text below it."""
+    """The text that is embedded, ranked and put into the full-text index: the context, and below it the text."""
     return f"{context}\n{text}" if context else text
 
 
 def chunk_hash(chunk: Chunk) -> bytes:
-    """Equal for chunks that are embedded alike, wherever they stand."""
+    """A hash that is equal for chunks with equal embeddings, independent of their place."""
     return text_hash(chunk.context, chunk.text)
 
 
 def text_hash(context: str, text: str) -> bytes:
-    """The hash of a chunk's context and text, which is stored with them."""
+    """The hash of a chunk's context and text, which is stored with the chunk."""
     return blake2b(f"{context}\0{text}".encode(), digest_size=16).digest()
 
 
 def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
-    """Compares a chunk's context and text with the hash that was stored with them.
+    """Compares a chunk's context and text with their stored hash.
 
     Raises:
-        DamagedStore: they are not what was stored.
+        DamagedStore: they differ.
     """
     if text_hash(context, text) != stored:
         raise DamagedStore(
@@ -250,6 +250,6 @@ def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:
 
 
 def groups(values: Sequence[object]) -> Iterator[list[object]]:
-    """`values` in lists short enough for one statement."""
+    """Splits `values` into lists that are short enough for one statement."""
     for start in range(0, len(values), _GROUP):
         yield list(values[start : start + _GROUP])

@@ -1,4 +1,4 @@
-"""`edge check`: whether a collection is what was written, and if not, which files are concerned."""
+"""`edge check`: whether a collection's stored data is undamaged, and otherwise which files are affected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import numpy.typing as npt
 from edge.apps.collection.catalog import groups, verify_text
 from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.schema import FULL_TEXT
-from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_tables, check_vectors
-from edge.apps.store.failures import DamagedStore
+from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
+from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.health import note
 from edge.apps.store.pages import PAGE
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.connection import Connection
-from edge.errors import EdgeError, StorageError
+from edge.errors import CollectionMissing, EdgeError, StorageError
 from edge.ivf.base import Ids
 
 VERBS = "edge"
@@ -32,25 +32,28 @@ VERBS = "edge"
 def check(
     path: Path, *, config: Config, budget: MemoryBudget, read_data: bool = False, noting: bool = True
 ) -> CheckReport:
-    """Looks at everything a collection stores. Nothing is changed, but that damage is noted where it can be, so that
-    every later command says it.
+    """Checks everything that a collection stores. Changes nothing, except that damage is recorded in the collection if
+    possible, so that every later command reports it.
 
     Args:
-        noting: note damage in the collection.
-        read_data: read every byte; otherwise look that files are there and the database's tables agree.
+        noting: whether to record damage in the collection.
+        read_data: whether to read every byte. Otherwise the check only tests that files exist and that the database's
+            tables agree.
 
     Raises:
-        StorageError: there is no collection.
+        StorageError: there is no collection, or it cannot be opened for a reason other than damage.
         BudgetExceeded: the limit is too small.
     """
     if not Collection.exists(path):
-        raise StorageError(f"there is no collection in {path}; `edge index DIR` makes one")
+        raise CollectionMissing(f"there is no collection in {path}; `edge index DIR` makes one")
     report = CheckReport(path, read_data)
     check_file(report, path / DATABASE)
     try:
         with Collection(path, config=config, budget=budget, read_only=True) as collection:
             _check(report, collection)
             known = {trouble.kind: trouble for trouble in collection.health()}
+    except StoreUnavailable:
+        raise
     except StorageError as error:
         report.add("database", str(error).split("; `")[0])
         return report.end()
@@ -64,6 +67,7 @@ def check(
 def _check(report: CheckReport, collection: Collection) -> None:
     database = collection.database
     with database.read() as db:
+        check_log(report, db, database.path)
         check_tables(report, db, database.path, VERBS)
         ids = _check_texts(report, db, database.path)
         check_full_text(report, db, FULL_TEXT, ids)
@@ -77,14 +81,14 @@ def _check(report: CheckReport, collection: Collection) -> None:
 
 
 def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
-    """Compares every passage with its hash; returns the ids of those that can be read."""
+    """Compares every passage with its hash; returns the ids of the readable passages."""
     wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
-    seen = array("q")  # of each passage: its id, its file, its place in the file
+    seen = array("q")  # three numbers for each passage: its id, its file, its ordinal
     broken: set[int] = set()
     for identifier, file, ordinal, context, text, stored in wreck.rows(
         "chunks", ("id", "file", "ordinal", "context", "text", "hash")
     ):
-        if not (isinstance(file, int) and isinstance(ordinal, int)):  # of a database that has no checksums
+        if not (isinstance(file, int) and isinstance(ordinal, int)):  # damage that no page checksum revealed
             wreck.lost["chunks"] += 1
             continue
         seen.extend((identifier, file, ordinal))
@@ -93,7 +97,7 @@ def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
                 verify_text(identifier, context, text, stored)
             except DamagedStore:
                 broken.add(file)
-    whole = array("q")  # files that were taken in completely: no passage of theirs may be missing
+    whole = array("q")  # completely indexed files: none of their passages may be missing
     known = array("q")
     for file, content in wreck.rows("files", ("id", "hash")):
         known.append(file)
@@ -116,7 +120,7 @@ def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
 
 
 def _names(wreck: Wreck, files: Set[int]) -> Iterator[str]:
-    """Paths of files that have an id here."""
+    """Paths of the files with these ids, and `an unknown file` if some have no path."""
     named = 0
     for file, path in wreck.rows("files", ("id", "path")):
         if file in files:
@@ -127,7 +131,7 @@ def _names(wreck: Wreck, files: Set[int]) -> Iterator[str]:
 
 
 def _files_of(db: Connection, ids: Sequence[int]) -> set[str]:
-    """Paths of the files that passages came from."""
+    """Paths of the files that these passages belong to."""
     found: set[str] = set()
     for group in groups(ids):
         marks = ", ".join("?" * len(group))
@@ -138,7 +142,7 @@ def _files_of(db: Connection, ids: Sequence[int]) -> set[str]:
 
 
 def _note(report: CheckReport, path: Path, config: Config, budget: MemoryBudget) -> None:
-    # What cannot be written to says so itself.
+    # A collection that is not writable reports this itself, so errors are suppressed.
     with (
         suppress(EdgeError),
         Collection(path, config=config, budget=budget) as collection,

@@ -1,4 +1,4 @@
-"""`Collection`: files and texts that are searched by meaning and by words, within one memory limit."""
+"""`Collection`: files and texts, searched by meaning and by words within one memory limit."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ import numpy.typing as npt
 from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.advance import Progress
 from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.chunk_rebuild import ChunkRebuild
 from edge.apps.collection.descriptions import describe, read_descriptions
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.models import Models
-from edge.apps.collection.passages import Passages
 from edge.apps.collection.query import Query
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
 from edge.apps.collection.reranking import reranked
 from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
 from edge.apps.collection.schema import open_database
 from edge.apps.collection.searching import POOL, Searcher, checked_counts
-from edge.apps.collection.storable import checked
+from edge.apps.collection.storable import checked_query
 from edge.apps.collection.writing import INDEXING, Writer
 from edge.apps.planning import opened_budget
+from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.errors import InputError, StorageError
+from edge.errors import CollectionMissing, InputError
 from edge.ivf.index import VectorIndex
 from edge.lookahead import Lookahead
 from edge.public_calls import checked_arguments
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
+from edge.runtimes.scoring import Watch
 from edge.trace import Trace
 
-DATABASE = "edge.db"
+DATABASE = COLLECTION
 SEGMENTS = "segments"
 
 Floats = npt.NDArray[np.float32]
@@ -50,13 +52,13 @@ Floats = npt.NDArray[np.float32]
 class Collection:
     """Files and texts, searched by meaning and by words within one memory limit.
 
-    Thread-safe: any number of readers beside one writer, in this process and in others. Models are opened when they are
-    first needed.
+    Threads and other processes may read while one thread writes. Models are opened when they are first needed.
 
-    >>> with Collection("notes.edge", memory="400MB") as collection:
-    ...     collection.index(["~/Documents"])
-    ...     for hit in collection.search("when does the river flood", 5):
-    ...         print(hit.citation, hit.snippet)
+    Examples:
+        >>> with Collection("notes.edge", memory="400MB") as collection:
+        ...     collection.index(["~/Documents"])
+        ...     for hit in collection.search("when does the river flood", 5):
+        ...         print(hit.citation, hit.snippet)
     """
 
     def __init__(
@@ -74,24 +76,25 @@ class Collection:
         """Opens the collection in the directory `path`, or makes one there.
 
         Args:
-            memory: limit of the whole process, such as `400MB`; the configuration's if not given.
-            budget: a ledger shared with other parts of the program, instead of `memory`.
-            embedder, reranker: names or paths, or open models that stay the caller's to close. The embedder is the
-                collection's own if not given; it cannot change once there are vectors.
-            read_only: nothing is made or changed.
+            memory: limit of the whole process, such as `400MB`; default from the configuration.
+            budget: a budget shared with other parts of the program, instead of `memory`.
+            embedder, reranker: names or paths, or open models, which the caller must close. The embedder defaults to
+                the configured one, then to the collection's own; it cannot change once there are vectors.
+            read_only: makes and changes nothing.
 
         Raises:
             StorageError: there is no collection to read, it cannot be opened, or a newer version wrote it.
-            BudgetExceeded: the limit is too small; the error names the smallest that works.
+            BudgetExceeded: the limit is too small; the error names the smallest limit that works.
         """
         self.path = Path(path).expanduser().absolute()
         self.config = config or Config.load()
         self.trace = trace or Trace()
         if read_only and not self.exists(self.path):
-            raise StorageError(f"there is no collection in {self.path}; `edge index DIR` makes one")
+            raise CollectionMissing(f"there is no collection in {self.path}; `edge index DIR` makes one")
         self.budget = budget or opened_budget(
             "the collection", self.config.memory if memory is None else parse_size(memory), self.config,
-            embedder=embedder, reranker=reranker, candidates=2 * POOL, extra=() if read_only else INDEXING,
+            embedder=embedder, reranker=reranker, candidates=2 * POOL, writes=not read_only,
+            extra=() if read_only else INDEXING,
         )  # fmt: skip
         self.database = open_database(self.path / DATABASE, self.budget, read_only=read_only)
         self._opening = threading.Lock()
@@ -110,17 +113,17 @@ class Collection:
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder, opened now if it was not. Raises as `search` does."""
+        """The embedder; it is opened if necessary. Raises as `search` does."""
         return self._models.embedder()
 
     @property
     def reranker(self) -> Reranker:
-        """The reranker, opened now if it was not. Raises as `search` does."""
+        """The reranker; it is opened if necessary. Raises as `search` does."""
         return self._models.reranker()
 
     @property
     def vectors(self) -> VectorIndex | None:
-        """The vector index; None as long as nothing was embedded."""
+        """The vector index; None if nothing was embedded yet."""
         with self._opening:
             identity = self._models.identity()
             if identity is None or (self._vectors is not None and self._vectors.dim == identity.dim):
@@ -129,22 +132,28 @@ class Collection:
                 self._vectors.close()
             self._vectors = VectorIndex(
                 self.path / SEGMENTS, identity.dim, budget=self.budget, trace=self.trace, threads=self.config.threads,
-                search_on=self.config.device)  # fmt: skip
+                search_on=self.config.opened_device)  # fmt: skip
             return self._vectors
 
     @property
     def identity(self) -> EmbedderIdentity | None:
-        """The model that makes the collection's vectors; None as long as there is none."""
+        """The model that makes the collection's vectors; None if it is not decided yet."""
         return self._models.identity()
 
     @property
-    def passages(self) -> Passages:
-        """What the vectors are made from."""
-        return Passages(self._models)
+    def embedder_name(self) -> str:
+        """The name or path that opens the embedder; empty for the default embedder. Raises as `embedder` does."""
+        chosen = self._models.named_embedder()
+        return chosen if isinstance(chosen, str) else ""
+
+    @property
+    def passages(self) -> ChunkRebuild:
+        """The passages that the vectors are made from."""
+        return ChunkRebuild(self._models)
 
     @property
     def roots(self) -> list[str]:
-        """Folders and files that the collection is kept up to date with."""
+        """Folders and files that the collection is kept up to date with, the targets of `index`."""
         with self.database.read() as db:
             return read_roots(db)
 
@@ -153,17 +162,17 @@ class Collection:
     def index(
         self, roots: Item | Sequence[Item] = (), *, retry: bool = False, progress: Progress | None = None
     ) -> IndexReport:
-        """Brings the collection up to date with folders and files: only what changed since the last time is read, and
-        only new passages are embedded. Interrupted, it goes on where it stopped when it is called again.
+        """Brings the collection up to date with folders and files. Reads only files that changed since the last run,
+        and embeds only new passages. The next call continues an interrupted run.
 
         Args:
-            roots: folders or files; all that were ever given if empty.
-            retry: tries files again that failed or were skipped before and have not changed since.
-            progress: called with the passages that are done and the passages there will be, which is an estimate
-                until all files are read.
+            roots: folders or files; if empty, all roots of the collection.
+            retry: tries unchanged files again that failed or were skipped before.
+            progress: called with the number of finished passages and the total, which is an estimate until all files
+                are read.
 
         Raises:
-            InputError: a root does not exist, or there is none.
+            InputError: a root does not exist, or the collection has no root.
             ModelError: the embedder is missing, or not the one the collection was made with.
             StorageError: another process keeps writing, or the disk refuses.
             BudgetExceeded: the limit is too small.
@@ -173,70 +182,60 @@ class Collection:
         return self._writer.index(given, retry=retry, progress=progress)
 
     def update(self, paths: Iterable[Item], *, progress: Progress | None = None) -> IndexReport:
-        """Brings single files and folders up to date, whether they appeared, changed or went; what lies below no root
-        of the collection, or is left out there, is ignored. Raises as `index` does."""
+        """Brings single files and folders up to date after they appeared, changed or disappeared. Ignores paths that
+        lie below no root of the collection, and paths that its ignore files exclude. Raises as `index` does."""
         return self._writer.update([absolute(path) for path in paths], progress=progress)
 
     def add(
         self, items: Item | Sequence[Item], *, ids: Sequence[str] | None = None, title: str | Sequence[str] = ""
     ) -> list[str]:
-        """Adds texts, and files or folders; what is there already is replaced.
+        """Adds texts, files and folders. An item that exists already is replaced.
 
         Args:
-            items: strings are texts, `Path` objects are files or folders; so is a string that is the absolute path of
-                something that exists.
-            ids: names of the texts, one for each item; made from the content if not given.
-            title: of all texts, or one for each item: embedded with every passage of them.
+            items: `Path` objects are files or folders. A string is a text, unless it is the absolute path of an
+                existing file or folder.
+            ids: names of the texts, one for each item; default names are made from the content.
+            title: one title for all texts, or one for each item. It is embedded with every passage of its text.
 
         Returns:
             The `path` under which each item is found.
 
         Raises:
-            InputError: a path does not exist, or a text or an id is empty or not valid Unicode; then nothing was added.
+            InputError: a path does not exist, or a text or an id is empty or not valid Unicode; nothing was added.
             Others as for `index`.
         """
         additions = Additions.of(items, ids, title)
         check_there(additions.files)
         with self._writer.lock():
-            if additions.files:  # first, because one may not exist
+            if additions.files:  # files come first, because a path may not exist
                 self._writer.index(additions.files, retry=False, progress=None)
             if additions.texts:
                 self._writer.add_texts(additions.texts)
         return additions.names
 
     def delete(self, items: Item | Sequence[Item]) -> int:
-        """Takes files, folders with all below them, and texts (by the name they were added under) out of the
-        collection. Nothing on disk is touched; a root that is deleted is not indexed or watched any more, but what
-        lies below a root that stays is taken in again by the next `index`, unless an ignore file names it. A string is
-        no path where there is a text of that name.
+        """Removes files, folders with everything below them, and texts (by name) from the collection. Files on disk
+        stay untouched. A deleted root is no longer indexed or watched. A file below a remaining root is indexed again
+        by the next `index`, unless an ignore file excludes it. A string that names an added text is not treated as a
+        path.
 
-        Returns:
-            How many files and texts were taken out.
+        Returns how many files and texts were removed.
 
         Raises:
-            InputError: a path is empty, or not valid Unicode; then nothing was taken out.
+            InputError: a path is empty, or not valid Unicode; nothing was removed.
         """
         means = [(item, {absolute(item), resolved(item)}) for item in listed(items)]
         return self._writer.delete([(item if isinstance(item, str) else None, paths) for item, paths in means])
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
-        """Embeds every passage again, from the texts that are stored here: what to do where vectors are damaged.
-        Interrupted, it goes on when it, `index` or `add` is called. Raises as `index` does.
-
-        Args:
-            progress: called with the passages that are done and the passages there are.
-
-        Returns:
-            How many passages there are.
-        """
+        """Embeds all stored passages again, for example after vectors were damaged; returns how many. The next call of
+        `rebuild`, `index` or `add` continues an interrupted rebuild. `progress` is called with the number of finished
+        passages and their total. Raises as `index` does."""
         return self._writer.rebuild(progress)
 
     def compact(self, *, progress: Callable[[str, int, int], None] | None = None) -> bool:
-        """Gives the space of what was deleted back, and brings vector lists and full text into their best shape.
-
-        Returns:
-            False if another process reads: then the old vector lists go with a later run that writes.
-        """
+        """Frees the space of deleted data, and optimizes the vector lists and the full-text index. Returns False if
+        another process is reading: then a later write removes the old vector lists."""
         return self._writer.compact(progress)
 
     # Reading
@@ -252,29 +251,29 @@ class Collection:
         min_score: float = 0.0,
         min_blended: float = 0.0,
     ) -> list[Hit]:
-        """The passages that answer a query best, best first: BM25 and vectors fused, and the best of them reranked by
-        the cross-encoder (GRATING). A hit that continues another one is merged into it.
+        """The best passages for a query, best first. BM25 and vector scores are fused, and the cross-encoder reranks
+        the best candidates (GRATING). A hit that continues another hit is merged into it.
 
         Args:
-            rerank: False leaves the fused order, and the reranker unopened.
-            pool: candidates that are reranked, if not more are needed for `top_k` results.
+            rerank: False keeps the fused order and leaves the reranker closed.
+            pool: number of candidates that are reranked; more if `top_k` needs more.
             where: conditions on the files, such as `["type:pdf", "after:2024-01-01"]` (see `Filters`).
-            min_score: hits whose relevance, the reranker's own judgement, is lower are left out.
-            min_blended: hits whose `score`, by which they are ordered, is lower are left out.
+            min_score: leaves out hits whose relevance, the reranker's probability, is lower.
+            min_blended: leaves out hits whose `score`, which decides the order, is lower.
 
         Raises:
-            InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, a filter
-                makes no sense, or `min_score` is asked for without the reranker.
+            InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, a filter is
+                invalid, or `min_score` is given without reranking.
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
         checked_counts(top_k, pool)
         if min_score > 0 and not rerank:
             raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
-        # Twice as many, because neighbours become one hit.
+        # Twice as many, because neighbouring hits are merged.
         most = 2 * top_k
         count = max(pool, most) if rerank else most
-        if checked(query, "the query").strip():
+        if checked_query(query).strip():
             self.check_room("searching", rerank=rerank, candidates=count)
         hits = self.candidates(query, k=count, where=where)
         if rerank:
@@ -283,23 +282,23 @@ class Collection:
         return self.show(query, kept)
 
     def check_room(self, operation: str, *, rerank: bool = True, candidates: int = POOL) -> None:
-        """Sees to it that an operation has room for all it will open; see `Models.check_room`."""
+        """See `Models.check_room`."""
         self._models.check_room(operation, rerank=rerank, candidates=candidates)
 
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
     ) -> list[Hit]:
-        """The best `k` passages before reranking, without snippets; neighbours stay apart, and of passages that read
-        alike there is one.
+        """The best `k` passages before reranking, without snippets. Neighbouring passages stay separate; of several
+        passages with the same wording, only one is returned.
 
         Args:
             query: words, or parts that begin with `lex:`, `vec:` and `hyde:` (see `Query.parse`).
-            vector: of the query [dim], or of its parts [n, dim]; made here if not given.
+            vector: of the query [dim], or of its parts [n, dim]; embedded here if not given.
 
         Raises:
             As for `search`.
         """
-        parts = Query.parse(checked(query, "the query"))
+        parts = Query.parse(checked_query(query))
         index = self.vectors
         if vector is None and index is not None and (parts.questions or parts.passages):
             vector = self.embed_query(parts)
@@ -307,19 +306,20 @@ class Collection:
             return self._searcher.candidates(parts.words, vector, index, k, where=Filters.of(where))
 
     def show(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
-        """Hits with their snippets, the lines that match best, and what is said of their folders."""
+        """Adds to hits their snippets, the best matching lines, and the descriptions of their folders."""
         return self._searcher.show(Query.parse(query).shown, hits)
 
-    def rerank(self, query: str, hits: Sequence[Hit], top_k: int | None = None) -> list[Hit]:
-        """`hits`, given in retrieval order, by the reranker's judgement blended with their scores (with the order alone
-        if a hit has none): as many as `merge` needs for the best `top_k` results, all of them if None. Raises as
-        `search` does."""
+    def rerank(
+        self, query: str, hits: Sequence[Hit], top_k: int | None = None, *, watch: Watch | None = None
+    ) -> list[Hit]:
+        """Orders `hits`, which must be in retrieval order, by the reranker (see `reranked`). Returns as many hits as
+        `merge` needs for the best `top_k` results, or all if `top_k` is None. Raises as `search` does."""
         with self._timed("rerank"):
-            return reranked(self._models, query, hits, top_k)
+            return reranked(self._models, query, hits, top_k, watch)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The reranker's probability for each of some texts, of the collection or not, that it answers a query. Raises
-        as `search` does."""
+        """The reranker's probability, for each of `texts`, that it answers the query. The texts need not be in the
+        collection. Raises as `search` does."""
         found = [0.0] * len(texts)
         for ranked in self._models.rank(query, texts, len(texts), False) if texts else ():
             found[ranked.index] = ranked.relevance
@@ -328,29 +328,29 @@ class Collection:
     def embed_queries(self, queries: Sequence[str]) -> Floats:
         """Vectors of queries [n, dim]. Raises as `search` does."""
         with self._timed("embed"):
-            return self._models.embed([checked(query, "the query") for query in queries], query=True)
+            return self._models.embed([checked_query(query) for query in queries], query=True)
 
     def embed_query(self, query: Query) -> Floats:
-        """Vectors of a query's questions and imagined passages [n, dim]. Raises as `search` does."""
+        """Vectors of a query's questions and hypothetical passages [n, dim]. Raises as `search` does."""
         with self._timed("embed"):
             return self._models.embed_parts(query.questions, query.passages)
 
     def lookahead(
-        self, queries: Floats, *, seconds: float | None = None, nbytes: int | None = None
+        self, queries: Floats, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> Lookahead | None:
-        """Starts fetching what searches near `queries` [n, dim] will need; None if the collection has no vectors."""
+        """Starts to prefetch the vector lists for searches near `queries` [n, dim]; None if there are no vectors."""
         index = self.vectors
         if index is None:
             return None
         with self.database.read() as db:
-            return index.lookahead(db, queries, nbytes=nbytes, seconds=seconds)
+            return index.lookahead(db, queries, seconds=seconds, lost=lost)
 
     def health(self) -> Health:
-        """What is unfinished or damaged, as far as it is known without reading everything (see `check`)."""
+        """Unfinished work and known damage. Does not read all data, as `check` does."""
         return self._writer.health()
 
     def status(self) -> CollectionStatus:
-        """What the collection holds, what was left out and why, and the state of its index."""
+        """The content of the collection, the skipped files with their reasons, and the state of its index."""
         index = self.vectors
         with self.database.read() as db:
             state = index.status(db) if index is not None else None
@@ -364,20 +364,20 @@ class Collection:
             return read_files(db, Filters.of(where))
 
     def describe(self, path: Item, text: str) -> None:
-        """Says what a folder or file is about, which is returned with every hit below it; an empty text takes it away.
-        Raises `InputError` where the text is too long or not valid Unicode."""
+        """Sets the description of a folder or file, which is returned with every hit below it; an empty text removes
+        it. Raises `InputError` if the text is too long or not valid Unicode."""
         with self._writer.lock(), self.database.write() as db:
             describe(db, resolved(path), text)
 
     def descriptions(self) -> dict[str, str]:
-        """What is said of folders and files, by path."""
+        """The descriptions of folders and files, by path."""
         with self.database.read() as db:
             return read_descriptions(db)
 
     def close(self) -> None:
-        """Closes everything that was opened here. Closing twice is harmless."""
+        """Closes everything that this object opened. Closing twice is harmless."""
         self._writer.close()
-        # First, so that searches of other threads have ended, and none begins that would open what is closed here.
+        # First, so that searches in other threads have ended and no new one opens a model or the index again.
         self.database.close()
         self._models.close()
         with self._opening:
@@ -393,7 +393,7 @@ class Collection:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """Counts the seconds of a stage of a search, and shows it in the trace."""
+        """Counts the seconds of a search stage, and shows the stage in the trace."""
         started = time.perf_counter()
         with self.trace.span(stage, "search"):
             yield

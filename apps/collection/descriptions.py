@@ -1,4 +1,4 @@
-"""What people say of folders and files: a sentence each, returned with every hit below it."""
+"""Descriptions of folders and files, written by the user: a sentence each, returned with every hit below the path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge.connection import Connection
 from edge.errors import InputError
 
 LONGEST = 2_000
-"""Characters of a description."""
+"""The most characters of a description."""
 
 _BETWEEN = "\n"
 
@@ -21,7 +21,7 @@ def read_descriptions(db: Connection) -> dict[str, str]:
 
 
 def description_of(path: str, described: Mapping[str, str]) -> str:
-    """What is said of the folders that a path lies in and of itself, outermost first, a line each."""
+    """The descriptions of a path and of the folders above it, outermost first, a line each."""
     if not described:
         return ""
     places = [path, *ancestors(path)]
@@ -29,7 +29,7 @@ def description_of(path: str, described: Mapping[str, str]) -> str:
 
 
 def describe(db: Connection, path: str, text: str) -> None:
-    """Sets what is said of a path; an empty text takes it away.
+    """Sets the description of a path; an empty text removes it.
 
     Raises:
         InputError: the text is too long, or not valid Unicode.

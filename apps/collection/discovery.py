@@ -1,7 +1,7 @@
-"""`Discovery`: compares what a scan finds with what the collection knows, and marks what has to be done.
+"""`Discovery`: compares the results of a scan with the collection, and marks the files that must be indexed.
 
-An unchanged file costs the scan's stat and one look-up. What is marked stands in the database, so a run that is
-interrupted goes on where it stopped.
+An unchanged file costs one `stat` and one look-up. The marks are stored in the database, so the next run continues an
+interrupted one.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from edge.apps.store.database import Database
 from edge.connection import Connection
 
 _BATCH = 1_000
-"""Files that are marked in one transaction."""
+"""Files that one transaction marks."""
 
 _REMOVED = 50
-"""Files that are removed in one transaction."""
+"""Files that one transaction removes."""
 
 Entry = Found | SkippedFile
 Scanned = Callable[[Callable[[Found], bool]], Iterable[Entry]]
-"""Scans; is given the function that says of a file whether it is known as it is and need not be opened."""
+"""Runs a scan. Its argument tells whether a file is known and unchanged, so that the scan need not open it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What has to be written for an entry: of a file that is left out, the reason, whether that may be over without
-    its size and time telling so, and these if known."""
+    """A change to the row of one file. For a skipped file: the reason, whether that reason may end without a change of
+    size or time, and size and time if they are known."""
 
     path: str
     root: str
@@ -44,20 +44,20 @@ class _Mark:
 
 
 class Discovery:
-    """One pass over what a scan finds.
+    """One comparison of a scan with the collection.
 
     Attributes:
-        counts: files that need nothing more in this run: unchanged, skipped, failed (before, and not tried again),
+        counts: files that need no more work in this run: unchanged, skipped, failed (earlier, and not tried again) or
             removed.
-        kept: files and folders that cannot be read now, and of which the collection has something, which stays: what
-            cannot be read is not gone.
+        kept: files and folders that cannot be read now although the collection holds content of theirs. The content
+            stays, because an unreadable file is not a deleted file.
     """
 
     def __init__(self, database: Database, catalog: Catalog, vectors: Vectors | None, *, retry: bool = False) -> None:
-        """Prepares a pass; `vectors` is None for a collection that has none yet.
+        """Prepares a comparison; `vectors` is None for a collection without vectors.
 
         Args:
-            retry: files that are not indexed are tried again, though they are as they were.
+            retry: marks unchanged files that are not indexed, so that they are tried again.
         """
         self._database = database
         self._catalog = catalog
@@ -70,7 +70,7 @@ class Discovery:
         self.kept: set[str] = set()
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
-        """Marks new and changed files as due, and records what is skipped; `roots` are those of the collection."""
+        """Marks new and changed files as due, and records skipped files; `roots` are the collection's roots."""
         every_root = frozenset(roots)
         marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, every_root)) is not None)
         while batch := list(itertools.islice(marks, _BATCH)):
@@ -79,8 +79,8 @@ class Discovery:
                     self._write(db, mark)
 
     def remove_unseen(self, scopes: Sequence[str]) -> None:
-        """Deletes files at or below `scopes` that this pass did not see: they are gone, or not to be indexed any more.
-        Files that belong to a root further down are that root's business; those in what cannot be read stay."""
+        """Deletes files at or below `scopes` that the scan did not find. Files of a root that lies deeper are left to
+        that root. Files below an unreadable folder stay."""
         for scope in scopes:
             condition, params = files_below(scope)
             with self._database.read() as db:
@@ -107,7 +107,7 @@ class Discovery:
             self.counts["removed"] += len(batch)
 
     def _is_known(self, found: Found) -> bool:
-        """Whether a file stands in the collection as it is on disk."""
+        """Whether the collection has a file as it is on disk."""
         self._asked = found
         row = self._known(written(found.path))
         if row is None or row.due or (self._retry and row.status == "skipped"):
@@ -115,13 +115,13 @@ class Discovery:
         return row.is_as(found.nbytes, found.mtime_ns)
 
     def _known(self, path: str) -> FileRow | None:
-        """A look of its own at one file: the pass may take minutes, and may not keep the log from being emptied."""
+        """Looks up one file in its own transaction. One for the whole scan would keep the log from being emptied."""
         with self._database.read() as db:
             return self._catalog.find(db, path)
 
     def _judge(self, entry: Entry, roots: Set[str]) -> _Mark | None:
-        """What has to be written for an entry; None, and the entry counted, if nothing. A collection's own folder is no
-        news to anybody."""
+        """The change that an entry requires; None if none is required, and then the entry is counted. The collection's
+        own folder is ignored."""
         if isinstance(entry, SkippedFile) and entry.reason is Reason.EXCLUDED:
             return None
         path = written(entry.path)

@@ -1,4 +1,4 @@
-"""Reading what is indexed: passages by their number, lines of a file, and the files that a pattern names."""
+"""Reads indexed text: passages by number, lines of a file, and the files that match a pattern."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _PLACE = re.compile(r"(.+?):([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _PATTERN = re.compile(r"[*?[]")
 
 MOST_BYTES = 64_000
-"""Bytes of text that one call returns, if nobody says how many."""
+"""Default bytes of text that one call returns."""
 
 
 class NotIndexed(InputError):
-    """Nothing of that name is in the collection."""
+    """The collection has no such file or passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A stretch of an indexed document.
+    """Consecutive lines of an indexed document.
 
     Attributes:
-        path: as the collection has it; `title`, `kind` and `description` of it.
-        text: its passages, with a blank line where the document leaves lines between them.
+        path: path of the document in the collection; `title`, `kind` and `description` belong to the document.
+        text: its passages, with a blank line where lines of the document are left out.
         line_start, line_end: first and last line of `text`.
-        page: where the text begins, if the format has pages.
-        continues_at: line at which the next call would go on, None if this is all that was asked for.
+        page: page on which the text begins, if the format has pages.
+        continues_at: the line at which a further call should continue; None if the text is complete.
     """
 
     path: str
@@ -53,17 +53,17 @@ class Excerpt:
 def read_excerpts(
     collection: Collection, targets: Sequence[str], *, lines: int | None = None, max_bytes: int = MOST_BYTES
 ) -> list[Excerpt]:
-    """What some targets name, in their order, as much as fits.
+    """Reads the targets in their order, until `max_bytes` is reached.
 
     Args:
-        targets: `#12` (the passage of that number, as a search result has it), `PATH`, `PATH:LINE`, `PATH:FIRST-LAST`,
-            or a pattern such as `docs/**/*.md`. A path may leave out folders in front, where one file is meant.
-        lines: at most so many of each document.
-        max_bytes: of all texts together, in UTF-8.
+        targets: `#12` (the passage of that number, from a search result), `PATH`, `PATH:LINE`, `PATH:FIRST-LAST`, or a
+            pattern such as `docs/**/*.md`. A path may lack its first folders if only one file matches.
+        lines: the most lines of each document.
+        max_bytes: the most bytes of all texts together, in UTF-8.
 
     Raises:
-        NotIndexed: nothing of that name is indexed.
-        InputError: several files are meant, or a number makes no sense.
+        NotIndexed: the collection has nothing of that name.
+        InputError: several files match, or a number is invalid.
     """
     if max_bytes < 1 or (lines is not None and lines < 1):
         raise InputError("the number of lines and of bytes must be at least 1")
@@ -87,11 +87,11 @@ def read_excerpts(
 
 
 _Meant = tuple[FileRow, int, int | None, int | None]
-"""A file, the first and the last line wanted, and the one passage wanted."""
+"""A file, the first and the last wanted line, and the wanted passage."""
 
 
 def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
-    """The stretches that a target names."""
+    """The parts of files that a target names."""
     if match := _PASSAGE.fullmatch(target):
         hit = read_hits(db, [int(match[1])]).get(int(match[1]))
         file = None if hit is None else catalog.find(db, hit.path)
@@ -123,10 +123,10 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
 
 
 def _file(db: Connection, catalog: Catalog, name: str) -> FileRow | None:
-    """The indexed file of that path; else the only one whose path ends with it.
+    """The indexed file with this path; otherwise the only file whose path ends with it.
 
     Raises:
-        InputError: several end with it, or it is there and not indexed.
+        InputError: several paths end with it, or the file is known and not indexed.
     """
     known = catalog.find(db, name) or catalog.find(db, os.path.realpath(os.path.expanduser(name)))
     if known is None and name.strip(os.sep):
@@ -151,8 +151,8 @@ def _read(
     max_bytes: int,
     description: str,
 ) -> Excerpt | None:
-    """The lines from `first` to `last` of a file, or one passage of it, up to the line that passes `max_bytes`; None if
-    there are none. One line is returned whatever its length, cut."""
+    """Lines `first` to `last` of a file, or one of its passages, as far as `max_bytes` allows; None if there are no
+    such lines. A first line that is too long is cut."""
     taken: list[tuple[int, str]] = []
     page: int | None = None
     left = max_bytes

@@ -25,18 +25,18 @@ _DRIVE = re.compile("[A-Za-z]:/")
 
 @dataclass(frozen=True, slots=True)
 class PathPattern:
-    """A glob for whole paths, matched name by name: no glob takes long, as a regular expression of it may.
+    """A glob for whole paths, matched name by name. This bounds its time, which a regular expression would not.
 
     Attributes:
-        absolute: it begins at the top of the file system.
-        pattern: of the names.
+        absolute: whether the glob begins at the root of the file system.
+        pattern: the compiled names.
     """
 
     absolute: bool
     pattern: Pattern
 
     def matches(self, path: str) -> bool:
-        """Whether a path matches, written with either kind of slash."""
+        """Whether a path matches. The path may use either kind of slash."""
         names = path.replace("\\", "/").split("/")
         if not names[0]:
             del names[0]
@@ -47,15 +47,16 @@ class PathPattern:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """A file passes if it meets every condition that is given; several paths or kinds are alternatives.
+    """Conditions on files. A file must meet all of them; several paths, or several kinds, are alternatives.
 
     Attributes:
-        paths: globs: `*` and `?` stay within a folder's name, `**` goes through folders, and a relative one may begin
-            at any folder: `docs/**`, `*.md`, `/home/me/notes`. One that begins with `./` or `../` begins at the working
-            directory, with `~/` at home. One that names a folder holds for all below it.
+        paths: globs: `*` and `?` match within one name, and `**` matches any number of folders. A relative glob may
+            match at any folder: `docs/**`, `*.md`, `/home/me/notes`. A glob that begins with `./` or `../` is relative
+            to the working directory, and one with `~/` to the home directory. A glob that matches a folder includes
+            everything below it.
         kinds: kinds of documents (`pdf`, `markdown`), languages (`python`), or suffixes of names (`md`).
-        after, before: when the file was last changed, `after <= changed < before`.
-        larger, smaller: its bytes, `larger <= size <= smaller`.
+        after, before: time of the last change, `after <= changed < before`.
+        larger, smaller: size in bytes, `larger <= size <= smaller`.
     """
 
     paths: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class Filters:
         `larger:1MB`, `smaller:20kB`. Dates are local time.
 
         Raises:
-            InputError: an unknown key, or a value that is not what the key takes.
+            InputError: a key is unknown, or a value does not fit its key.
         """
         filters = cls()
         for text in texts:
@@ -96,7 +97,7 @@ class Filters:
 
     @classmethod
     def of(cls, conditions: Conditions) -> Filters:
-        """Filters as they are, or read from a text or several. Raises as `parse` does."""
+        """Returns filters unchanged, or parses one text or several. Raises as `parse` does."""
         if isinstance(conditions, Filters):
             return conditions
         return cls.parse([conditions] if isinstance(conditions, str) else conditions or ())
@@ -108,10 +109,10 @@ class Filters:
         """The SQL condition on a row of the table `files`, with its parameters.
 
         Args:
-            db: the connection that will run it; it is given the function that matches paths.
+            db: the connection that will run the condition; a function that matches paths is registered with it.
 
         Raises:
-            InputError: there is no such kind, in general and in this collection; the message has those there are.
+            InputError: a kind is unknown and no indexed file has such a suffix; the message lists the existing kinds.
         """
         clauses: list[str] = []
         params: list[Any] = []
@@ -140,19 +141,19 @@ class Filters:
 
 
 Conditions = Filters | str | Iterable[str] | None
-"""Which files to look at: filters, or one text or several as `Filters.parse` takes them."""
+"""Conditions on files: `Filters`, or one or several texts that `Filters.parse` accepts."""
 
 
 def _meanings(db: Connection, kind: str) -> list[str]:
-    """The kinds and suffixes that a word stands for, without dots.
+    """The kinds and suffixes that a word means, without dots.
 
     Raises:
-        InputError: nothing is called that.
+        InputError: no kind and no indexed file has that name or suffix.
     """
     name = kind.lower().removeprefix(".")
     if known := meanings(name):
         return known
-    # Any file that holds text is indexed, whatever its suffix.
+    # A file with any suffix is indexed if it holds text.
     like = "SELECT 1 FROM files WHERE status = 'indexed' AND substr(lower(path), -length(?)) = ? LIMIT 1"
     if db.execute(like, (f".{name}", f".{name}")).fetchone() is None:
         present = kinds_present(db)
@@ -167,16 +168,17 @@ def _meanings(db: Connection, kind: str) -> list[str]:
 
 
 def kinds_present(db: Connection) -> str:
-    """The kinds of the indexed files, the commonest first, each with its number."""
+    """The kinds of the indexed files with their counts, the most frequent first."""
     rows = db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY 2 DESC, 1")
     return ", ".join(f"{kind} ({count:,})" for kind, count in rows)
 
 
 def path_pattern(glob: str) -> PathPattern:
-    """What a path must match.
+    """Compiles a glob.
 
     Raises:
-        InputError: a bracket is not closed, or something else can match nothing; or the working directory is gone.
+        InputError: a bracket is not closed, the glob can match nothing for another reason, or the working directory is
+            gone.
     """
     text = _anchored(glob.replace("\\", "/").removesuffix("/"))
     absolute = text.startswith("/")
@@ -192,13 +194,13 @@ def path_pattern(glob: str) -> PathPattern:
         problem = "a [ without a ], or an unknown class in it" if "[" in glob else "a name that is empty"
         raise InputError(f"the filter path:{glob} is no glob: it has {problem}")
     anywhere = () if absolute or _DRIVE.match(text) else (None,)
-    # One that names a folder holds for all below it.
+    # A glob that matches a folder includes everything below it.
     return PathPattern(absolute, Pattern(keeps=False, folders=False, parts=(*anywhere, *parts, None)))
 
 
 def _anchored(glob: str) -> str:
-    """A glob that begins with `~`, `.` or `..` from the top of the file system, as the collection writes paths; another
-    one as it is."""
+    """Makes a glob absolute if it begins with `~`, `.` or `..`, because the collection stores absolute paths. Returns
+    other globs unchanged."""
     first, *names = glob.split("/")
     if first not in ("~", os.curdir, os.pardir):
         return glob
@@ -213,10 +215,10 @@ def _anchored(glob: str) -> str:
 
 
 def _nanoseconds(moment: datetime | None) -> int | None:
-    """Since 1970."""
+    """Nanoseconds since 1970."""
     if moment is None:
         return None
-    # What 64 bits hold, without the first and the last year, so that no time zone matters.
+    # The range of 64 bits without its first and last year, so that the time zone does not matter.
     if not 1678 <= moment.year <= 2261:
         raise InputError(f"files are dated from 1678 to 2261, not {moment.date()}; leave a date out that has no end")
     return round(moment.timestamp() * 1e9)

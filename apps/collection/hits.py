@@ -1,23 +1,24 @@
-"""`Hit`: one search result, and how neighbouring results of one file become one."""
+"""`Hit`: one search result, and the merging of neighbouring results of one file."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 _LONGEST = 3
-"""A merged hit spans at most so many chunks: beyond that a citation points at nothing in particular."""
+"""The most chunks of a merged hit: a citation of a longer text would be too vague."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How a hit came about; None where a stage did not see it. Ranks start at 1.
+    """Ranks and scores of a hit in each stage; None if the stage did not see the hit. Ranks start at 1.
 
     Attributes:
         lexical_rank, lexical_score: among the BM25 results.
         vector_rank, vector_score: among the nearest vectors; the score is the cosine.
-        fused_rank, fused_score: after both were fused by their scores; the score is in 0 ... 1.
+        fused_rank, fused_score: after the fusion of both scores; the score is in 0 ... 1.
         relevance: the reranker's own probability that the passage answers the query, in 0 ... 1.
     """
 
@@ -32,26 +33,26 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that was found.
+    """One search result: a passage.
 
     Attributes:
-        id: of its chunk.
-        path: the file, absolute; or the id under which a text was added.
-        line_start, line_end: lines of the passage in the file, from 1, the last one included.
-        page: page, slide or chapter, where the format has them.
-        score: what the order follows, in 0 ... 1, higher is better; comparable within one search only.
-        snippet: the part of the passage that matches, on one line.
+        id: id of its chunk.
+        path: the file's absolute path, or the id of an added text.
+        line_start, line_end: first and last line of the passage in the file, from 1.
+        page: page, slide or chapter, if the format has them.
+        score: decides the order; in 0 ... 1, higher is better; comparable only within one search.
+        snippet: the matching part of the passage, on one line.
         text: the passage.
-        title, kind: of the file.
-        context: title and headings the passage stands under.
+        title, kind: title and kind of the file.
+        context: title and headings above the passage.
         file: number of the file in the collection.
-        ordinals: first and last place among the file's chunks.
+        ordinals: first and last ordinal among the file's chunks.
         marks: (start, end) of the query's words in `snippet`.
-        stages: how it came about.
+        stages: ranks and scores in each stage.
         numbers: the line number of each line of `text`.
-        line: where the sentence stands that holds most of what was asked for; 0 as long as nobody has looked.
-        description: what people say of the folders it lies in, outermost first.
-        collection: where it was found, if several were searched together.
+        line: line of the sentence that matches the query best; 0 until `Collection.show` has set it.
+        description: the user's descriptions of the folders above the file and of the file, outermost first.
+        collection: name of the hit's collection, if several were searched together.
     """
 
     id: int
@@ -76,36 +77,57 @@ class Hit:
 
     @property
     def citation(self) -> str:
-        """`path:line` of the sentence that matches best, or `path p. N` where the format has pages."""
+        """`path:line` of the best matching sentence, or `path p. N` if the format has pages."""
         return f"{self.path}:{self.line or self.line_start}" if self.page is None else f"{self.path} p. {self.page}"
 
     @property
     def relevance(self) -> float:
-        """The reranker's probability that the passage answers the query; 0 where it was not asked."""
+        """The reranker's probability that the passage answers the query; 0 if the reranker did not run."""
         return self.stages.relevance or 0.0
 
     def line_at(self, offset: int) -> int:
-        """The line of the document that the character `offset` of `text` stands on."""
+        """The line of the document that holds the character `offset` of `text`."""
         line = self.text.count("\n", 0, offset)
         return self.numbers[line] if line < len(self.numbers) else min(self.line_start + line, self.line_end)
 
     @property
     def passage(self) -> str:
-        """What is ranked: the context, and the text below it."""
+        """The text that is ranked: the context, and below it the text."""
         return f"{self.context}\n{self.text}" if self.context else self.text
+
+    def to_json(self, *, explain: bool = False) -> dict[str, Any]:
+        """The result as a dictionary for JSON. `page`, `collection` and `description` are left out if they are empty.
+        `explain` adds the ranks and scores of each stage."""
+        record: dict[str, Any] = {
+            "path": self.path,
+            "line_start": self.line_start,
+            "line_end": self.line_end,
+            "line": self.line,
+            "score": self.score,
+            "relevance": self.stages.relevance,
+            "snippet": self.snippet,
+            "id": self.id,
+        }
+        optional = {"page": self.page, "collection": self.collection or None, "description": self.description or None}
+        record |= {name: value for name, value in optional.items() if value is not None}
+        if explain:
+            record["explain"] = {name: getattr(self.stages, name) for name in self.stages.__dataclass_fields__}
+            record["title"] = self.title
+            record["context"] = self.context
+        return record
 
     @property
     def wording(self) -> str:
-        """The text without its layout: equal for passages that read alike."""
+        """The text without its layout; equal for passages with the same wording."""
         return " ".join(self.text.split())
 
 
 def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
-    """The best `limit` of `hits`, best first: a text that occurs several times appears once, and a hit that continues a
-    better one on the same page becomes part of it."""
+    """The best `limit` of `hits`, best first. A text that occurs several times appears once. A hit that continues a
+    better hit on the same page is merged into it."""
     merged: list[Hit] = []
     seen: set[str] = set()
-    # Where a merged hit goes on: the places before and after it. Those it had before it grew do no harm.
+    # Ordinals just before and after each merged hit. Outdated entries of a hit that has grown do no harm.
     edges: defaultdict[tuple[int, int | None, int], set[int]] = defaultdict(set)
     for hit in hits:
         if hit.wording in seen:
@@ -126,13 +148,13 @@ def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
 
 
 def _continues(one: Hit, other: Hit) -> bool:
-    """Whether two hits on one page are neighbours, and not too long together."""
+    """Whether two hits on one page are neighbours, and together not too long."""
     (first, last), (start, end) = one.ordinals, other.ordinals
     return (end + 1 == first or last + 1 == start) and max(last, end) - min(first, start) < _LONGEST
 
 
 def _joined(best: Hit, other: Hit) -> Hit:
-    """Both passages as one, with the id, score and snippet of the better."""
+    """Both passages as one hit, with the id, score and snippet of the better hit."""
     first, second = (best, other) if best.ordinals < other.ordinals else (other, best)
     return replace(
         best,

@@ -1,4 +1,4 @@
-"""One run of indexing: find what has changed, take it in, remove what is gone, tidy the vector index."""
+"""One run of indexing: find changed files, index them, remove deleted files, maintain the vector index."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from edge.trace import Trace
 
 
 class MaintainedIndex(Index, Protocol):
-    """What a run needs of the vector index."""
+    """The methods of the vector index that a run calls."""
 
     def maintain(self, write: Callable[[], AbstractContextManager[Connection]]) -> object: ...
 
 
 class Run:
-    """One run; its caller holds the writer's lock."""
+    """One run of indexing. The caller must hold the writer's lock."""
 
     def __init__(self, database: Database, catalog: Catalog, budget: MemoryBudget, trace: Trace) -> None:
         self._database = database
@@ -41,14 +41,14 @@ class Run:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def discover(self, discovery: Discovery, scanned: Scanned, roots: Sequence[str]) -> None:
-        """Compares what a scan finds with the collection."""
+        """Compares the results of a scan with the collection."""
         started = time.perf_counter()
         with self._trace.span("scan", "index"):
             discovery.compare(scanned, roots)
         self._seconds["scan_s"] += time.perf_counter() - started
 
     def due(self, scopes: Sequence[str]) -> int:
-        """Files below `scopes` that have work waiting."""
+        """How many files below `scopes` are due."""
         with self._database.read() as db:
             return self._catalog.count_due(db, scopes)
 
@@ -60,10 +60,10 @@ class Run:
         extractor: TextExtractor,
         advance: Advance | None,
     ) -> None:
-        """Takes in the files that are due below `scopes`."""
+        """Indexes the due files below `scopes`."""
         with Preparation(self._database, self._catalog, extractor, self._budget, list(scopes)) as preparation:
             try:
-                self.take_in(preparation, index, embed, advance)
+                self.take_in(preparation, index, embed, advance, extractor)
             finally:
                 self._seconds["wait_s"] += preparation.waited
 
@@ -73,9 +73,10 @@ class Run:
         index: Index,
         embed: Callable[[Sequence[str]], Floats],
         advance: Advance | None = None,
+        extractor: TextExtractor | None = None,
     ) -> None:
-        """Takes in files that were prepared."""
-        intake = Intake(self._database, self._catalog, index, embed, advance=advance)
+        """Indexes prepared files. The extractor, if given, reads the next ones meanwhile."""
+        intake = Intake(self._database, self._catalog, index, embed, extractor=extractor, advance=advance)
         try:
             for prepared in files:
                 intake.take(prepared)
@@ -90,27 +91,33 @@ class Run:
             self._seconds["commit_s"] += intake.commit_s
 
     def remove(self, discovery: Discovery, scopes: Sequence[str]) -> None:
-        """Removes what lies below `scopes` and was not seen. Last, because a file that was moved leaves its vectors to
-        its new name."""
+        """Removes files below `scopes` that the scan did not find. Call it last, because a moved file passes its
+        vectors on to its new name."""
         started = time.perf_counter()
         discovery.remove_unseen(scopes)
         self._seconds["commit_s"] += time.perf_counter() - started
 
     def count(self, discovery: Discovery) -> None:
-        """Adds what a discovery has settled."""
+        """Adds the counts of a discovery."""
         self._counts += discovery.counts
         self._unreadable |= discovery.kept
 
-    def maintain(self, index: MaintainedIndex | None, *, due: bool = False) -> None:
-        """Brings the vector index into shape after changes; also without any, if it is `due`."""
+    def maintain(
+        self, index: MaintainedIndex | None, make_way: Callable[[Callable[[], object]], object], *, due: bool = False
+    ) -> None:
+        """Maintains the vector index after changes; if `due`, even without changes.
+
+        Args:
+            make_way: calls a function, and calls it again with more memory free if the memory was not enough.
+        """
         started = time.perf_counter()
         if index is not None and (due or self._counts["indexed"] or self._counts["removed"]):
             with self._trace.span("maintain", "index"):
-                index.maintain(self._database.write)
+                make_way(lambda: index.maintain(self._database.write))
         self._seconds["maintain_s"] += time.perf_counter() - started
 
     def report(self, missing: tuple[str, ...] = ()) -> IndexReport:
-        """What the run has done; `missing` are roots that were not there."""
+        """The report of the run; `missing` are roots that do not exist."""
         counts, seconds = self._counts, self._seconds
         return IndexReport(
             indexed=counts["indexed"],

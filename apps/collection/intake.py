@@ -1,8 +1,8 @@
-"""`Intake`: takes prepared files into the collection. Only new chunks are embedded, and what belongs together is
-committed together.
+"""`Intake`: adds prepared files to the collection. Embeds only new chunks, and commits related changes together.
 
-A batch is about one pass of the embedder. A file that is larger goes in part by part and counts as complete only with
-its last part; what an interrupted run has taken in is recognized by its hash and not embedded again.
+A batch is about one pass of the embedder. A larger file is added in several batches, and counts as complete only with
+the last one. After an interruption, the next run recognizes stored chunks by their hashes and does not embed them
+again.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import numpy.typing as npt
 
 from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import Catalog, chunk_hash, passage
-from edge.apps.collection.preparation import Prepared
+from edge.apps.collection.preparation import Prepared, TextExtractor, with_more_memory
 from edge.apps.documents.base import Chunk
 from edge.apps.documents.line_numbers import packed
 from edge.apps.store.database import Database
 from edge.connection import Connection
 
 BATCH = 256
-"""Chunks that are embedded and committed together: what the embedder sends through its layers in one pass."""
+"""Chunks that are embedded and committed together: as many as the embedder processes in one pass."""
 
 _FILES = 256
-"""Files without new chunks that are committed together."""
+"""Files without new chunks that one transaction commits."""
 
 Floats = npt.NDArray[np.float32]
 
 
 class Index(Protocol):
-    """What an intake needs of the vector index."""
+    """The methods of the vector index that an intake calls."""
 
     def add(self, db: Connection, ids: npt.NDArray[np.int64], vectors: Floats) -> None: ...
     def delete(self, db: Connection, ids: npt.NDArray[np.int64]) -> int: ...
@@ -44,7 +44,7 @@ class Index(Protocol):
 
 @dataclass(slots=True)
 class _File:
-    """A file on its way in, compared with the chunks it has already."""
+    """A file that is being added, compared with its stored chunks."""
 
     prepared: Prepared
     removed: list[int] = field(default_factory=list)
@@ -53,13 +53,16 @@ class _File:
     begun: bool = False
 
 
+_Batch = list[tuple[_File, list[tuple[int, Chunk]]]]
+
+
 class Intake:
-    """Takes files in, batch by batch.
+    """Adds files, batch by batch.
 
     Attributes:
-        counts: files by what became of them: indexed, unchanged, skipped, failed, removed, unreadable.
-        unreadable: paths of files that cannot be read now; what was taken in of them before stays.
-        chunks: chunks that were added; `reused` of them took the vector of an equal chunk.
+        counts: files by outcome: indexed, unchanged, skipped, failed, removed, unreadable.
+        unreadable: paths of files that cannot be read now; their stored content stays.
+        chunks: number of added chunks; `reused` of them took the vector of an equal chunk.
         embed_s, commit_s: seconds spent in the embedder, and in transactions.
     """
 
@@ -70,18 +73,21 @@ class Intake:
         index: Index,
         embed: Callable[[Sequence[str]], Floats],
         *,
+        extractor: TextExtractor | None = None,
         advance: Advance | None = None,
     ) -> None:
-        """Prepares to take files in.
+        """Prepares an intake.
 
         Args:
             embed: vectors [n, dim] of n texts.
-            advance: is told of every file and batch.
+            extractor: reads the next files meanwhile. It pauses where a batch needs the memory that it uses.
+            advance: is notified of every file and batch.
         """
         self._database = database
         self._catalog = catalog
         self._index = index
         self._embed = embed
+        self._extractor = extractor
         self._advance = advance
         self._files: deque[_File] = deque()
         self._waiting = 0
@@ -91,7 +97,7 @@ class Intake:
         self.embed_s = self.commit_s = 0.0
 
     def take(self, prepared: Prepared) -> None:
-        """Takes one more file; commits when a batch is full."""
+        """Adds one more file; commits when a batch is full."""
         file = self._compare(prepared)
         self._files.append(file)
         self._waiting += len(file.added)
@@ -101,18 +107,18 @@ class Intake:
             self._flush()
 
     def finish(self) -> None:
-        """Commits what is left."""
+        """Commits the remaining files."""
         while self._files:
             self._flush()
 
     def close(self) -> None:
-        """Forgets files that were not committed, and gives their memory back."""
+        """Discards uncommitted files and releases their memory."""
         for file in self._files:
             file.prepared.lease.release()
         self._files.clear()
 
     def _compare(self, prepared: Prepared) -> _File:
-        """Chunks with an equal hash stay, whatever place they move to; the rest goes or comes."""
+        """Compares a file's chunks with its stored ones. Chunks with an equal hash stay, even at another ordinal."""
         file = _File(prepared)
         if prepared.extracted is None:
             return file
@@ -135,7 +141,7 @@ class Intake:
 
     def _flush(self) -> None:
         """Embeds and commits the next batch."""
-        batch: list[tuple[_File, list[tuple[int, Chunk]]]] = []
+        batch: _Batch = []
         room = BATCH
         for file in self._files:
             taken = [file.added.popleft() for _ in range(min(room, len(file.added)))]
@@ -144,12 +150,9 @@ class Intake:
             if file.added or len(batch) == _FILES:
                 break
         chunks = [chunk for _, taken in batch for _, chunk in taken]
-        vectors = self._vectors(chunks)
+        vectors = with_more_memory(self._extractor, lambda: self._vectors(chunks))
         started = time.perf_counter()
-        with self._database.write() as db:
-            ids = [self._write(db, file, taken) for file, taken in batch]
-            if chunks:
-                self._index.add(db, np.concatenate(ids), vectors)
+        with_more_memory(self._extractor, lambda: self._commit(batch, vectors))
         self.commit_s += time.perf_counter() - started
         self._waiting -= len(chunks)
         self.chunks += len(chunks)
@@ -164,8 +167,17 @@ class Intake:
         if self._advance is not None:
             self._advance.committed(len(chunks))
 
+    def _commit(self, batch: _Batch, vectors: Floats) -> None:
+        """Writes a batch in one transaction. If that fails, the files are as they were before."""
+        with self._database.write() as db:
+            ids = [self._write(db, file, taken) for file, taken in batch]
+            if len(vectors):
+                self._index.add(db, np.concatenate(ids), vectors)
+        for file, _ in batch:
+            file.begun = True
+
     def _vectors(self, chunks: Sequence[Chunk]) -> Floats:
-        """A vector for each chunk; equal chunks are embedded once, and not at all if the collection has one."""
+        """A vector for each chunk. Equal chunks are embedded once, or never if the collection has such a chunk."""
         hashes = [chunk_hash(chunk) for chunk in chunks]
         texts = {key: passage(chunk.context, chunk.text) for key, chunk in zip(hashes, chunks, strict=True)}
         with self._database.read() as db:
@@ -185,14 +197,14 @@ class Intake:
         return table[[rows[key] for key in hashes]]
 
     def _write(self, db: Connection, file: _File, taken: list[tuple[int, Chunk]]) -> npt.NDArray[np.int64]:
-        """One file's part of a batch; returns the ids of the chunks that were added."""
+        """Writes one file's part of a batch; returns the ids of the added chunks."""
         prepared, catalog = file.prepared, self._catalog
         known = prepared.file
         row = known.id
         if prepared.status == "gone":
             catalog.remove(db, row, self._index)
         elif prepared.status == "unreadable":
-            # Its size and time stay those of what was taken in, so it is tried again.
+            # Its stored size and time stay those of the indexed content, so the next run tries the file again.
             db.execute("UPDATE files SET due = 0 WHERE id = ?", (row,))
         elif prepared.extracted is None and (prepared.status, prepared.reason) == (known.status, known.reason):
             db.execute(
@@ -209,9 +221,8 @@ class Intake:
             if not file.begun:
                 catalog.delete_chunks(db, file.removed, self._index)
                 catalog.move_chunks(db, file.moved)
-                # Until its last chunk is in, no content counts as taken in.
+                # A file without a hash counts as incomplete until its last chunk is stored.
                 db.execute("UPDATE files SET hash = NULL WHERE id = ?", (row,))
-                file.begun = True
             ids = catalog.insert_chunks(db, row, taken)
             if not file.added:
                 catalog.settle(
@@ -224,7 +235,7 @@ class Intake:
 
 
 def _outcome(prepared: Prepared) -> str:
-    """How a file counts."""
+    """The outcome under which a file is counted."""
     if prepared.status == "gone":
         return "removed"
     return "unchanged" if prepared.status == "indexed" and prepared.extracted is None else prepared.status

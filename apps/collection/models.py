@@ -1,4 +1,4 @@
-"""`Models`: a collection's embedder and reranker, each opened when it is first needed, in the collection's budget."""
+"""`Models`: a collection's embedder and reranker. Each opens on first use, within the collection's budget."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.place import PROJECT
+from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.collection.scopes import contains
 from edge.apps.planning import retrieval_plan
 from edge.apps.store.database import Database
-from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
+from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.connection import Connection
@@ -23,13 +23,14 @@ from edge.models.registry import models_dir
 from edge.plan import Stage
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
+from edge.runtimes.scoring import Watch
 from edge.trace import Trace
 
 _SETTING = "embedder"
 
 
 class Models:
-    """Opens models on first use and gives them back on `close`. Thread-safe; each runs one request at a time."""
+    """Opens models on first use and closes them on `close`. Thread-safe; each model runs one request at a time."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Models:
         embedder: str | Embedder | None,
         reranker: str | Reranker | None,
     ) -> None:
-        """Notes what to open; models that are open already stay their owner's to close."""
+        """Stores which models to open. The caller must close models that it passes open."""
         self._database = database
         self._config = config
         self._budget = budget
@@ -51,65 +52,72 @@ class Models:
         self._sharing = Sharing(self._embedder, self._reranker)
 
     def identity(self) -> EmbedderIdentity | None:
-        """The model that makes the collection's vectors; None as long as none was ever claimed."""
+        """The model that makes the collection's vectors; None if `claim` was never called."""
         with self._database.read() as db:
             text = get_setting(db, _SETTING)
         return None if text is None else EmbedderIdentity.from_json(text)
 
     def claim(self) -> None:
-        """Writes the embedder into the collection. Once there is a passage, it can only be the same again.
+        """Records the embedder in the collection. Once there are passages, it can only be the same model again.
 
         Raises:
             As `embedder` does.
         """
         identity = self._identity_of(self.embedder())
         with self._database.write() as db:
-            # A repair may have lost the setting; what it kept is embedded again then.
+            # A repair may have lost the setting. The passages that it saved are then embedded again.
             if not _has_passages(db) or get_setting(db, _SETTING) is None:
                 set_setting(db, _SETTING, identity.to_json())
 
     def embedder(self) -> Embedder:
-        """The embedder, opened now if it was not.
+        """The embedder; it is opened if necessary.
 
         Raises:
-            ModelError: it is not installed, or is not the one that made the collection's vectors.
-            BudgetExceeded: it does not fit beside what else is held.
+            ModelError: it is not installed, or it did not make the collection's vectors.
+            BudgetExceeded: it does not fit beside the memory that is in use.
         """
         return self._sharing.run(self._embedder, self._opened_embedder)
 
     def reranker(self) -> Reranker:
-        """The reranker, opened now if it was not.
+        """The reranker; it is opened if necessary.
 
         Raises:
             ModelError, BudgetExceeded: as for `embedder`.
         """
         return self._sharing.run(self._reranker, self._opened_reranker)
 
-    def check_room(self, operation: str, *, rerank: bool, candidates: int, extra: Sequence[Stage] = ()) -> None:
-        """Sees to it that all has room that an operation will open, before it opens the first.
+    def check_room(
+        self, operation: str, *, rerank: bool, candidates: int, writes: bool = False, extra: Sequence[Stage] = ()
+    ) -> None:
+        """Checks that all models of an operation fit, before the first one is opened.
 
         Args:
-            operation: what is done, as a message says it.
-            candidates: passages that are read from the database, and judged if `rerank`.
-            extra: what is done besides a search, beside the open embedder.
+            operation: name of the operation, for the error message.
+            candidates: passages that are read from the database, and also reranked if `rerank`.
+            writes: whether the operation adds vectors to the index.
+            extra: further stages of the operation that run beside the open embedder.
 
         Raises:
-            BudgetExceeded: the limit is too small; the error names the smallest that works.
+            BudgetExceeded: the limit is too small; the error names the smallest limit that works.
         """
         self._sharing.check(
             lambda: retrieval_plan(
-                operation, self._config, embedder=self._named_embedder(), reranker=self._reranker.chosen,
-                rerank=rerank, candidates=candidates, extra=extra,
+                operation, self._config, embedder=self.named_embedder(), reranker=self._reranker.chosen,
+                rerank=rerank, candidates=candidates, writes=writes, extra=extra,
             ),
             self._budget,
         )  # fmt: skip
+
+    def make_way(self, work: Callable[[], Result]) -> Result:
+        """See `Sharing.make_way`."""
+        return self._sharing.make_way(work)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """Vectors of texts, [n, dim] float32."""
         return self._sharing.run(self._embedder, lambda: self._opened_embedder().embed(texts, query=query))
 
     def embed_parts(self, questions: Sequence[str], passages: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Vectors of questions, and behind them of passages, [n, dim] float32."""
+        """Vectors of the questions, followed by those of the passages, [n, dim] float32."""
         made = [self.embed(questions, query=True)] if questions else []
         return np.concatenate([*made, self.embed(passages)] if passages else made)
 
@@ -120,21 +128,25 @@ class Models:
         top_k: int,
         retrieved: Retrieved,
         enough: Callable[[Sequence[Ranked]], bool] | None = None,
+        watch: Watch | None = None,
     ) -> list[Ranked]:
-        """The best `top_k` of passages. `retrieved`: what retrieval says of them; `enough`: as in `Reranker.rank`."""
+        """The best `top_k` of the passages. `retrieved` holds their retrieval scores; `enough` and `watch` are those of
+        `Reranker.rank`."""
         return self._sharing.run(
             self._reranker,
-            lambda: self._opened_reranker().rank(query, passages, top_k, retrieved=retrieved, enough=enough),
+            lambda: self._opened_reranker().rank(
+                query, passages, top_k, retrieved=retrieved, enough=enough, watch=watch
+            ),
         )
 
     def working(self) -> int:
-        """Bytes that the embedder needs free, or held by what gives way; 0 for one that was handed over. Raises as
-        `embedder` does."""
+        """Bytes that a pass of the embedder needs, free or releasable; 0 for an embedder that the caller passed open.
+        Raises as `embedder` does."""
         embedder = self.embedder()
         return 0 if embedder is self._embedder.chosen else embedder.engine.working
 
     def close(self) -> None:
-        """Gives back the memory of the models that were opened here."""
+        """Closes the models that were opened here."""
         self._embedder.close()
         self._reranker.close()
 
@@ -152,14 +164,14 @@ class Models:
         return slot.model
 
     def _open_embedder(self) -> Embedder:
-        chosen = self._named_embedder()
+        chosen = self.named_embedder()
         if isinstance(chosen, Embedder):
             return chosen
         return Embedder(chosen, budget=self._budget, config=self._config, trace=self._trace)
 
-    def _named_embedder(self) -> str | Embedder:
-        """The embedder that was handed over, or the name of the one to open: unless somebody chose a model, it is the
-        collection's own, not today's default."""
+    def named_embedder(self) -> str | Embedder:
+        """The open embedder that the caller passed, or the name of the one to open. Without a choice by the caller or
+        the configuration, it is the collection's own embedder and not today's default."""
         chosen = self._embedder.chosen
         if isinstance(chosen, Embedder):
             return chosen
@@ -167,11 +179,11 @@ class Models:
         return str(chosen or self._config.embedder or (self._trusted(identity) if identity else ""))
 
     def _trusted(self, identity: EmbedderIdentity) -> str:
-        """The name by which a collection knows its model. A project's collection may have come with a cloned folder, so
-        it cannot choose a path, as the project's settings cannot.
+        """The name by which a collection stores its model. A project's collection may have come with a cloned folder.
+        So it must not choose a path, just as the project's settings must not.
 
         Raises:
-            ModelError: it names a path.
+            ModelError: the collection names a path.
         """
         source, folder = identity.source, self._database.path.parent
         if folder.name == PROJECT and source != Path(source).name and not self._is_ours(source):
@@ -218,7 +230,7 @@ class Models:
         model, chosen = embedder.model, self._embedder.chosen
         named = "" if isinstance(chosen, Embedder) else chosen or self._config.embedder
         path = model.path.resolve()
-        # A folder may have been named from the working directory, which is another one next time.
+        # A path may be relative to the working directory, which can differ next time.
         by_path = isinstance(chosen, Embedder) or (named and Path(named).expanduser().resolve() == path)
         source = path if by_path else named or model.name
         return EmbedderIdentity(model.name, str(source), model.fingerprint, embedder.dim)

@@ -1,6 +1,6 @@
-"""`Preparation`: reads, hashes and cuts the next files in a thread of its own, while the embedder computes.
+"""`Preparation`: reads, hashes and chunks the next files in a thread of its own, while the embedder computes.
 
-What waits is held under leases and bounded; the thread stops reading ahead when the bound is reached.
+Prepared files are held under leases. The thread stops reading ahead when they reach a limit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.roots import absence
@@ -25,41 +26,62 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
 
 AHEAD_BYTES = 8 << 20
-"""Texts that may wait for the embedder: minutes of its work."""
+"""Bytes of text that may wait for the embedder: minutes of its work."""
 
 _CHUNK_BYTES = 400
-"""What a chunk takes besides its texts."""
+"""Bytes of a chunk besides its texts."""
 
 _RACY_NS = 2 * 10**9
-"""A file that was changed so shortly before it was read may change again without a new time: the coarsest file system
-counts in steps of two seconds. It is looked at once more next time, whatever its time says then."""
+"""If a file was changed so shortly before it was read, it may change again without a new time: the coarsest file system
+has steps of two seconds. Such a file is read again in the next run, even if its time is unchanged."""
 
 
 _PATIENCE_S = 0.1
-"""What a file may still take when nobody wants it any more."""
+"""Seconds that `close` waits for the current file before it interrupts the extractor."""
+
+
+Result = TypeVar("Result")
 
 
 class TextExtractor(Protocol):
-    """What turns a file into chunks (`edge.apps.documents.extraction.Extractor`)."""
+    """Splits a file into chunks (`edge.apps.documents.extraction.Extractor`)."""
 
     def extract(self, path: Path) -> Extracted: ...
     def interrupt(self) -> None: ...
+    def paused(self) -> AbstractContextManager[None]: ...
+
+
+def with_more_memory(extractor: TextExtractor | None, work: Callable[[], Result]) -> Result:
+    """Calls `work`, and returns its result. If the memory is not enough, calls it again while no file is read.
+
+    Raises:
+        BudgetExceeded: even then the memory is not enough.
+    """
+    try:
+        return work()
+    except BudgetExceeded:
+        if extractor is None:
+            raise
+    # Only here, as the error would keep what the first call held.
+    with extractor.paused():
+        return work()
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file that was looked at.
+    """A file that was read, or that could not be read.
 
     Attributes:
-        file: its row when it was looked up.
-        size, mtime_ns: of the content that was read.
-        racy: it was changed so shortly before that it may change again without a new time, or it cannot be read now.
-        hash: of the content; None where it could not be read.
-        extracted: its chunks; None where the content has not changed, or there is nothing to index.
-        status: what becomes of it: `indexed`, `skipped`, `failed`, `gone`, or `unreadable` for one that was taken in
-            before and cannot be read now.
-        reason: one sentence for files that are not indexed, or not all of which could be read.
-        lease: of the chunks' texts, to be released by whoever takes them in.
+        file: the file's row when it was looked up.
+        size, mtime_ns: size and time of the content that was read.
+        racy: the file was changed so shortly before that it may change again without a new time, or it cannot be read
+            now.
+        hash: hash of the content; None if the content could not be read.
+        extracted: its chunks; None if the content is unchanged, or there is nothing to index.
+        status: the outcome: `indexed`, `skipped`, `failed`, `gone`, or `unreadable` for an indexed file that cannot be
+            read now.
+        reason: one sentence for files that are not indexed, or not completely.
+        lease: memory of the chunks' texts; the consumer must release it.
     """
 
     file: FileRow
@@ -74,7 +96,7 @@ class Prepared:
 
 
 class Preparation:
-    """Iterates over the due files below some roots, ready to be taken in. A context manager; belongs to one reader."""
+    """Iterates over the due files below some roots, prepared for `Intake`. A context manager; for one consumer."""
 
     def __init__(
         self,
@@ -87,7 +109,7 @@ class Preparation:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.waited = 0.0
-        """Seconds the reader has waited for the next file."""
+        """Seconds that the consumer has waited for files."""
         self._database = database
         self._catalog = catalog
         self._extractor = extractor
@@ -122,13 +144,13 @@ class Preparation:
             raise self._error
 
     def close(self) -> None:
-        """Stops reading ahead, be it in the middle of a file, and gives back what nobody took."""
+        """Stops reading ahead, even within a file, and releases files that were not consumed."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
         self._thread.join(_PATIENCE_S)
         while self._thread.is_alive():
-            # Again and again: a file that needs more memory is read once more.
+            # Repeatedly, because the extractor reads a file a second time if it needs more memory.
             self._extractor.interrupt()
             self._thread.join(_PATIENCE_S)
         for prepared in self._ready:
@@ -153,7 +175,7 @@ class Preparation:
                     self._condition.wait_for(lambda: self._stopped or self._waiting() < AHEAD_BYTES)
                     if self._stopped:
                         return
-        except BaseException as error:  # raised where the files are taken
+        except BaseException as error:  # raised in the consumer's thread
             self._error = error
         finally:
             with self._condition:
@@ -196,18 +218,18 @@ class Preparation:
             status, reason = ("failed", str(error)) if path.exists() else ("gone", "")
             unreadable = status == "gone" and not self._root_is_there(file)
         if unreadable:
-            # It may be readable again without a new time, and is as good as never read until then.
+            # It may become readable without a new time, so treat its content as unknown.
             racy, digest = True, None
             status = "unreadable" if file.status == "indexed" else status
         return Prepared(file, size, mtime_ns, racy, digest, extracted, status, reason, lease)
 
     @staticmethod
     def _root_is_there(file: FileRow) -> bool:
-        """Whether it is the file that is gone, and not the disk it is on."""
+        """Whether the file's root is accessible, so that the file itself is gone and not its disk."""
         return absence(file.root, lambda root: True) is None
 
     def _hold(self, lease: Lease, extracted: Extracted) -> None:
-        """Takes what the texts occupy, if need be when the embedder has taken in what waits before them."""
+        """Leases the memory of the texts. If it does not fit, waits until the consumer has released earlier files."""
         sizes = (sys.getsizeof(c.text) + sys.getsizeof(c.context) + _CHUNK_BYTES for c in extracted.chunks)
         nbytes = sum(sizes)
         while not self._fits(lease, nbytes):
@@ -229,7 +251,7 @@ def content_hash(path: Path) -> bytes:
     """The hash of a file's bytes.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     state = blake2b(digest_size=16)
     with open(path, "rb", buffering=0) as file:

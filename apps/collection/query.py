@@ -1,4 +1,4 @@
-"""`Query`: what is looked up by words, what by meaning, and what the reranker is asked."""
+"""`Query`: the parts of a query for BM25, for the vectors, and for the reranker."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """
+    """A parsed query.
+
     Attributes:
-        words: looked up in the full text; empty asks the vectors alone.
-        questions: each embedded as a question and looked up among the vectors.
-        passages: each embedded as a passage: answers that somebody imagined (HyDE, Gao et al., 2022).
-        asked: what the reranker compares passages with.
+        words: text for the full-text search; if empty, only the vectors are searched.
+        questions: texts that are embedded as questions and searched among the vectors.
+        passages: hypothetical answers (HyDE, Gao et al., 2022) that are embedded as passages.
+        asked: the text that the reranker compares passages with.
     """
 
     words: str
@@ -29,11 +30,11 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """A plain question, or one that begins with `lex:`, `vec:` or `hyde:` and consists of such parts: `lex:` is
-        looked up by words, `vec:` by meaning, `hyde:` is a passage as the answer might have it.
+        """Parses a plain question, or a text that begins with `lex:`, `vec:` or `hyde:` and consists of such parts:
+        `lex:` is searched by words, `vec:` by meaning, and `hyde:` is a hypothetical answer.
 
         Raises:
-            InputError: the text or a part of it is empty.
+            InputError: the text or one of its parts is empty.
         """
         if not text.strip():
             raise InputError("the query is empty")
@@ -50,5 +51,5 @@ class Query:
 
     @property
     def shown(self) -> str:
-        """The words that a snippet marks."""
+        """The words that snippets highlight."""
         return self.words or " ".join((*self.questions, *self.passages))

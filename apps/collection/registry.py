@@ -1,6 +1,7 @@
-"""`Registry`: the names of this user's collections.
+"""`Registry`: the names of the user's collections. `locate` finds a collection by its name or its place.
 
-It is a file of the user's own data. A project cannot bring one, so a name never leads where a stranger wants.
+The registry is a file among the user's own data. A project cannot replace it, so no stranger decides where a name
+leads.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import platformdirs
 from edge.errors import CorruptBlock, InputError, StorageError
 from edge.sealed import read_sealed, write_sealed
 
+PROJECT = ".edge"
+"""The folder with a project's settings and collection."""
+
 _REMEDY = "remove it and give your collections their names again with `edge collections add`; nothing else is lost"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class Registry:
-    """Names and the directories of the collections they stand for, kept in one JSON file."""
+    """Maps names to the directories of collections, in one JSON file."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """`file` is the platform's place for user data if not given."""
+        """`file` defaults to one in the platform's folder for user data."""
         self._folder = platformdirs.user_data_path("edge-rag", appauthor=False)
         self._file = file or self._folder / "collections.json"
 
@@ -44,10 +48,10 @@ class Registry:
         """Gives a collection a name; returns its directory.
 
         Args:
-            directory: of the collection, which need not exist yet; a place among the user's data if not given.
+            directory: of the collection; it need not exist yet. The default is a folder among the user's data.
 
         Raises:
-            InputError: the name is none, or taken.
+            InputError: the name is invalid, or used already.
             StorageError: the file cannot be written.
         """
         if not _NAME.fullmatch(name):
@@ -58,11 +62,16 @@ class Registry:
             raise InputError(
                 f"{name} is the collection in {known[name]} already; `edge collections remove` frees the name"
             )
+        alike = next((other for other in known if other != name and other.casefold() == name.casefold()), None)
+        if alike is not None:  # some file systems would give both the same folder
+            raise InputError(f"{name} differs from the name {alike} in upper and lower case alone; take another")
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is no folder")
         self._write({**known, name: path})
         return path
 
     def remove(self, name: str) -> Path:
-        """Forgets a name and returns its directory, of which nothing is removed.
+        """Removes a name; returns its directory, which stays unchanged.
 
         Raises:
             InputError: there is no such name.
@@ -81,3 +90,17 @@ class Registry:
 
 def _listed(names: dict[str, Path]) -> str:
     return f"the names are {', '.join(names)}" if names else "`edge collections add NAME` gives one a name"
+
+
+def locate(chosen: str | Path | None = None, *, start: Path | None = None) -> Path:
+    """The directory of a collection. `chosen` is a registered name or a directory. Without it, the nearest `.edge`
+    folder from `start` (the working directory) upward, or else the platform's folder for user data."""
+    if chosen:
+        if (named := Registry().names().get(str(chosen))) is not None:
+            return named
+        return Path(chosen).expanduser().absolute()
+    start = (start or Path.cwd()).absolute()
+    for folder in (start, *start.parents):
+        if (folder / PROJECT).is_dir():
+            return folder / PROJECT
+    return platformdirs.user_data_path("edge-rag", appauthor=False) / "collection"

@@ -1,4 +1,4 @@
-"""`edge repair`: brings a damaged collection back, from what can still be read and from the files themselves."""
+"""`edge repair`: restores a damaged collection from its readable rows and from the files themselves."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 from edge.apps.collection.catalog import TEXT_ROOT, passage, verify_text
 from edge.apps.collection.checking import VERBS, check
 from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
-from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.schema import FULL_TEXT, migrations
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.health import forget
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again
+from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again, move_log
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import StorageError
+from edge.errors import CollectionMissing
 
 _FILE = (
     "id", "path", "root", "size", "mtime_ns", "hash", "kind", "title", "status", "reason", "due", "racy",
@@ -37,25 +37,28 @@ Roots = Callable[[Collection], list[str]]
 def repair(
     path: Path, *, config: Config, budget: MemoryBudget, roots: Roots, progress: Progress | None = None
 ) -> RepairReport:
-    """Checks every stored byte of a collection, and makes again what is damaged: the database from the rows that can
-    be read, the full text, the vectors, and passages from the files. A copy of what was damaged is kept.
+    """Checks every stored byte of a collection and repairs damage: the database from its readable rows, the full-text
+    index, the vectors, and lost passages from the files. Copies of the damaged files are kept.
 
     Args:
-        roots: says which folders may be read again.
-        progress: called with the passages whose vectors are made.
+        roots: returns the folders that may be read again.
+        progress: called with the number of passages whose vectors are made, and their total.
 
     Raises:
         StorageError: there is no collection, or the disk refuses.
-        ModelError: the embedder is missing; what was done before stays.
+        ModelError: the embedder is missing; completed steps of the repair stay.
         BudgetExceeded: the limit is too small.
     """
     if not Collection.exists(path):
-        raise StorageError(f"there is no collection in {path}; `edge index DIR` makes one")
+        raise CollectionMissing(f"there is no collection in {path}; `edge index DIR` makes one")
     actions: list[str] = []
     kept: Path | None = None
-    with WriterLock(path / "writer.lock")():
-        before = check(path, config=config, budget=budget, read_data=True, noting=False)
-        if before.damaged("database", "texts", "full text"):
+    with WriterLock(path / LOCK)():
+        now = before = check(path, config=config, budget=budget, read_data=True, noting=False)
+        if before.damaged("log") and (kept := move_log(path / DATABASE, VERBS)) is not None:
+            actions.append("what the log held is in the database")
+            now = check(path, config=config, budget=budget, read_data=True, noting=False)
+        if now.damaged("database", "log", "texts", "full text"):
             bringing = _Bringing()
             kept = make_again(path / DATABASE, migrations(), bringing, budget=budget, verbs=VERBS)
             actions += bringing.said
@@ -70,10 +73,10 @@ def repair(
 
 
 class _Bringing:
-    """Brings the rows of a collection over into a new database.
+    """Copies the readable rows of a collection into a new database.
 
     Attributes:
-        said: what was lost, and what happens with it.
+        said: sentences about the losses and their remedies.
     """
 
     def __init__(self) -> None:
@@ -81,7 +84,7 @@ class _Bringing:
         self._lexical = LexicalIndex(FULL_TEXT)
 
     def __call__(self, wreck: Wreck, new: Database) -> None:
-        self.said.clear()  # it is called again where others have written meanwhile
+        self.said.clear()  # `make_again` calls this again if another process has written meanwhile
         files = self._files(wreck, new)
         passages, wrong = self._passages(wreck, new, set(files))
         _, settings = wreck.kept or ([], [])
@@ -110,11 +113,11 @@ class _Bringing:
         for some in in_batches(wreck.rows("files", _FILE)):
             with new.write() as db:
                 for row in some:
-                    with suppress(apsw.ConstraintError):  # what the table refuses was not written by us
+                    with suppress(apsw.ConstraintError):  # a row that the table rejects was damaged
                         db.execute(f"INSERT INTO files({', '.join(_FILE)}) VALUES ({marks})", row)
                         files[row[0]] = row[1]
                         roots |= {row[2]} - {TEXT_ROOT}
-        # Where a row is lost, the index of paths may still have its name.
+        # If a row is lost, the index on paths may still hold its path.
         found = [(row[1], row[0]) for row in wreck.small("files", ("path", "id"), order=True) if row[1] not in files]
         texts = {file: path for file, path in found if not Path(path).is_absolute()}
         with new.write() as db:
@@ -128,7 +131,7 @@ class _Bringing:
         return files
 
     def _passages(self, wreck: Wreck, new: Database, files: set[int]) -> tuple[int, int]:
-        """Brings passages over; returns how many, and how many were not what was stored."""
+        """Copies passages; returns how many, and how many differed from their hashes."""
         brought = wrong = 0
         marks = ", ".join("?" * len(_CHUNK))
         for some in in_batches(wreck.rows("chunks", _CHUNK)):
@@ -141,7 +144,7 @@ class _Bringing:
         return brought, wrong
 
     def _name_texts(self, new: Database) -> None:
-        """Names the texts that were added by themselves and are not whole: no file holds them."""
+        """Reports added texts that are incomplete. They have no file to read them from again."""
         with new.read() as db:
             rows = db.execute(
                 "SELECT path FROM files LEFT JOIN chunks ON chunks.file = files.id WHERE root = ? "
@@ -163,10 +166,10 @@ def _is_sound(row: tuple[Any, ...]) -> bool:
 def _mend_vectors(
     collection: Collection, kept: Path | None, actions: list[str], progress: Progress | None
 ) -> Path | None:
-    """Makes vectors again that cannot be read; returns the folder that has copies of what was damaged."""
+    """Makes unreadable vectors again; returns the folder with copies of the damaged files."""
     index = collection.vectors
     if any(trouble.kind == "rebuilding" for trouble in collection.health()):
-        collection.rebuild(progress=progress)  # which goes on
+        collection.rebuild(progress=progress)  # continues the unfinished rebuild
     if index is None:
         return kept
     with collection.database.read() as db:

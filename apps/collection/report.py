@@ -1,4 +1,4 @@
-"""What a run of indexing did, and what a collection holds."""
+"""Reports: the result of an indexing run, and the status of a collection."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from edge.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What became of the files of a run, and where its time went.
+    """The outcomes for the files of a run, and its seconds by task.
 
     Attributes:
-        indexed: files that were taken in, new or changed.
+        indexed: new or changed files that were indexed.
         unchanged: files that were up to date.
-        removed: files that are gone from disk, or are not to be indexed any more, and now from the collection.
-        skipped, failed: files that hold nothing to index, and files that could not be read; `Collection.status` has
-            the reasons.
-        chunks: chunks that were added; `reused` of them took the vector of an equal chunk.
-        missing: roots that are not there now, cannot be listed, or are empty though files of them are known; what the
-            collection has of them stays.
-        unreadable: files and folders below present roots that cannot be read now, and of which the collection has
-            something, which stays.
+        removed: files that were removed from the collection, because they are gone from disk or are no longer to be
+            indexed.
+        skipped, failed: files with nothing to index, and files that could not be read; `Collection.status` has the
+            reasons.
+        chunks: number of added chunks; `reused` of them took the vector of an equal chunk.
+        missing: roots that do not exist now, cannot be listed, or are empty although the collection has files of
+            theirs. Those files stay in the collection.
+        unreadable: indexed files and folders below other roots that cannot be read now. Their content stays in the
+            collection.
         seconds: of the whole run.
         scan_s: comparing the folders with the collection.
         embed_s: in the embedder.
-        wait_s: waiting for the next file to be read and cut, which otherwise happens beside the embedder.
+        wait_s: waiting until the next file was read and chunked, which otherwise overlaps with the embedder.
         commit_s: in transactions.
-        maintain_s: bringing the vector index into shape afterwards.
+        maintain_s: maintaining the vector index afterwards.
     """
 
     indexed: int = 0
@@ -58,22 +59,22 @@ class IndexReport:
 
     @property
     def changed(self) -> bool:
-        """Whether the collection is not what it was before."""
+        """Whether the run has changed the collection."""
         return bool(self.indexed or self.removed)
 
     @property
     def outside(self) -> float:
-        """Share of the time that was not spent in the embedder, 0 ... 1."""
+        """Share of the time outside the embedder, 0 ... 1."""
         return 1 - self.embed_s / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The figures by name."""
+        """The figures by name, ready for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not searched, and why, in one sentence."""
+    """A file that is not searched, and the reason in one sentence."""
 
     path: str
     reason: str
@@ -81,21 +82,21 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class CollectionStatus:
-    """What a collection holds.
+    """Size and state of a collection.
 
     Attributes:
         path: its directory.
-        roots: folders and files it is kept up to date with.
-        indexed: files (and texts) that are searched; `kinds` by kind.
+        roots: folders and files that it is kept up to date with.
+        indexed: number of searchable files and texts; `kinds` counts them by kind.
         pending: files that an interrupted run has left for the next one.
-        skipped, failed: what is not searched, with the reasons.
-        chunks: passages.
-        source_nbytes: of the indexed files.
-        database_nbytes: of `edge.db` and its log.
-        embedder: the model that made the vectors; None as long as there are none.
-        vectors: the state of the vector index; None as long as there is none.
-        resident_nbytes: of its lists, what is in this process's memory now; the rest is on disk.
-        health: what is unfinished or damaged.
+        skipped, failed: files that are not searched, with the reasons.
+        chunks: number of passages.
+        source_nbytes: bytes of the indexed files.
+        database_nbytes: bytes of `edge.db` and its log.
+        embedder: the model that made the vectors; None if there are no vectors.
+        vectors: the state of the vector index; None if there is none.
+        resident_nbytes: bytes of vector lists in this process's memory now; the other lists are on disk.
+        health: unfinished work and known damage.
         list_hits, list_misses: lists that searches of this process found in memory, or had to read.
     """
 
@@ -116,6 +117,30 @@ class CollectionStatus:
     list_misses: int
     health: Health
 
+    def to_json(self) -> dict[str, Any]:
+        """The status as a dictionary for JSON."""
+        return {
+            "collection": str(self.path),
+            "health": self.health.to_json(),
+            "roots": list(self.roots),
+            "indexed": self.indexed,
+            "kinds": dict(self.kinds),
+            "pending": self.pending,
+            "skipped": [asdict(file) for file in self.skipped],
+            "failed": [asdict(file) for file in self.failed],
+            "chunks": self.chunks,
+            "source_bytes": self.source_nbytes,
+            "database_bytes": self.database_nbytes,
+            "embedder": None if self.embedder is None else asdict(self.embedder),
+            "index": None if self.vectors is None else asdict(self.vectors),
+            "tiers": {
+                "resident_bytes": self.resident_nbytes,
+                "disk_bytes": 0 if self.vectors is None else self.vectors.nbytes,
+                "hits": self.list_hits,
+                "misses": self.list_misses,
+            },
+        }
+
 
 def read_status(
     db: Connection,
@@ -126,8 +151,8 @@ def read_status(
     trace: Trace,
     health: Health,
 ) -> CollectionStatus:
-    """The status of the collection in the directory `path`, as `db` sees it, with what `budget` and `trace` know of its
-    lists."""
+    """The status of the collection in the directory `path`, as `db` sees it. `budget` and `trace` supply the figures of
+    its vector lists."""
     kinds = dict(db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
     pending, nbytes = db.execute(
         "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
@@ -159,7 +184,7 @@ def read_status(
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A file (or text) that is searched."""
+    """A searchable file or text."""
 
     path: str
     kind: str

@@ -1,4 +1,4 @@
-"""Hits in the reranker's order."""
+"""Orders hits by the reranker."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from dataclasses import replace
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.models import Models
 from edge.runtimes.reranker import Ranked
+from edge.runtimes.scoring import Watch
 
 _SPARE = 1
-"""Results for which hits are asked beyond those that are wanted: the reranker's first hits may hold more neighbours
-than retrieval's."""
+"""Additional results that the reranker is asked for. Its best hits may contain more neighbours than retrieval's best,
+and neighbours are merged."""
 
 
-def reranked(models: Models, query: str, hits: Sequence[Hit], top_k: int | None) -> list[Hit]:
-    """`hits`, given in retrieval order, by the reranker's judgement blended with their scores (with the order alone if
-    a hit has none): as many as `merge` needs for the best `top_k` results, all of them if None.
+def reranked(
+    models: Models, query: str, hits: Sequence[Hit], top_k: int | None, watch: Watch | None = None
+) -> list[Hit]:
+    """Orders `hits`, which must be in retrieval order, by the reranker's probability blended with their retrieval
+    scores, or with their ranks if a hit has no score. Returns as many hits as `merge` needs for the best `top_k`
+    results, or all if `top_k` is None.
 
-    Neighbours become one result, so more hits are asked for than results. Candidates that the reranker dropped are
-    judged to the end only where that was still too few.
+    Neighbours are merged into one result, so more hits are ranked than results are wanted. Candidates that the reranker
+    dropped early are judged completely only if the results are still too few.
+
+    Args:
+        watch: receives the ranking after each layer; its numbers are indices of `hits`.
     """
     if not hits:
         return []
@@ -32,7 +39,7 @@ def reranked(models: Models, query: str, hits: Sequence[Hit], top_k: int | None)
 
     passages = [hit.passage for hit in hits]
     asked = needed(hits, wanted)
-    found = models.rank(query, passages, asked, known if len(known) == len(hits) else True, enough)
+    found = models.rank(query, passages, asked, known if len(known) == len(hits) else True, enough, watch)
     return [
         replace(
             hits[result.index],
@@ -44,8 +51,8 @@ def reranked(models: Models, query: str, hits: Sequence[Hit], top_k: int | None)
 
 
 def needed(hits: Sequence[Hit], wanted: int) -> int:
-    """How many hits the reranker is asked for, so that merging leaves `wanted` results: as many as it takes in
-    retrieval order to find `_SPARE` more results than that. Judging the dropped in a second pass costs more."""
+    """How many hits the reranker should return, so that merging leaves `wanted` results: as many as retrieval order
+    needs for `_SPARE` more results. A second pass over dropped candidates would cost more."""
     if len(merge(hits, len(hits))) == len(hits):
         return wanted
     spare = min(wanted + _SPARE, len(hits))

@@ -1,7 +1,7 @@
-"""The roots of a collection: folders and files that were given to index, and are kept up to date from then on.
+"""The roots of a collection: folders and files that were passed to `index` and are kept up to date from then on.
 
-One root may lie below another, because what a folder leaves out can be asked for by name: the nearest root has the say
-about a file.
+One root may lie below another, because a file that a folder's rules ignore can still be indexed by name. The nearest
+root above a file decides about it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from edge.errors import InputError
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """A path from the file system's root, `~` expanded, symlinks as they are named.
+    """An absolute path, with `~` expanded and symbolic links kept.
 
     Raises:
-        InputError: it is empty, or its name is not valid Unicode.
+        InputError: the path is empty, or not valid Unicode.
     """
     return os.path.abspath(os.path.expanduser(_checked(os.fspath(path))))
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
-    """A path as the collection writes it: absolute, and without symlinks.
+    """A path as the collection stores it: absolute, and without symbolic links.
 
     Raises:
-        InputError: it is empty, or its name is not valid Unicode.
+        InputError: the path is empty, or not valid Unicode.
     """
     return _checked(os.path.realpath(os.path.expanduser(_checked(os.fspath(path)))))
 
@@ -40,10 +40,10 @@ def read_roots(db: Connection) -> list[str]:
 
 
 def check_there(paths: Iterable[str]) -> None:
-    """Refuses a path that does not exist.
+    """Refuses paths that do not exist.
 
     Raises:
-        InputError: one does not.
+        InputError: a path does not exist.
     """
     for path in paths:
         if not os.path.exists(path):
@@ -51,7 +51,7 @@ def check_there(paths: Iterable[str]) -> None:
 
 
 def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
-    """Adds roots; returns those that are new."""
+    """Adds roots; returns the new ones."""
     return [
         root
         for root in given
@@ -60,24 +60,24 @@ def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
 
 
 def forget_roots(db: Connection, paths: Iterable[str]) -> None:
-    """Removes roots that are among `paths` or lie below one."""
+    """Removes roots that are among `paths` or lie below one of them."""
     for path in paths:
         condition, params = below(path)
         db.execute(f"DELETE FROM roots WHERE {condition}", params)
 
 
 def with_nested(given: Iterable[str], roots: Iterable[str]) -> list[str]:
-    """`given` and the roots below them, outermost first."""
+    """`given` and all roots below them, outermost first."""
     chosen = frozenset(given)
     return sorted(chosen.union(root for root in roots if nearest(root, chosen) is not None))
 
 
 def absence(root: str, holds: Callable[[str], bool]) -> str | None:
-    """Why a root says nothing about its files now, as a disk that is not connected does not; None if it does.
+    """Why a root's files cannot be seen now, for example because its disk is not connected; None if they can be.
 
     Args:
-        holds: whether the collection has files below a root. Then a folder with nothing in it is taken for the empty
-            place of a disk.
+        holds: whether the collection has files below a root. If so, an empty folder counts as the mount point of an
+            absent disk.
     """
     try:
         if not stat.S_ISDIR(os.stat(root).st_mode):
@@ -92,6 +92,6 @@ def absence(root: str, holds: Callable[[str], bool]) -> str | None:
 
 
 def _checked(path: str) -> str:
-    if not path:  # to the system, the working directory
+    if not path:  # the system would take it for the working directory
         raise InputError("a path is empty; name a file or a folder, `.` for the one you are in")
     return checked(path, f"the path {path!a}")

@@ -1,14 +1,16 @@
-"""The tables of a collection's `edge.db`, and the settings it keeps there.
+"""The tables of a collection's `edge.db`, and its settings.
 
-A file is a row of `files` whatever became of it; `due` marks one that has work waiting, so an interrupted run is taken
-up where it stopped. `chunks.id` is never used twice, and is also the id of the chunk's vector and of its full-text row.
+Every file has a row in `files`, also skipped and failed ones. `due` marks a file that must be indexed, so the next run
+continues an interrupted one. `chunks.id` is never reused, and is also the id of the chunk's vector and of its full-text
+row.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from edge.apps.store.database import Database, Migration, make_folder
+from edge.apps.store.database import Database, Migration
+from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
 from edge.budget import MemoryBudget
 from edge.connection import Connection
@@ -60,10 +62,10 @@ CREATE INDEX chunks_by_hash ON chunks(hash);
 
 
 COPIED = ("SELECT path FROM roots ORDER BY path", "SELECT name, value FROM settings WHERE name = 'embedder'")
-"""What is kept beside the database, too: all else can be made from the files below these folders."""
+"""Rows that are also copied into a file beside the database. All others can be rebuilt from the files."""
 
 _RACY = "ALTER TABLE files ADD COLUMN racy INTEGER NOT NULL DEFAULT 0"
-"""Before, a time of 0 said of a file that it had to be looked at again, and was found by no filter. It still has to."""
+"""Before this step, a time of 0 marked a file to be read again, and hid it from filters. The mark still works."""
 
 _PLACES = """
 ALTER TABLE chunks ADD COLUMN lines TEXT;
@@ -73,28 +75,29 @@ CREATE TABLE descriptions(
     text TEXT NOT NULL
 ) WITHOUT ROWID;
 """
-"""Line numbers of passages that leave lines out, and what people say of folders."""
+"""Line numbers of passages that skip lines, and the user's descriptions of folders."""
 
-_VECTORS = 1
-"""Steps of the vector index before the first later one of this file."""
+_VECTORS = (1, 2)
+"""Numbers of the vector index's migrations that come before `_RACY`, and before `_PLACES`."""
 
 
 def migrations() -> list[Migration]:
-    """The history of the schema. New steps of either part go to the end, in the order they were made."""
+    """The history of the schema. New steps of either part are appended, in the order of their making."""
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(FULL_TEXT)
-    return [_FILES, *vectors[:_VECTORS], _RACY, whole, *vectors[_VECTORS:], _PLACES]
+    first, second = _VECTORS
+    return [_FILES, *vectors[:first], _RACY, whole, *vectors[first:second], _PLACES, *vectors[second:]]
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:
-    """The database of a collection, whose folder is made if need be. Raises as `Database` does."""
+    """Opens the database of a collection, and makes its folder if necessary. Raises as `Database` does."""
     if not read_only:
-        make_folder(path.parent)
+        claim(path.parent, path.name)
     return Database(path, migrations(), budget=budget, read_only=read_only, copied=COPIED)
 
 
 def get_setting(db: Connection, name: str) -> str | None:
-    """A setting's value, None if it was never set."""
+    """A setting's value; None if it was never set."""
     row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 

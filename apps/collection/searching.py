@@ -1,4 +1,4 @@
-"""`Searcher`: BM25 and vectors, fused; one consistent view of the collection for all that a query touches."""
+"""`Searcher`: fuses BM25 and vector search. A query sees one consistent view of the collection."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ from edge.ivf.base import Found
 from edge.trace import Trace
 
 DEPTH = 100
-"""Results that each of the two rankings contributes, where not too many of them read alike."""
+"""Results that each ranking contributes at first. More are fetched if too many have the same wording."""
 
 _DEEPER = 4
-"""So many times as many results are looked at next, where too few of them differ."""
+"""Growth of the depth when the results with different wording are too few."""
 
 _DEEPEST = 6_400
-"""More than this are not looked at for that reason: a text is then found by another query."""
+"""Largest depth for that purpose. Passages beyond it are not found by this query."""
 
 MOST = 10_000
-"""Results that can be asked for."""
+"""The most results that can be requested."""
 
 POOL = 60
 """Fused candidates that are reranked."""
 
-WORDS = 0.2
+BM25_WEIGHT = 0.2
 """Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (`edge bench search-quality`)."""
 
 Floats = npt.NDArray[np.float32]
 
 _PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id WHERE {}"
-"""Ids of the chunks of the files that pass a filter: few files are few steps, whatever the size of the collection."""
+"""Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
 
 
 def checked_counts(top_k: int, pool: int) -> None:
-    """
+    """Refuses invalid numbers of results.
+
     Raises:
         InputError: the number of results or of candidates to rerank is not in 1 ... `MOST`.
     """
@@ -60,7 +61,7 @@ def checked_counts(top_k: int, pool: int) -> None:
 
 
 class Index(Protocol):
-    """What a searcher needs of the vector index."""
+    """The method of the vector index that a searcher calls."""
 
     def search(
         self, db: Connection, queries: Floats, k: int, *, allowed: npt.NDArray[np.int64] | None = None
@@ -79,13 +80,13 @@ class Searcher:
     def candidates(
         self, query: str, vector: Floats | None, index: Index | None, k: int, *, where: Filters, depth: int = DEPTH
     ) -> list[Hit]:
-        """The best `k` passages of BM25 and vectors together, by their scores, best first. Of passages that read alike,
-        as a licence in every folder does, the best one stands for all.
+        """The best `k` passages by the fused scores of BM25 and vectors, best first. Of passages with the same wording,
+        such as a licence in every folder, only the best is returned.
 
         Args:
-            query: words; empty asks the vectors alone.
-            vector: of the query [dim], or several [n, dim], of which the nearest counts; None asks BM25 alone.
-            index: where to look for `vector`; None if the collection has no vectors.
+            query: words; if empty, only the vectors are searched.
+            vector: of the query [dim], or several [n, dim], of which the nearest counts; if None, only BM25 is used.
+            index: the index for `vector`; None if the collection has no vectors.
         """
         depth = max(depth, k)
         with self._database.read() as db:
@@ -103,14 +104,14 @@ class Searcher:
                     except BudgetExceeded:
                         if not hits:
                             raise
-                        return hits  # the memory limit does not hold more
+                        return hits  # a deeper search does not fit the memory limit
                 hits = self._fuse(db, lexical, near, k)
                 if len(hits) == k or depth >= _DEEPEST or max(len(lexical), len(near)) < depth:
                     return hits
                 depth = min(_DEEPER * depth, _DEEPEST)
 
     def show(self, query: str, hits: Iterable[Hit]) -> list[Hit]:
-        """Hits with the snippets that a query asks for, their best lines, and what is said of their folders."""
+        """Adds to hits their snippets for the query, their best lines, and the descriptions of their folders."""
         with self._database.read() as db:
             weights = self._catalog.lexical.weights(db, query)
             described = read_descriptions(db)
@@ -134,7 +135,7 @@ class Searcher:
                 found = index.search(db, np.atleast_2d(vector), depth)
             else:
                 count = db.execute(f"SELECT count(*) FROM ({_PASSING.format(clause)})", params).fetchone()[0]
-                # Read, and then sorted.
+                # 16 bytes for each id: it is read and then sorted.
                 with self._budget.reserve("filter", 16 * count):
                     rows = db.execute(_PASSING.format(clause), params)
                     allowed = np.fromiter((row[0] for row in rows), np.int64, count)
@@ -151,14 +152,14 @@ class Searcher:
     def _fuse(
         self, db: Connection, lexical: Sequence[tuple[int, float]], near: Sequence[tuple[int, float]], k: int
     ) -> list[Hit]:
-        """The `k` best of both rankings together that do not read alike."""
+        """The best `k` of both rankings by fused score, without repeated wording."""
         words = {identifier: (rank, score) for rank, (identifier, score) in enumerate(lexical, 1)}
         vectors = {identifier: (rank, score) for rank, (identifier, score) in enumerate(near, 1)}
-        fused = _placed(db, convex_combination(dict(lexical), dict(near), WORDS))
+        fused = _placed(db, convex_combination(dict(lexical), dict(near), BM25_WEIGHT))
         hits: list[Hit] = []
         seen: set[str] = set()
         while fused and len(hits) < k:
-            # As many as would do if none of them read alike.
+            # As many as are enough if none of them repeats a wording.
             group, fused = fused[: k - len(hits)], fused[k - len(hits) :]
             rows = read_hits(db, [identifier for identifier, _ in group])
             for identifier, score in group:
@@ -176,8 +177,8 @@ class Searcher:
 
 
 def _placed(db: Connection, fused: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Ids with their scores, best first, those that tie by path and place: their ids tell only when a passage was taken
-    in, and what an incremental run leaves shall be searched as a new index is."""
+    """Sorts ids with their scores: best first, ties by path and place in the file. Ids would order ties by the time of
+    indexing, and a collection after incremental runs should give the same results as a new one."""
     counts = Counter(score for _, score in fused)
     places: dict[int, tuple[str, int]] = {}
     for group in groups([identifier for identifier, score in fused if counts[score] > 1]):
@@ -191,7 +192,7 @@ def _placed(db: Connection, fused: Sequence[tuple[int, float]]) -> list[tuple[in
 
 
 def read_hits(db: Connection, ids: Sequence[int]) -> dict[int, Hit]:
-    """Chunks by id, as hits without score and snippet."""
+    """Reads chunks by id as hits without score and snippet."""
     found: dict[int, Hit] = {}
     for group in groups(ids):
         rows = db.execute(

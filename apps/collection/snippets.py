@@ -1,4 +1,4 @@
-"""The part of a passage that a result shows, and where the query's words stand in it."""
+"""Snippets: the part of a passage that a result shows, and the places of the query's words in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 SNIPPET_CHARS = 240
-"""Longest snippet."""
+"""The most characters of a snippet."""
 
 _WORD = re.compile(r"[^\W_]+")
 _SPACE = re.compile(r"\s+")
@@ -16,27 +16,27 @@ _SENTENCE_END = re.compile(
     r"[.!?…][\"'”’)\]*_]{0,4}\s+|[。！？]\s*|\n[ \t]*\n\s*|\n(?=[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t])"
 )
 _SENTENCE_LINES = 8
-"""More lines than this without an end of a sentence are code or a table."""
+"""At least so many lines without the end of a sentence count as code or a table."""
 
 _SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "y")
 _LEAST = 3
-"""Letters a word keeps when its ending is taken off."""
+"""The fewest letters that remain of a word when its ending is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`text` on one line, and (start, end) of every word of the query in it."""
+    """`text` on one line, and (start, end) of every query word in it."""
 
     text: str
     marks: tuple[tuple[int, int], ...]
 
 
 def snippet(passage: str, weights: Mapping[str, float], *, longest: int = SNIPPET_CHARS) -> Snippet:
-    """The stretch of a passage that holds most of what was asked for, cut between words; its beginning if nothing does.
+    """The part of a passage with the most weight of query words, cut between words; its beginning if no word occurs.
 
     Args:
-        weights: words of the query, each with what finding it is worth; a word counts once in a stretch.
-        longest: characters at most, the ellipses for what is left out included.
+        weights: weight of each query word; a word counts once in a part.
+        longest: the most characters, including the ellipses for omitted text.
     """
     text = _SPACE.sub(" ", passage).strip()
     wanted: dict[str, float] = {}
@@ -51,11 +51,11 @@ def snippet(passage: str, weights: Mapping[str, float], *, longest: int = SNIPPE
 
 
 def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
-    """Where in a passage the sentence begins that holds most of what was asked for; in code, lists and tables, the
-    line. 0 if none of the words is there.
+    """The offset in a passage of the sentence with the most weight of query words; in code, lists and tables, the
+    offset of the line. 0 if no query word occurs.
 
     Args:
-        weights: words of the query, each with what finding it is worth; a word counts once in a sentence.
+        weights: weight of each query word; a word counts once in a sentence.
     """
     wanted: dict[str, float] = {}
     for word, weight in weights.items():
@@ -66,7 +66,7 @@ def best_sentence(passage: str, weights: Mapping[str, float]) -> int:
         found = {stem(word): at for at, word in _words(passage, start, end) if stem(word) in wanted}
         if (value := sum(wanted[form] for form in found)) > best_value:
             stretch = passage[start:end].rstrip()
-            # A stretch of many lines without an end of a sentence is no sentence.
+            # So many lines without the end of a sentence are code or a table.
             whole = stretch.count("\n") < _SENTENCE_LINES
             begin = start + len(stretch) - len(stretch.lstrip()) if whole else min(found.values())
             best, best_value = begin, value
@@ -80,7 +80,7 @@ def _words(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 def stem(word: str) -> str:
-    """A word without case, accents and the commonest English endings: enough to show that two words are forms of one.
+    """A word without case, accents and the most common English endings, to recognize two forms of one word.
 
     >>> stem("Flooding") == stem("floods") == "flood"
     True
@@ -90,12 +90,12 @@ def stem(word: str) -> str:
         if folded.endswith(suffix) and len(folded) - len(suffix) >= _LEAST:
             folded = folded.removesuffix(suffix)
             break
-    # A doubled consonant before an ending is one without it: `running`, `run`.
+    # An ending may follow a doubled consonant: `running`, `run`.
     return folded[:-1] if len(folded) > _LEAST and folded[-1] == folded[-2] and folded[-1] not in "ls" else folded
 
 
 def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, float], longest: int) -> tuple[int, int]:
-    """(start, end) in `text` of the stretch worth most; among equals the one that begins a sentence, then the first."""
+    """(start, end) in `text` of the part with the most weight; the first of equals."""
     if len(text) <= longest + 4:
         return 0, len(text)
     best, best_value = (0, _cut(text, longest)), 0.0
@@ -110,7 +110,7 @@ def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, f
 
 
 def _sentence_start(text: str, position: int, least: int) -> int:
-    """Where the sentence around `position` begins, or else a word, not before `least`."""
+    """Where the sentence around `position` begins, or else a word; not before `least`."""
     least = max(0, least)
     for mark in (". ", "! ", "? ", ": ", "; "):
         at = text.rfind(mark, least, position)
@@ -123,7 +123,7 @@ def _sentence_start(text: str, position: int, least: int) -> int:
 
 
 def _cut(text: str, end: int) -> int:
-    """The end of the last whole word before `end`; `end` itself if there is none near."""
+    """The end of the last whole word before `end`; `end` itself if no word ends nearby."""
     if end >= len(text):
         return len(text)
     space = text.rfind(" ", max(0, end - 40), end + 1)

@@ -1,7 +1,7 @@
-"""What can be written down: text that is valid Unicode.
+"""Tests whether text can be stored: it must be valid Unicode.
 
-Python's strings may hold halves of characters, as names of files that are no UTF-8 do; neither SQLite nor a tokenizer
-takes them.
+Python's strings may hold lone surrogates, for example from file names that are not UTF-8. Neither SQLite nor a
+tokenizer accepts them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import os
 from pathlib import Path
 
 from edge.apps.documents.base import printable
+from edge.apps.store.query_text import bounded_query
 from edge.errors import InputError
 
 
 def storable(text: str) -> bool:
-    """Whether a text can be written down."""
+    """Whether a text can be stored."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -22,11 +23,20 @@ def storable(text: str) -> bool:
     return True
 
 
-def checked(text: str, what: str) -> str:
-    """`text` itself; `what` names it for people.
+def checked_query(text: str) -> str:
+    """Returns the text of a query.
 
     Raises:
-        InputError: it cannot be written down.
+        InputError: it is longer than `LONGEST_QUERY`, or not valid Unicode.
+    """
+    return checked(bounded_query(text), "the query")
+
+
+def checked(text: str, what: str) -> str:
+    """Returns `text`; `what` names it in the error message.
+
+    Raises:
+        InputError: it is not valid Unicode.
     """
     try:
         text.encode()
@@ -37,9 +47,9 @@ def checked(text: str, what: str) -> str:
 
 
 def written(path: Path) -> str:
-    """A path as the collection writes it, another one for every path: as it is where that can be written down. Else
-    each name that cannot stands behind a `.`, which no path without symlinks has as a name, its bytes that are no UTF-8
-    as `\\xNN`, and its backslashes doubled."""
+    """The form in which the collection stores a path, different for every path. A path that is valid Unicode is stored
+    unchanged. Otherwise each invalid name is preceded by a `.`, which no path without symbolic links contains as a
+    name. Its bytes that are not UTF-8 become `\\xNN`, and its backslashes are doubled."""
     text = str(path)
     if storable(text):
         return text

@@ -1,4 +1,4 @@
-"""`Together`: several collections, searched as if they were one, under one budget and with one reranker."""
+"""`Together`: searches several collections as one, under one budget and with one reranker."""
 
 from __future__ import annotations
 
@@ -6,47 +6,61 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from edge.apps.collection.collection import Collection, Floats
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt, NotIndexed, read_excerpts
 from edge.apps.collection.filters import Conditions
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.place import locate
 from edge.apps.collection.query import Query
+from edge.apps.collection.registry import locate
 from edge.apps.collection.searching import POOL, checked_counts
-from edge.apps.collection.storable import checked
+from edge.apps.collection.storable import checked_query
 from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError
+from edge.runtimes.scoring import LayerReport
 from edge.trace import Trace
 
 
-class Together:
-    """Collections by name. A context manager; the first one's reranker judges for all.
+class Seen(Protocol):
+    """Receives the stages of a search."""
 
-    A hit's `collection` says where it was found; its `id` and `file` count within that collection.
+    def fused(self, hits: list[Hit]) -> None:
+        """Called with the results in the order of BM25 and vectors, before reranking."""
+
+    def judged(self, hits: Sequence[Hit], report: LayerReport) -> None:
+        """Called with the reranker's report on the candidates `hits` after each layer. It runs in the reranker's thread
+        and must not block."""
+
+
+class Together:
+    """Collections by name. A context manager; the first collection's reranker ranks all candidates.
+
+    A hit's `collection` names its collection; its `id` and `file` are numbers within that collection.
     """
 
     def __init__(self, collections: Mapping[str, Collection]) -> None:
-        """Takes open collections with one budget, which it closes."""
+        """Takes open collections that share one budget; `close` closes them."""
         self._collections = dict(collections)
 
     @classmethod
     def opened(
         cls, chosen: Sequence[str], config: Config, trace: Trace | None = None, *, candidates: int = POOL
     ) -> Together:
-        """Opens collections for reading: those of some names or directories, or the usual one if none is given.
+        """Opens collections for reading, by names or directories; if none is given, the default collection.
 
         Args:
-            candidates: passages that a search will look at, for the limit that a refusal names.
+            candidates: passages that a search will rank, so that a refusal can name a sufficient limit.
 
         Raises:
-            StorageError: there is none where one should be.
-            BudgetExceeded: they do not fit the memory limit.
+            StorageError: a collection does not exist.
+            BudgetExceeded: the collections do not fit the memory limit.
         """
         budget = opened_budget(
             "the collection", config.memory, config, candidates=candidates, databases=max(1, len(set(chosen)))
@@ -67,11 +81,11 @@ class Together:
 
     @property
     def collections(self) -> Mapping[str, Collection]:
-        """The collections by the names they were chosen by; the usual one has an empty name."""
+        """The collections by the names they were chosen by; the default collection has an empty name."""
         return self._collections
 
     def health(self) -> Health:
-        """What is unfinished or damaged; each text begins with the name of its collection where there are several."""
+        """Unfinished work and known damage. If there are several collections, each text begins with a name."""
         if len(self._collections) == 1:
             return self._first.health()
         return Health(
@@ -84,7 +98,7 @@ class Together:
 
     @property
     def budget(self) -> MemoryBudget:
-        """The ledger that all share."""
+        """The budget that all collections share."""
         return self._first.budget
 
     def search(
@@ -97,10 +111,15 @@ class Together:
         where: Conditions = None,
         min_score: float = 0.0,
         min_blended: float = 0.0,
+        seen: Seen | None = None,
     ) -> list[Hit]:
-        """As `Collection.search`, over all collections: their candidates compete by their fused scores for the pool,
-        and the reranker judges them together."""
-        if len(self._collections) == 1:
+        """Searches like `Collection.search`, over all collections. Their candidates compete for the pool by their fused
+        scores, and are reranked together.
+
+        Args:
+            seen: receives the results of each stage as soon as they exist. It does not change the results.
+        """
+        if len(self._collections) == 1 and seen is None:
             hits = self._first.search(
                 query, top_k, rerank=rerank, pool=pool, where=where, min_score=min_score, min_blended=min_blended
             )
@@ -113,9 +132,18 @@ class Together:
         depth = max(pool, most) if rerank else most
         self._first.check_room("searching", rerank=rerank, candidates=depth)
         hits = self._candidates(query, depth, where)
+        if seen is not None:
+            seen.fused(self._shown(query, merge(hits, top_k)))
         if rerank:
-            hits = self._first.rerank(Query.parse(query).asked, hits, most)
+            # For one collection, ask for as many hits as `Collection.search` does.
+            asked = top_k if len(self._collections) == 1 else most
+            watch = None if seen is None else partial(seen.judged, hits)
+            hits = self._first.rerank(Query.parse(query).asked, hits, asked, watch=watch)
         kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
+        return self._shown(query, kept)
+
+    def _shown(self, query: str, kept: Sequence[Hit]) -> list[Hit]:
+        """Completes each hit by `Collection.show` of its own collection."""
         shown = {
             (name, hit.id): hit
             for name, collection in self._collections.items()
@@ -124,10 +152,10 @@ class Together:
         return [shown[hit.collection, hit.id] for hit in kept]
 
     def read(self, targets: Sequence[str], *, lines: int | None = None, max_bytes: int = MOST_BYTES) -> list[Excerpt]:
-        """What some targets name (see `read_excerpts`), each in the first collection that has it.
+        """Reads targets (see `read_excerpts`), each from the first collection that has it.
 
         Raises:
-            InputError: no collection has one of them, or a target means several files.
+            InputError: no collection has a target, or a target matches several files.
         """
         found: list[Excerpt] = []
         for target in targets:
@@ -162,9 +190,9 @@ class Together:
         return next(iter(self._collections.values()))
 
     def _candidates(self, query: str, k: int, where: Conditions) -> list[Hit]:
-        """The best `k` of all collections, by their fused scores."""
-        parts = Query.parse(checked(query, "the query"))
-        vectors: dict[str, Floats] = {}  # one for each model
+        """The best `k` passages of all collections, by their fused scores."""
+        parts = Query.parse(checked_query(query))
+        vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
         found: list[Hit] = []
         for number, (name, collection) in enumerate(self._collections.items()):
             vector = None
@@ -173,7 +201,8 @@ class Together:
                     vectors[identity.fingerprint] = collection.embed_query(parts)
                 vector = vectors[identity.fingerprint]
             hits = collection.candidates(query, vector, k, where=where)
-            # Files are numbered within a collection, and only neighbours of one file become one hit.
+            # File numbers must be unique over all collections, because `merge` joins neighbours with equal file
+            # numbers.
             found += [replace(hit, collection=name, file=hit.file * len(self._collections) + number) for hit in hits]
         best = sorted(found, key=lambda hit: -hit.score)[:k]
         return [replace(hit, stages=replace(hit.stages, fused_rank=rank)) for rank, hit in enumerate(best, 1)]

@@ -1,9 +1,9 @@
 """`Watcher`: keeps a collection up to date with its roots while it runs.
 
-Notifications of the platform say which paths changed. A burst is handled when it is over, and only what changed is
-looked at; what nobody watched for is found by the first full comparison. Notifications follow a folder and not its
-name: where a root is another folder than before, or there again, watching begins anew with another comparison. Where
-there are no notifications, comparisons are repeated.
+The platform's notifications name the changed paths. A burst of changes is handled after its end, and only changed paths
+are read. A full comparison at the start finds earlier changes. Notifications follow a folder and not its name. So if a
+root was replaced or has reappeared, the watcher starts again with a full comparison. On platforms without
+notifications, full comparisons are repeated.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from edge.errors import InputError, StorageError
 _QUIET_MS = 500
 _LONGEST_MS = 5_000
 _IDLE = 19
-"""Polling waits so many times as long as a comparison took."""
+"""Polling waits this many times as long as the last comparison took."""
 
 _PATIENCE = 3
-"""Attempts to take the same changes in, before everything is compared instead; and to be notified, before polling."""
+"""Attempts to index the same changes before a full comparison, and attempts to get notifications before polling."""
 
 _LONGEST_PAUSE = 60.0
-"""Seconds between two attempts; the first wait for a tick, each further one for twice as long."""
+"""The longest pause in seconds between two attempts. The first is one tick; each further one is twice as long."""
 
 _TICK_MS = 500
-"""How often the watcher looks up when nothing happens: for a request to stop, and at the roots."""
+"""Interval at which an idle watcher checks for a request to stop and checks the roots."""
 
 
 class _NoNotifications(Exception):
-    """The platform does not notify of changes here; the message says why."""
+    """The platform sends no notifications here; the message says why."""
 
 
 class _Broken(Exception):
-    """Notifications have ended, and some are lost; the message says why."""
+    """Notifications have stopped, and some are lost; the message says why."""
 
 
 class Watcher:
@@ -68,14 +68,14 @@ class Watcher:
         """Prepares to watch.
 
         Args:
-            report: called after the first comparison, and whenever changes were taken in.
-            notice: called with one sentence when something does not work as it should.
+            report: called after the first comparison, and whenever changes were indexed.
+            notice: called with one sentence about each problem.
             progress: as for `Collection.index`.
-            poll: compare folders again and again, for file systems that send no notifications (network drives).
-            quiet_ms: a burst of changes is over when nothing changes for so long.
-            longest_ms: a burst that does not end is handled after this time.
-            poll_seconds: between two comparisons when polling; more where a comparison takes long.
-            roots: of the collection, which to watch; all of them, also those that are added later, if None.
+            poll: compares folders repeatedly, for file systems without notifications (network drives).
+            quiet_ms: a burst of changes ends after this time without a change.
+            longest_ms: a burst that goes on is handled after this time.
+            poll_seconds: shortest pause between two comparisons when polling.
+            roots: the roots of the collection to watch; None for all, including roots that are added later.
         """
         self._collection = collection
         self._report = report
@@ -92,10 +92,10 @@ class Watcher:
         self._pause = self._not_before = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Compares everything once, then handles changes until `stop` is set.
+        """Compares everything once, then handles changes until `stop` is set. Waits for roots that are absent.
 
         Raises:
-            InputError: the collection has no root. One that is absent is waited for.
+            InputError: the collection has no root.
             Others as for `Collection.index`.
         """
         if not self._roots():
@@ -109,7 +109,7 @@ class Watcher:
         self._compare_repeatedly(stop)
 
     def _roots(self) -> list[str]:
-        """The roots that are watched now, those below a chosen one included."""
+        """The roots that are watched now, including roots below a chosen one."""
         roots = self._collection.roots
         return roots if self._chosen is None else with_nested(self._chosen, roots)
 
@@ -118,14 +118,14 @@ class Watcher:
         return self._collection.index(self._chosen or (), progress=self._progress)
 
     def _follow(self, stop: threading.Event) -> None:
-        """Handles what the platform notifies of, and begins anew when it has lost sight of a root or of a change;
-        raises `_NoNotifications` where it does not notify."""
+        """Handles notifications. Starts again with a full comparison after a root was replaced or notifications were
+        lost. Raises `_NoNotifications` if the platform sends none."""
         first, broken = True, 0
         while not stop.is_set():
             try:
                 for changed in self._changes(stop):
                     if first:
-                        # The notifier is at work before the first comparison, so that nothing falls between the two.
+                        # The notifier runs before the first comparison, so no change can fall between the two.
                         self._report(self._compared())
                         first = self._everything = False
                     else:
@@ -142,10 +142,10 @@ class Watcher:
             self._everything = True
 
     def _changes(self, stop: threading.Event) -> Iterator[set[str]]:
-        """Changed paths, burst by burst, and an empty set every now and then, until a root is another folder."""
+        """Yields the changed paths of each burst, and regularly an empty set, until a root was replaced."""
         places = {root: _place(root) for root in self._roots()}
         folders = [root for root, place in places.items() if place is not None]
-        # A notifier follows a file's content, and loses it when an editor puts a new file in its place.
+        # A notifier follows a file's inode, and loses it when an editor replaces the file.
         files = {root: _state(root) for root, place in places.items() if place is None}
         for changed in self._notified(folders, stop):
             for file, state in files.items():
@@ -157,7 +157,7 @@ class Watcher:
                 return
 
     def _compare_repeatedly(self, stop: threading.Event) -> None:
-        """Compares all files with the collection, by size and time, taking a twentieth of the time for it at most."""
+        """Compares all files with the collection by size and time, for at most a twentieth of the time."""
         first = True
         while True:
             try:
@@ -172,8 +172,8 @@ class Watcher:
                 return
 
     def _handle(self) -> None:
-        """Takes the waiting changes in; they go on waiting where another writer is at work. What cannot be taken in
-        several times in a row is forgotten, and everything compared instead."""
+        """Indexes the waiting changes. They stay waiting while another process writes. After several failures in a row,
+        they are discarded and a full comparison takes their place."""
         try:
             if self._everything or self._refusals >= _PATIENCE:
                 self._waiting.clear()
@@ -193,7 +193,7 @@ class Watcher:
             self._report(report)
 
     def _notified(self, folders: list[str], stop: threading.Event) -> Iterator[set[str]]:
-        """As `_changes`, of folders, until one of them is deleted. Raises `_Broken`, or `_NoNotifications`."""
+        """Like `_changes`, for folders, until one of them is deleted. Raises `_Broken` or `_NoNotifications`."""
         from watchfiles import Change, watch
 
         if not folders:
@@ -206,11 +206,11 @@ class Watcher:
                 *folders, watch_filter=None, debounce=self._longest_ms, step=self._quiet_ms, stop_event=stop,
                 rust_timeout=_TICK_MS, yield_on_timeout=True, force_polling=False, ignore_permission_denied=True,
             ):  # fmt: skip
-                # That a folder's list of entries has changed says nothing: what came and went has changes of its own.
+                # A change of a folder's entries is redundant: each added or removed entry has a change of its own.
                 news = (path for kind, path in changes if kind != Change.modified or not os.path.isdir(path))
                 yield {_affected(path) for path in map(os.path.abspath, news) if not contains(own, path)}
                 if any(kind == Change.deleted and path in folders for kind, path in changes):
-                    return  # made again, it may have the same number as before
+                    return  # a new folder at this path may get the same inode number
         except (FileNotFoundError, RuntimeError) as error:  # a root that has just gone; a name that is not UTF-8
             raise _Broken(error) from error
         except OSError as error:  # too many folders to watch
@@ -218,12 +218,12 @@ class Watcher:
 
 
 def _affected(path: str) -> str:
-    """What has to be looked at when a path has changed: rules about what to ignore concern their whole folder."""
+    """The path that must be indexed again after a change: for an ignore file, its whole folder."""
     return str(Path(path).parent) if Path(path).name in IGNORE_FILES else path
 
 
 def _place(root: str) -> tuple[int, int] | None:
-    """Which folder a root is now, by the numbers of its device and of its own; None if it is none."""
+    """Device and inode number of a root that is a folder; None if it is none."""
     try:
         found = os.stat(root)
     except OSError:
@@ -232,7 +232,7 @@ def _place(root: str) -> tuple[int, int] | None:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """Size and time of a file, None if there is none."""
+    """Size and time of a file; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

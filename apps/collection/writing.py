@@ -1,23 +1,22 @@
-"""`Writer`: everything that changes a collection; one at a time, over all threads and processes."""
+"""`Writer`: every change of a collection. One writer runs at a time, across threads and processes."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path
 
 from edge.apps.collection.advance import Advance, Progress
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, files_below
+from edge.apps.collection.chunk_rebuild import ChunkRebuild
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Run
-from edge.apps.collection.lock import WriterLock
 from edge.apps.collection.models import Models
-from edge.apps.collection.narrowing import on_the_way
-from edge.apps.collection.passages import Passages
-from edge.apps.collection.preparation import Prepared
+from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
-from edge.apps.collection.scopes import nearest, outermost
+from edge.apps.collection.scopes import nearest, on_the_way, outermost
 from edge.apps.documents.base import Extracted, Found
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
@@ -27,6 +26,7 @@ from edge.apps.documents.scanner import scan
 from edge.apps.planning import CONNECTION
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, forget, gathered, is_noted, note
+from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.rebuilding import Rebuilding
 from edge.arrangement import SLACK
 from edge.budget import MemoryBudget
@@ -37,15 +37,19 @@ from edge.plan import Stage
 from edge.trace import Trace
 
 _BATCH_NBYTES = 6 << 20
-"""What a batch of passages takes on its way: text, tokens, vectors, and SQLite's pages."""
+"""Memory of a batch of passages: text, tokens, vectors, and SQLite's pages."""
 
 INDEXING = (Stage("reading files while others are embedded", own=WORKER_NBYTES + _BATCH_NBYTES + CONNECTION),)
-"""What indexing needs beside the embedder."""
+"""Memory that indexing needs beside the embedder."""
+
+_COPIES, _PER_TEXT = 8, 1_000
+"""Memory of a text while it is cut into passages: bytes per byte of the text, and bytes besides. Measured with a text
+of 4 MB, beside the leases of its embeddings."""
 
 
 class Writer:
-    """The writing half of a collection. Every method waits for other writers, and raises `StorageError` if they do not
-    end; the same thread may hold `lock` over several calls."""
+    """The writing half of a collection. Every method waits for other writers, and raises `StorageError` if they take
+    too long. A thread may hold `lock` over several calls."""
 
     def __init__(
         self,
@@ -57,8 +61,8 @@ class Writer:
         budget: MemoryBudget,
         trace: Trace,
     ) -> None:
-        """`vectors` gives the vector index, or None as long as nobody knows the width of a vector."""
-        self.lock = WriterLock(path / "writer.lock")
+        """`vectors` returns the vector index, or None if the width of a vector is not known yet."""
+        self.lock = WriterLock(path / LOCK)
         self._path = path
         self._database = database
         self._catalog = catalog
@@ -67,11 +71,11 @@ class Writer:
         self._budget = budget
         self._trace = trace
         self._extractor: Extractor | None = None
-        self._rebuilding = Rebuilding(database, Passages(models))
+        self._rebuilding = Rebuilding(database, ChunkRebuild(models))
 
     def index(self, given: Sequence[str], *, retry: bool, progress: Progress | None) -> IndexReport:
-        """Brings folders and files up to date; all roots if none is given. A root that is new and of which nothing
-        could be taken in is not kept."""
+        """Brings folders and files up to date; all roots if none is given. If an error ends the run, new roots with no
+        indexed file are removed again."""
         with self.lock():
             with self._database.write() as db:
                 new = register_roots(db, given)
@@ -108,7 +112,8 @@ class Writer:
             for path in outermost(paths):
                 if (root := nearest(path, every_root)) is not None:
                     changed.setdefault(root, []).append(path)
-            # That the last of its files went is said by the file's own path.
+            # Only for a root that is itself in `paths` may an empty folder count as absent. For others, the paths of
+            # deleted files explain an empty root.
             whole = frozenset(root for root in changed if root in changed[root])
             present, missing = self._present(changed, whole)
 
@@ -124,21 +129,24 @@ class Writer:
             return self._run(scanned, roots, scopes, settled, retry=False, progress=progress, missing=missing)
 
     def add_texts(self, texts: Mapping[str, tuple[str, str]]) -> IndexReport:
-        """Adds texts, each with its title, by name."""
-        with self.lock():
+        """Adds texts; `texts` maps names to text and title.
+
+        Raises:
+            BudgetExceeded: they need more memory than is free. Others as for `index`.
+        """
+        with self.lock(), self._budget.reserve("texts to add", _added_nbytes(texts)):
             run = Run(self._database, self._catalog, self._budget, self._trace)
             index = self._index()
             prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
             run.take_in(prepared, index, self._models.embed)
-            run.maintain(index)
+            run.maintain(index, self._make_way)
             return run.report()
 
     def delete(self, items: Sequence[tuple[str | None, Set[str]]]) -> int:
-        """Takes texts, and files and folders, these as roots too, out of the collection; returns how many went.
+        """Removes texts and files, and folders from the roots; returns how many files and texts it removed.
 
         Args:
-            items: of each its name, if it may be a text's, and the absolute paths that it means if there is no such
-                text.
+            items: for each item, its name if it may name a text, and the absolute paths that it means otherwise.
         """
         with self.lock():
             run = Run(self._database, self._catalog, self._budget, self._trace)
@@ -156,32 +164,32 @@ class Writer:
             discovery = Discovery(self._database, self._catalog, self._vectors())
             discovery.remove(sorted(files))
             run.count(discovery)
-            run.maintain(self._vectors())
+            run.maintain(self._vectors(), self._make_way)
             return run.report().removed
 
     def rebuild(self, progress: Progress | None) -> int:
-        """Embeds every passage again; returns how many."""
+        """Embeds all passages again; returns how many."""
         with self.lock():
             self._models.claim()
             index = self._vectors()
             assert index is not None
             self._rebuilding.begin(index)
             made = self._rebuilding.finish(index, progress)
-            index.maintain(self._database.write)
+            self._make_way(lambda: index.maintain(self._database.write))
             return made
 
     def compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
-        """Gives the space of what was deleted back; returns whether all of it, which takes that nobody else reads."""
+        """Frees the space of deleted data; returns whether all of it. Open readers in other processes prevent that."""
         with self.lock():
             with self._database.write() as db:
                 note(db, Trouble("compacting", "the last compaction was interrupted", "edge compact"))
             return self._compact(progress)
 
     def health(self, vectors: int | None = None) -> Health:
-        """What is unfinished or damaged.
+        """Unfinished work and known damage.
 
         Args:
-            vectors: in the index; not compared with the passages if not given.
+            vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
         """
         busy = self.lock.is_held()
         remedy = "" if busy else "edge index"
@@ -202,14 +210,14 @@ class Writer:
             return gathered(db, *found)
 
     def close(self) -> None:
-        """Stops the worker that reads files."""
+        """Stops the process that reads files."""
         if self._extractor is not None:
             self._extractor.close()
             self._extractor = None
 
     def _present(self, roots: Iterable[str], whole: Set[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Which of some roots are there, and which are not: these keep what the collection has of them. Of those in
-        `whole`, which are looked at as a whole, one that is empty all of a sudden is not there."""
+        """Splits roots into present and missing ones; the collection keeps the files of missing roots. A root in
+        `whole` also counts as missing if it is empty although the collection has files of it."""
         present: list[str] = []
         missing: list[str] = []
         for root in roots:
@@ -218,7 +226,7 @@ class Writer:
         return present, tuple(missing)
 
     def _holds(self, root: str) -> bool:
-        """Whether there are indexed files at or below a root."""
+        """Whether the collection has indexed files at or below a root."""
         condition, params = files_below(root)
         with self._database.read() as db:
             query = f"SELECT 1 FROM files WHERE {condition} AND status = 'indexed' LIMIT 1"
@@ -235,18 +243,19 @@ class Writer:
         progress: Progress | None,
         missing: tuple[str, ...] = (),
     ) -> IndexReport:
-        """Compares, takes in what is due below `scopes`, removes what is gone, and tidies up.
+        """Compares files with the collection, indexes due files below `scopes`, removes deleted files, tidies the
+        index.
 
         Args:
-            settled: asked after the comparison, the scopes whose roots are still there: a disk that went while it was
-                compared has lost no file.
+            settled: called after indexing; returns the scopes whose roots are still present. Files of a disk that was
+                disconnected meanwhile are thus not removed.
         """
         run = Run(self._database, self._catalog, self._budget, self._trace)
         discovery = Discovery(self._database, self._catalog, self._vectors(), retry=retry)
         interrupted = self._resume()
         run.discover(discovery, scanned, roots)
         if run.due(scopes):
-            self._models.check_room("indexing", rerank=False, candidates=0, extra=INDEXING)
+            self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
             index = self._index()
             with self._database.write() as db:
                 note(db, Trouble("indexing", "a run was interrupted", "edge index"))
@@ -257,7 +266,7 @@ class Writer:
             run.take_in_due(scopes, index, self._models.embed, self._extractor, advance)
         run.remove(discovery, settled())
         run.count(discovery)
-        run.maintain(self._vectors(), due=interrupted)
+        run.maintain(self._vectors(), self._make_way, due=interrupted)
         self._database.copy()
         with self._database.read() as db:
             begun = is_noted(db, "indexing")
@@ -267,8 +276,7 @@ class Writer:
         return run.report(missing)
 
     def _resume(self) -> bool:
-        """Goes on with what was interrupted, other than taking files in: a rebuild, a compaction. Returns whether the
-        index has to be put in order afterwards."""
+        """Continues an interrupted rebuild or compaction. Returns whether the index needs maintenance afterwards."""
         with self._database.read() as db:
             rebuilding = self._rebuilding.trouble(db, "passages", "") is not None
             interrupted, compacting = is_noted(db, "indexing"), is_noted(db, "compacting")
@@ -281,7 +289,7 @@ class Writer:
     def _compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
         index = self._vectors()
         if index is not None:
-            index.maintain(self._database.write, full=True, progress=progress)
+            self._make_way(lambda: index.maintain(self._database.write, full=True, progress=progress))
         with self._database.write() as db:
             self._catalog.lexical.optimize(db)
         alone = self._database.vacuum()
@@ -292,7 +300,7 @@ class Writer:
         return alone
 
     def _forget_empty(self, roots: Iterable[str]) -> None:
-        """Takes roots back of which nothing was taken in."""
+        """Removes roots again that have no indexed file."""
         empty = [root for root in roots if not self._holds(root)]
         with self._database.write() as db:
             for root in empty:
@@ -305,16 +313,20 @@ class Writer:
         files = (file.path for file in self._catalog.due(self._database, scopes))
         return Advance(progress, files, self._trace, self._models.embedder().model.spec.layers)
 
+    def _make_way(self, work: Callable[[], object]) -> object:
+        """Calls `work`. If the memory is not enough, calls it again while no file is read, and then without models."""
+        return self._models.make_way(lambda: with_more_memory(self._extractor, work))
+
     def _check_room(self) -> None:
-        """Files are read and embedded at the same time. Without this, one gives way to the other until a batch fails.
+        """Checks that the worker and the embedder fit together. If not, one would evict the other until a batch fails.
 
         Raises:
             BudgetExceeded: they do not fit.
         """
         working = WORKER_NBYTES + self._models.working() + _BATCH_NBYTES
-        room = self._budget.make_room(self._budget.limit)  # everything that can gives way
+        room = self._budget.make_room(self._budget.limit)  # evicts everything that can be evicted
         if working > room:
-            needed = self._budget.limit - room + working + SLACK  # a process never starts with the same bytes twice
+            needed = self._budget.limit - room + working + SLACK  # the memory of a new process varies slightly
             raise BudgetExceeded(
                 f"reading files and embedding them need {format_size(working)} beside what is held already, but "
                 f"{format_size(max(0, room))} of the {format_size(self._budget.limit)} memory limit can be had; "
@@ -326,11 +338,11 @@ class Writer:
             )
 
     def _index(self) -> VectorIndex:
-        """The vector index of a collection that gets one now, if it had none."""
+        """The vector index. A collection without one gets it now."""
         self._models.claim()
         index = self._vectors()
         assert index is not None
-        # What a rebuild that was interrupted has not come to has no vector that could be reused.
+        # An interrupted rebuild has left passages without vectors, and intake reuses only existing vectors.
         self._rebuilding.finish(index)
         return index
 
@@ -347,3 +359,9 @@ class Writer:
         extracted = Extracted("text", title, chunks, None)
         digest = blake2b(data, digest_size=16).digest()
         return Prepared(row, len(data), 0, False, digest, extracted, "indexed", "", lease)
+
+
+def _added_nbytes(texts: Mapping[str, tuple[str, str]]) -> int:
+    """The memory of texts that are added one after the other, in bytes."""
+    sizes = [sys.getsizeof(text) for text, _ in texts.values()]
+    return sum(sizes) + _COPIES * max(sizes, default=0) + _PER_TEXT * len(sizes)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from naive.program import config_of, write_tiny_models
 
 from edge.apps.collection.collection import Collection
 from edge.config import Config
@@ -19,23 +20,14 @@ Make = Callable[..., Collection]
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A models directory with an embedder, another one, and a reranker of random weights."""
-    folder = tmp_path_factory.mktemp("models")
-    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
+    folder = write_tiny_models(tmp_path_factory.mktemp("models"))
     synth("tiny-bert-embedder", folder / "other-embedder", seed=7).close()
-    synth("tiny-bert", folder / "tiny").close()
     return folder
 
 
 @pytest.fixture
 def tiny_config(model_folder: Path, tmp_path: Path) -> Config:
-    return Config(
-        memory=10**9,
-        threads=1,
-        embedder="tiny-embedder",
-        reranker="tiny",
-        models_dir=str(model_folder),
-        scratch_dir=str(tmp_path / "scratch"),
-    )
+    return config_of(model_folder, tmp_path / "scratch", threads=1)
 
 
 @pytest.fixture
@@ -59,7 +51,7 @@ def collection(make: Make) -> Collection:
 
 
 class Folder:
-    """A folder of files to index; what is written counts as old enough to be believed unchanged."""
+    """A folder of files to index; a written file counts as old enough to be believed unchanged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

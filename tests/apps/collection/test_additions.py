@@ -1,4 +1,4 @@
-"""What is given to add, and what of it nobody can write down."""
+"""Texts to add, and those that cannot be stored."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_given_together_is_added_together_or_not_at_all(collection: Coll
 
 
 def rows(collection: Collection) -> list[tuple[Any, ...]]:
-    """What stands in the collection, whatever its state."""
+    """The rows of the collection, in any state."""
     with collection.database.read() as db:
         return db.execute("SELECT path, status, due FROM files ORDER BY path").fetchall()
 

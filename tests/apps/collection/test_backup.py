@@ -10,7 +10,9 @@ import pytest
 
 from edge.apps.collection.checking import check
 from edge.apps.collection.collection import DATABASE, Collection
+from edge.apps.collection.schema import migrations
 from edge.apps.store.backup import Store, back_up, restore
+from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, StorageError
@@ -19,7 +21,7 @@ Make = Callable[..., Collection]
 
 
 def store(path: Path) -> Store:
-    return Store("collection", path, DATABASE, "edge")
+    return Store("collection", path, DATABASE, "edge", len(migrations()))
 
 
 def found(collection: Collection) -> list[tuple[str, float]]:
@@ -56,7 +58,7 @@ def test_what_was_backed_up_comes_back(filled: Collection, make: Make, tmp_path:
             assert again.status().indexed == 61
             assert again.health()
             again.add("More.", ids=["more"])
-    report = check(tmp_path / "new", config=tiny_config, budget=MemoryBudget(10**9), read_data=True)
+    report = check(tmp_path / "new", config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
     assert report.findings == []
 
 
@@ -103,10 +105,34 @@ def test_what_is_no_whole_backup_is_refused(filled: Collection, make: Make, tmp_
         file.write_bytes(data)
     assert not (tmp_path / "new" / DATABASE).exists()
     with pytest.raises(InputError, match=r"`edge restore` puts it back"):
-        restore(Store("memory", tmp_path / "m", "memory.db", "edge memory"), tmp_path / "backup", force=False)
+        restore(Store("memory", tmp_path / "m", "memory.db", "edge memory", 1), tmp_path / "backup", force=False)
     with pytest.raises(InputError, match="is no backup"):
         restore(store(tmp_path / "new"), tmp_path, force=False)
     with pytest.raises(InputError, match="name a new folder"):
         back_up(store(filled.path), tmp_path / "backup")
     with pytest.raises(StorageError, match="there is no collection"):
         back_up(store(tmp_path / "none"), tmp_path / "backup2")
+
+
+def test_links_lead_to_stores_and_backups(filled: Collection, make: Make, tmp_path: Path) -> None:
+    right = found(filled)
+    for name in ("empty", "missing"):
+        (tmp_path / f"to {name}").symlink_to(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "missing"):
+        back_up(store(filled.path), tmp_path / f"to {name}")
+        assert (tmp_path / f"to {name}").is_symlink()
+        assert (tmp_path / name / DATABASE).is_file()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    restore(store(tmp_path / "link" / "new"), tmp_path / "to empty", force=False)
+    with make("link/new") as copy, make("home/new") as same:
+        assert found(copy) == right
+        copy.add("Something else.", ids=["else"])
+        assert same.status().indexed == 62
+    (tmp_path / "home" / "file").symlink_to(tmp_path / "home" / "new" / DATABASE)
+    with (
+        Database(tmp_path / "home" / "file", migrations(), budget=MemoryBudget(10**10)) as database,
+        database.read() as db,
+    ):
+        assert db.execute("SELECT count(*) FROM files").fetchone() == (62,)

@@ -49,7 +49,7 @@ def test_the_embedder_cannot_be_changed(make: Make, small: Any, tiny_config: Con
         other.search("river")
     with pytest.raises(ModelError, match="cannot be compared"):
         other.add("a text")
-    # Without a choice it is the collection's own, whatever the default is.
+    # Without a choice it is the collection's own, with any default.
     own = make(config=dataclasses.replace(tiny_config, embedder=""))
     assert own.search("river")
 
@@ -121,7 +121,7 @@ def test_compacting_keeps_what_is_there(collection: Collection, small: Any, cons
 
 
 def test_everything_is_given_back(make: Make, small: Any) -> None:
-    budget = MemoryBudget(10**9, baseline=0)
+    budget = MemoryBudget(10**11, baseline=0)
     collection = make(budget=budget)
     collection.index(small.path)
     collection.search("river")
@@ -154,8 +154,8 @@ def test_a_limit_that_is_named_works_or_names_one_that_does_before_a_file_is_rea
 
 
 def test_both_models_need_not_fit_at_once(make: Make, small: Any) -> None:
-    """What is needed for one model at a time is enough: the other one makes room."""
-    collection = make(budget=(wide := MemoryBudget(10**9, baseline=0)))
+    """Memory for one model at a time is enough: the other one makes room."""
+    collection = make(budget=(wide := MemoryBudget(10**11, baseline=0)))
     collection.index(small.path)
     collection.close()
     reader = make(budget=wide, read_only=True)

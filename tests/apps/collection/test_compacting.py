@@ -1,4 +1,4 @@
-"""Compaction gives space back: it never ends larger, whoever reads."""
+"""Compaction gives space back: it never ends larger, even while others read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_never_ends_larger(make: Any) -> None:
         assert collection.vectors.status(db).segments == 1
         assert collection.vectors.status(db).rows == everything
     named = {file.name for file in (path / "segments").iterdir() if not file.name.endswith(".lock")}
-    assert len(named) == 1  # what was merged is gone, at once
+    assert len(named) == 1  # the merged files are gone at once
     assert collection.compact()
     collection.close()
     assert nbytes(path) <= once

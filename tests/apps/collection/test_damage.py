@@ -1,4 +1,4 @@
-"""Whatever is damaged of a collection is noticed, named, and brought back from what the files still hold."""
+"""Any damage to a collection is noticed, named, and repaired from the content of the files."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def whole(make: Make, docs: Path, tmp_path: Path) -> Path:
 
 
 def mended(path: Path, config: Config) -> Any:
-    return repair(path, config=config, budget=MemoryBudget(10**9), roots=lambda opened: opened.roots)
+    return repair(path, config=config, budget=MemoryBudget(10**10), roots=lambda opened: opened.roots)
 
 
 def test_a_sound_collection_is_said_to_be(whole: Path, tiny_config: Config) -> None:
     for read_data in (False, True):
-        report = check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=read_data)
+        report = check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=read_data)
         assert report.findings == []
         assert report.sound
     report = mended(whole, tiny_config)
@@ -91,7 +91,7 @@ def test_a_damaged_page_changes_no_result_in_silence_and_is_found(whole: Path, t
                 silent.append(page + 1)
         except (DamagedStore, CorruptBlock) as error:
             assert "`edge " in str(error)  # noqa: PT017 - not every page is read by a search
-        report = check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=True)
+        report = check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
         assert not report.sound, f"page {page + 1}"
     assert silent == []
 
@@ -127,7 +127,7 @@ def test_a_damaged_segment_is_named_and_made_again(whole: Path, tiny_config: Con
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
-    report = check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=True)
+    report = check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
     assert {finding.part for finding in report.findings} == {"vectors"}
     assert segment.name in " ".join(finding.text for finding in report.findings)
     with Collection(whole, config=tiny_config, read_only=True) as collection:
@@ -208,9 +208,9 @@ def test_a_database_that_was_cut_off_is_repaired(
         file.truncate(cut_at(size, place))
     if not copied:
         (whole / "edge.db-schema").unlink()
-    assert not check(whole, config=tiny_config, budget=MemoryBudget(10**9), read_data=True, noting=False).sound
+    assert not check(whole, config=tiny_config, budget=MemoryBudget(10**10), read_data=True, noting=False).sound
     report = repair(
-        whole, config=tiny_config, budget=MemoryBudget(10**9), roots=lambda opened: opened.roots or [str(docs)]
+        whole, config=tiny_config, budget=MemoryBudget(10**10), roots=lambda opened: opened.roots or [str(docs)]
     )
     assert report.after.findings == []
     assert report.aside is not None
@@ -232,7 +232,7 @@ def test_a_log_that_was_cut_off_is_repaired(
         file.truncate(int(log.stat().st_size * share))
     (tmp_path / "killed" / "edge.db-shm").unlink()
     report = repair(
-        tmp_path / "killed", config=tiny_config, budget=MemoryBudget(10**9), roots=lambda opened: [str(docs)]
+        tmp_path / "killed", config=tiny_config, budget=MemoryBudget(10**10), roots=lambda opened: [str(docs)]
     )
     assert {finding.part for finding in report.before.findings} & {"commits", "database"}
     assert report.after.findings == []

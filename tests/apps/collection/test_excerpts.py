@@ -1,4 +1,4 @@
-"""Reading what is indexed, by path, line, number and pattern."""
+"""Reading indexed documents by path, line, number and pattern."""
 
 from __future__ import annotations
 

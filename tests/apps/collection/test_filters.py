@@ -25,7 +25,7 @@ class File:
 
 
 def passing(files: list[File], filters: Filters) -> list[str]:
-    """What SQL lets through."""
+    """The files that SQL lets through."""
     db = Connection(":memory:")
     tables = migrations()[0]
     assert isinstance(tables, str)

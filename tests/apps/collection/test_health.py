@@ -1,4 +1,4 @@
-"""What is unfinished is said by every command, and gone on with by whoever writes next."""
+"""Every command reports unfinished work, and the next writer continues it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.lock import WriterLock
+from edge.apps.store.lock import WriterLock
 from edge.config import Config
 from edge.errors import InputError, ModelError
 

@@ -69,7 +69,7 @@ class Plain:
 
 
 writing.Extractor = Plain
-with Collection(place, config=Config(memory=10**9), budget=MemoryBudget(10**9, baseline=0), embedder=Quick()) as one:
+with Collection(place, config=Config(memory=10**11), budget=MemoryBudget(10**11, baseline=0), embedder=Quick()) as one:
     ready.send("ready")
     while True:
         one.index(folder)
@@ -79,7 +79,7 @@ with Collection(place, config=Config(memory=10**9), budget=MemoryBudget(10**9, b
 
 
 class Files:
-    """A folder of marked texts, and what becomes of it between two kills."""
+    """A folder of marked texts, which changes between two kills."""
 
     def __init__(self, path: Path, chance: random.Random) -> None:
         self.path = path

@@ -19,7 +19,7 @@ from edge.errors import CapabilityError, InputError
 
 
 class Texts:
-    """An extractor of texts of a thousand characters; notes what it was asked for."""
+    """An extractor of texts of a thousand characters; notes the requests."""
 
     def __init__(self) -> None:
         self.read: list[str] = []

@@ -1,4 +1,4 @@
-"""Vectors made anew from the stored texts, whatever became of the files that held them."""
+"""Vectors made anew from the stored texts, after any damage to the files that held them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What comes out where many passages read alike."""
+"""Results where many passages read alike."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
 from edge.errors import BudgetExceeded
 from edge.ivf.index import VectorIndex
-from edge.models.calibration import Calibration
+from edge.models.calibration import Calibration, Forecast
 from edge.runtimes.reranker import Reranker
 
 LICENCE = "Permission is granted to use the river software, free of charge, to any person obtaining a copy of it.\n"
@@ -98,7 +99,7 @@ def test_neighbours_that_become_one_leave_enough_to_rerank(
 
 
 def test_of_copies_the_first_by_path_stands_for_all_whenever_it_came(make: Any, folder: Any) -> None:
-    """As it does in an index made at once; what continues it is then merged in both alike."""
+    """As it does in an index made at once; a passage that continues it is then merged in both alike."""
     collection = make()
     for name in ("z", "m", "a"):
         folder.write(f"{name}/LICENSE", LICENCE)
@@ -126,8 +127,10 @@ def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_b
     collection.index(folder.path)
     reranker = collection.reranker
     layers = reranker.model.spec.layers
-    constant = ((1.0,) * layers, (0.0,) * layers, (*([1e-9] * (layers - 1)), 0.0))
-    found = Calibration(reranker.model.fingerprint, 1.0, 8, 30, (), *constant, 0.01, {"ranked": 1.0}, ())
+    zeros = (0.0,) * (layers + 1)
+    errors = (math.inf, *([1e-9] * (layers - 1)), 0.0)
+    same = Forecast((0.0, *(1.0,) * layers), zeros, zeros, errors, {"ranked": 1.0})
+    found = Calibration(reranker.model.fingerprint, 1.0, 8, 30, (), same, same, 0.01, ())
     monkeypatch.setattr(reranker, "calibration", found)
     asked: list[int] = []
     evaluations: list[float] = []

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.collection.place import locate
-from edge.apps.collection.registry import Registry
+from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
 from edge.config import Config
 from edge.errors import InputError, StorageError
@@ -80,6 +79,11 @@ def test_names_stand_for_directories(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(Registry().names()) == ["notes", "work"]
     with pytest.raises(InputError, match="is the collection in"):
         registry.add("work", tmp_path / "a third")
+    with pytest.raises(InputError, match="in upper and lower case alone"):
+        registry.add("Work")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is no folder"):
+        registry.add("file", tmp_path / "file")
     for name in ("", "a/b", "..", "x" * 65, "-x"):
         with pytest.raises(InputError, match="is no name"):
             registry.add(name)

@@ -1,5 +1,5 @@
-"""What cannot be read now is not gone: its passages stay, and are said to. Permissions do not stop a superuser, so a
-stand-in for the system refuses."""
+"""A file that cannot be read now is not gone: its passages stay, and commands say so. Permissions do not stop a
+superuser, so a stand-in for the system refuses."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ def test_the_reason_is_the_last_one(collection: Collection, folder: Any, monkeyp
 def test_what_was_skipped_is_looked_at_again_when_asked(
     collection: Collection, small: Any, deny: Deny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As what was unreadable under earlier versions, which wrote it down as settled. The first bytes of a picture say
-    again that it is one, so the rest is not read."""
+    """As files that were unreadable under earlier versions, which stored that as settled. The first bytes of a picture
+    say again that it is one, so the rest is not read."""
     deny(small.path / "ice.txt")
     collection.index(small.path)
     with collection.database.write() as db:

@@ -16,14 +16,14 @@ import pytest
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.discovery import Discovery
-from edge.apps.collection.narrowing import on_the_way
 from edge.apps.collection.report import IndexReport
+from edge.apps.collection.scopes import on_the_way
 from edge.apps.collection.watching import Watcher
 from edge.errors import InputError, StorageError
 
 
 class Watched:
-    """A watcher at work in a thread, and what it said."""
+    """A watcher at work in a thread, and its messages."""
 
     def __init__(self, collection: Collection, **options: Any) -> None:
         self.collection = collection
@@ -76,7 +76,7 @@ class Watched:
 
 @contextmanager
 def no_rebuild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
-    """Records what the watcher looks at; a full comparison fails."""
+    """Records the paths that the watcher looks at; a full comparison fails."""
     looked: list[list[str]] = []
     update = Collection.update
 

@@ -1,4 +1,4 @@
-"""`Passages`: what the vectors of a collection are made from."""
+"""`ChunkRebuild`: the passages that a collection's vectors are made from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from edge.apps.store.rebuilding import Floats
 from edge.connection import Connection
 
 
-class Passages:
-    """The source of a rebuild (`edge.apps.store.rebuilding.Source`)."""
+class ChunkRebuild:
+    """Implements `edge.apps.store.rebuilding.Source` for a collection."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

@@ -1,0 +1,82 @@
+"""A folder that came with somebody else's project. With anything in the place of the small files, no command waits or
+reads without end, and nothing outside the folder is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.apps.collection.checking import check
+from edge.apps.collection.collection import Collection
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import ConfigError, EdgeError
+from edge.input_file import SMALL
+
+Make = Callable[..., Collection]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices are files there alone")
+
+
+def lay(kind: str, place: Path, victim: Path) -> None:
+    place.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "huge":
+        with place.open("wb") as file:
+            file.truncate(SMALL + 1)
+    else:
+        place.symlink_to({"zeros": Path("/dev/zero"), "another file": victim, "itself": place}[kind])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "huge", "zeros", "another file", "itself"])
+@pytest.mark.parametrize("name", ["edge.db-mark", "edge.db-schema", "edge.db-schema.tmp", "edge.db-mark.tmp"])
+def test_small_files(make: Make, tiny_config: Config, tmp_path: Path, name: str, kind: str) -> None:
+    collection = make()
+    collection.add(["The river floods.", "A bridge of stone."], ids=["a", "b"])
+    place, path = collection.path / name, collection.path
+    collection.close()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious " * 100)
+    lay(kind, place, victim)
+    with contextlib.suppress(EdgeError):
+        check(path, config=tiny_config, budget=MemoryBudget(10**10), read_data=True)
+    for read_only in (True, False):
+        with contextlib.suppress(EdgeError), make(read_only=read_only) as again:
+            assert len(again.search("river", 5, rerank=False)) == 2
+            if not read_only:
+                again.add("More.", ids=["c"])
+                again.compact()
+    assert victim.read_bytes() == b"precious " * 100
+
+
+@pytest.mark.parametrize("kind", ["pipe", "huge", "zeros", "itself"])
+def test_settings(tmp_path: Path, kind: str) -> None:
+    lay(kind, tmp_path / "config.toml", tmp_path)
+    with pytest.raises(ConfigError, match=r"config\.toml"):
+        Config.load(user=tmp_path / "config.toml")
+
+
+def test_settings_that_an_editor_has_marked(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b'\xef\xbb\xbfmemory = "300MB"\n')
+    assert Config.load(user=tmp_path / "config.toml").memory == 300_000_000
+
+
+def test_only_own_segments_are_removed(make: Make, tmp_path: Path) -> None:
+    collection = make()
+    collection.add([f"The river {n} floods." for n in range(20)], ids=[f"t{n}" for n in range(20)])
+    index = collection.vectors
+    assert index is not None
+    segments = collection.path / "segments"
+    theirs = ("notes.tmp", "thesis.blk", "data.tmp.gz", "0123.tmp")
+    ours = ("0123456789abcdef.tmp", "0123456789abcdef.blk", "0123456789abcdef.blk.tmp", "0123456789abcdef-3.run.tmp")
+    for name in theirs + ours:
+        (segments / name).write_text("x")
+    collection.compact()
+    left = {path.name for path in segments.iterdir()}
+    assert left >= set(theirs)
+    assert not left & set(ours)
