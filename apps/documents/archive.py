@@ -1,18 +1,19 @@
-"""Documents that are XML inside a ZIP container: read part by part, within limits on what they unpack to.
+"""Reads documents that are XML inside a ZIP container, part by part and with limits on the unpacked size.
 
-Entities are not expanded, nothing external is loaded, and a part that declares entities of its own is refused.
+Entities are not expanded, nothing external is loaded, and a part that declares its own entities is refused.
 """
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from posixpath import join, normpath
 from types import TracebackType
 from typing import IO, Any, BinaryIO
 
 from edge.apps.documents.base import Reason, Skipped
+from edge.apps.documents.decoding import clean
 from edge.config import format_size
 from edge.errors import InputError
 
@@ -26,15 +27,15 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueE
 class Archive:
     """An open ZIP container of XML parts. A context manager.
 
-    What is unpacked is counted as it comes, whatever sizes the container claims.
+    The bytes are counted while they are unpacked, because the sizes that a container states may be wrong.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         """Opens a container.
 
         Raises:
-            InputError: it is damaged or has too many members.
-            Skipped: it is encrypted.
+            InputError: the container is damaged or has too many members.
+            Skipped: the container is encrypted.
         """
         try:
             self._zip = zipfile.ZipFile(stream)
@@ -49,10 +50,10 @@ class Archive:
         self._left = MAX_PARTS_BYTES
 
     def read(self, name: str) -> bytes:
-        """A part, unpacked.
+        """Unpacks a part.
 
         Raises:
-            InputError: it is missing, damaged, or unpacks to more than is allowed.
+            InputError: the part is missing, damaged, or unpacks to more than the limit.
         """
         if name not in self.names:
             raise InputError(f"a damaged document: its part {name[:100]} is missing")
@@ -77,7 +78,7 @@ class Archive:
         """The root element of a part.
 
         Raises:
-            InputError: as `read`; not well-formed; declares entities.
+            InputError: as for `read`; also if the part is not well-formed or declares entities.
         """
         from lxml import etree
 
@@ -95,11 +96,11 @@ class Archive:
         return root
 
     def elements(self, name: str, wanted: str) -> Iterator[Any]:
-        """Elements of a part by their name without a namespace, one after the other; each is forgotten when the next
-        is asked for, so that a part of any size takes the memory of one.
+        """Elements of a part with a name (without its namespace), one after the other. Each element is deleted when the
+        next one is requested, so memory holds only one of them.
 
         Raises:
-            InputError: as `xml`.
+            InputError: as for `xml`.
         """
         from lxml import etree
 
@@ -122,17 +123,17 @@ class Archive:
             raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
 
     def spend(self, nbytes: int) -> None:
-        """Counts what was unpacked.
+        """Counts unpacked bytes.
 
         Raises:
-            InputError: it is more than is allowed.
+            InputError: they exceed the limit.
         """
         self._left -= nbytes
         if self._left < 0:
             raise InputError(f"its parts unpack to more than {format_size(MAX_PARTS_BYTES)}; that is no document")
 
     def relations(self, name: str) -> dict[str, tuple[str, str]]:
-        """Of an Office part, what it refers to: id to (the last word of the relation's type, the other part's name)."""
+        """Parts that an Office part refers to: id to (last word of the relation's type, name of the other part)."""
         folder, _, file = name.rpartition("/")
         listed = join(folder, "_rels", f"{file}.rels")
         if listed not in self.names:
@@ -146,11 +147,17 @@ class Archive:
         return found
 
     def related(self, name: str, kind: str) -> str | None:
-        """The first part that an Office part refers to by a relation of a kind, if there is one."""
+        """The first part that an Office part refers to by a relation of this kind; None if there is none."""
         return next((path for found, path in self.relations(name).values() if found == kind), None)
 
+    def title(self) -> str:
+        """The title in the core properties of an Office document (ECMA-376, part 2); empty if there is none."""
+        name = self.related("", "core-properties")
+        element = self.xml(name).find("{*}title") if name in self.names else None
+        return " ".join(clean(element.text or "").split()) if element is not None else ""
+
     def close(self) -> None:
-        """Closes the container, not the stream."""
+        """Closes the container but not its stream."""
         self._zip.close()
 
     def __enter__(self) -> Archive:
@@ -163,7 +170,7 @@ class Archive:
 
 
 class _Counted:
-    """A part that is read as a stream, and counted as it comes."""
+    """A part that is read as a stream while its bytes are counted."""
 
     def __init__(self, archive: Archive, part: IO[bytes]) -> None:
         self._archive = archive
@@ -176,13 +183,26 @@ class _Counted:
 
 
 def local(element: Any) -> str:
-    """An element's name without its namespace; empty for what is no element."""
+    """An element's name without its namespace; empty for comments and other nodes."""
     tag = element.tag
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
+def outermost(element: Any, names: Set[str], left_out: Set[str] = frozenset()) -> Iterator[Any]:
+    """Elements below `element` that have one of these names, in document order, without those inside another of them
+    or inside one of `left_out`. Iterative, so that deep nesting needs no stack."""
+    waiting = list(reversed(element))
+    while waiting:
+        found = waiting.pop()
+        name = local(found)
+        if name in names:
+            yield found
+        elif name not in left_out:
+            waiting += reversed(found)
+
+
 def attribute(element: Any, name: str) -> str | None:
-    """An attribute by its name, in whatever namespace: those of the strict and the transitional format differ."""
+    """An attribute by its name in any namespace: the strict and the transitional format use different ones."""
     for key, value in element.attrib.items():
         if key.rpartition("}")[2] == name:
             return str(value)

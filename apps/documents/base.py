@@ -1,9 +1,9 @@
-"""What passes between the steps from a folder to chunks: files found or skipped, blocks of text with their positions,
-chunks, and the reasons for which a file is left out.
+"""The types that pass between the steps from a folder to chunks: files that were found or skipped, blocks of text with
+their positions, chunks, and the reasons for skipping a file.
 
-Lines are what editors count: they end with LF, CRLF or a lone CR, and with nothing else. All numbers start at 1 and
-ranges include their end. What has no lines of its own counts what it has: a PDF the lines of a page's text, DOCX and
-PPTX their paragraphs, EPUB the lines of a chapter's file.
+Lines are numbered as in an editor: they end with LF, CRLF or a lone CR, and with nothing else. All numbers start at 1,
+and ranges include their end. Formats without lines number other units: PDF the lines of a page's text, DOCX and PPTX
+their paragraphs, EPUB the lines of a chapter's file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TEXT_CHARS = 10 * 10**6
 
 
 class Reason(str, Enum):
-    """Why a file or folder is left out; the values are stable and appear in reports."""
+    """Why a file or folder is skipped. The values are stable and appear in reports."""
 
     HIDDEN = "hidden"
     IGNORED = "ignored"
@@ -45,10 +45,10 @@ class Reason(str, Enum):
 
 
 class Skipped(InputError):
-    """A file holds nothing to index, by its nature and not by a defect. The message is one sentence.
+    """A file with nothing to index, although it is not damaged. The message is one sentence.
 
     Attributes:
-        reason: which of the known reasons.
+        reason: the reason, as a stable value.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -58,13 +58,13 @@ class Skipped(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file to index, as its directory entry tells; nothing of it has been kept open.
+    """A file to index, as its directory entry describes it. The file is not kept open.
 
     Attributes:
-        path: absolute; the part below `root` contains no symlink.
-        root: the root it was found under (the file itself if it was named as one).
-        nbytes: its size.
-        mtime_ns: when it was last modified.
+        path: absolute; the part below `root` contains no symbolic link.
+        root: the root above the file, or the file itself if it is a root.
+        nbytes: size in bytes.
+        mtime_ns: time of the last modification, in nanoseconds since 1970.
     """
 
     path: Path
@@ -75,10 +75,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file or folder that is left out; of a folder, everything below it.
+    """A skipped file, or a skipped folder with everything below it.
 
     Attributes:
-        detail: one sentence for people.
+        detail: the reason as one sentence.
     """
 
     path: Path
@@ -88,16 +88,16 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a document that belongs together: a heading, a paragraph, a function, a row.
+    """Lines of a document that belong together: a heading, a paragraph, a function, a row.
 
     Attributes:
-        text: its lines, joined with LF, without control characters other than LF and TAB, and without white space at
-            its end.
-        line_start, line_end: where it stands.
+        text: the lines, joined with LF, without control characters other than LF and TAB, and without white space at
+            the end.
+        line_start, line_end: first and last line in the file.
         page: page, slide or chapter, if the format has them.
-        kind: `heading`, `prose` (may be cut between sentences) or `lines` (cut between lines only, if at all).
-        path: headings it stands under, outermost first; of a heading, those above it and its own.
-        lines: the line number of each line of `text`, if they do not simply count up from `line_start`.
+        kind: `heading`, `prose` (may be cut between sentences) or `lines` (may be cut only between lines).
+        path: headings above the block, outermost first; the path of a heading ends with the heading itself.
+        lines: the line number of each line of `text`, if they are not consecutive from `line_start`.
     """
 
     text: str
@@ -109,19 +109,19 @@ class Block:
     lines: tuple[int, ...] | None = None
 
     def line_at(self, index: int) -> int:
-        """Line number of the `index`th line of the text, counted from 0."""
+        """The line number of the line of the text with this index, counted from 0."""
         return self.line_start + index if self.lines is None else self.lines[index]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What an extractor makes of a file, before it is cut into chunks.
+    """The output of an extractor, before it is split into chunks.
 
     Attributes:
         title: the document's own title; empty if it has none.
-        blocks: in reading order; to be read once.
-        encoding: of the text, where it was a text file.
-        warning: one sentence about what of it could not be read; empty if everything could.
+        blocks: in reading order; can be iterated only once.
+        encoding: of the text, if the file is a text file.
+        warning: one sentence about parts that could not be read; empty if there are none.
     """
 
     title: str
@@ -135,11 +135,11 @@ class Chunk:
     """A passage to embed, with its position.
 
     Attributes:
-        text: the passage, as it stands in the document, except that of many blank lines one is left.
-        context: title and headings it stands under; embedded and ranked with the text, not shown as the snippet.
-        line_start, line_end: lines that `text` is taken from.
-        page: the page it stands on; a chunk never spans two.
-        lines: the line number of each line of `text`, if they do not simply count up from `line_start`.
+        text: the passage as in the document, except that three or more blank lines become one.
+        context: title and headings above the passage; embedded and ranked with the text, but not shown in snippets.
+        line_start, line_end: first and last line of `text` in the document.
+        page: the page of the passage; a chunk never spans two pages.
+        lines: the line number of each line of `text`, if they are not consecutive from `line_start`.
     """
 
     text: str
@@ -152,13 +152,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """A file as chunks, in reading order, together holding all of its text.
+    """A file as chunks in reading order, which together hold all of its text.
 
     Attributes:
-        kind: what filters call it: `pdf`, `markdown`, `code`, ...
+        kind: the kind as filters name it: `pdf`, `markdown`, `code`, ...
         title: the document's own title, or its file name.
-        encoding: of the text, where it was a text file.
-        warning: one sentence about what of it could not be read; empty if everything could.
+        encoding: of the text, if the file is a text file.
+        warning: one sentence about parts that could not be read; empty if there are none.
     """
 
     kind: str
@@ -169,10 +169,10 @@ class Extracted:
 
 
 Extract = Callable[["OpenedFile"], Document]
-"""An extractor: reads an opened file. Raises `InputError` with one sentence; whatever else it raises counts as damage
-of the file. It runs in a worker process under limits of time and memory."""
+"""An extractor: reads an opened file in a worker process, under limits of time and memory. It raises `InputError` with
+one sentence; any other error counts as damage of the file."""
 
 
 def printable(path: str | os.PathLike[str]) -> str:
-    """A path as text that can be printed and stored: bytes of a name that are no UTF-8 appear as `\\xNN`."""
+    """A path as text that can be printed and stored. Bytes of a name that are not UTF-8 become `\\xNN`."""
     return os.fsencode(os.fspath(path)).decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""From blocks to chunks: passages of at most so many word pieces that begin and end where the document does.
+"""Splits blocks into chunks: passages with a limited number of word pieces that begin and end at natural boundaries.
 
-Where to cut is one shortest path over all units of a page: every chunk costs the square of the share of it that stays
-empty, every cut what `units` says, and every boundary between sections inside a chunk more the higher it stands in the
+The best cuts are a shortest path over all units of a page. Each chunk costs the square of its unused share, each cut
+costs what `units` assigns to it, and each boundary between sections inside a chunk costs more the higher it is in the
 outline. So small neighbours are merged, long sections are cut into equal parts, and a sentence is cut only if it is
 longer than a chunk. Chunks do not overlap, and no visible character of a document is lost.
 """
@@ -18,7 +18,7 @@ from edge.apps.documents.line_numbers import counts_up
 from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, units_of
 
 MAX_TOKENS = 220
-"""Estimated word pieces of a chunk with its context; embedders cut at 256, and the estimate may be a sixth too low."""
+"""Estimated word pieces of a chunk with context. Embedders truncate at 256; the estimate may be a sixth too low."""
 
 _CONTEXT_SHARE = 4
 _NAME_CHARS = 80
@@ -26,7 +26,7 @@ _MIXED_TOP = 0.8
 _MIXED_SIBLING = 0.35
 _BETWEEN = " > "
 _MOST_UNITS = 20_000
-"""Units of a page that are cut together: a table of a million rows is cut in stretches, in a bounded memory."""
+"""Units that are cut together. A longer page, such as a huge table, is cut in parts to bound the memory."""
 
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
@@ -35,9 +35,9 @@ def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKE
     """Cuts a document into chunks.
 
     Args:
-        blocks: in reading order; of those, one page's or `_MOST_UNITS` units' are held at a time.
-        title: begins every chunk's context.
-        max_tokens: estimated word pieces of a chunk's text and context together.
+        blocks: in reading order; at most one page, or `_MOST_UNITS` units, are in memory at a time.
+        title: begins the context of every chunk.
+        max_tokens: the most estimated word pieces of a chunk's text and context together.
     """
     contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
     for page, blocks_of_page in groupby(blocks, lambda block: block.page):
@@ -49,7 +49,7 @@ def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKE
 def _stretches(
     blocks: Iterable[Block], contexts: _Contexts, max_tokens: int
 ) -> Iterator[tuple[list[Block], list[Unit], list[float]]]:
-    """A page as one stretch of blocks, with their units and the room of each; a very long page as several."""
+    """Splits a page into stretches of blocks, with units and their room. Only very long pages have several."""
     stretch: list[Block] = []
     units: list[Unit] = []
     rooms: list[float] = []
@@ -65,7 +65,7 @@ def _stretches(
 
 
 def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float]) -> list[tuple[int, int]]:
-    """The cheapest way to cut units into runs that fit their room: (first, end) of each."""
+    """The cheapest division of units into runs that fit their room: (first, end) of each run."""
     n = len(units)
     breaks, mixed = [0.0] * n, [0.0] * n
     for i in range(1, n):
@@ -79,7 +79,7 @@ def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float])
             breaks[i] = BREAK_SECTION
             shared = _shared(here.path, before.path)
             mixed[i] = _MIXED_SIBLING if 0 < shared < len(here.path) else _MIXED_TOP
-            if len(before.path) <= shared:  # from a section's own text into its first part
+            if len(before.path) <= shared:  # from a section's own text into its first subsection
                 mixed[i] = _MIXED_SIBLING / 2
     best = [0.0] + [float("inf")] * n
     came_from = [0] * (n + 1)
@@ -127,7 +127,7 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
     first, last = units[0], units[-1]
     opening, closing = blocks[first.block], blocks[last.block]
     assert path is not None
-    if opening.kind == "heading" and path == opening.path:  # the heading itself is in the text
+    if opening.kind == "heading" and path == opening.path:  # the text contains the heading itself
         path = path[:-1]
     text, numbers = _without_gaps("".join(texts), numbers)
     begins = opening.line_at(first.first)
@@ -142,7 +142,7 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
 
 
 def _without_gaps(text: str, numbers: list[int]) -> tuple[str, list[int]]:
-    """A text with one blank line for many, and the numbers of the lines that are left."""
+    """The text with three or more blank lines reduced to one, and the numbers of the remaining lines."""
     left, at = [], 0
     for gap in _BLANK_LINES.finditer(text):
         blank = text.count("\n", 0, gap.start()) + 1
@@ -152,15 +152,15 @@ def _without_gaps(text: str, numbers: list[int]) -> tuple[str, list[int]]:
 
 
 def _apart(before: Block, here: Block) -> bool:
-    """Whether a blank line goes between two blocks: it stands there in the file, or shows where a record or a
-    paragraph ends in a format without blank lines."""
+    """Whether a blank line separates two blocks: because the file has one, or to show the end of a record or paragraph
+    in a format without blank lines."""
     if here.line_start - before.line_end > 1:
         return True
     return (before.lines or here.lines) is not None and ("\n" in before.text or "\n" in here.text)
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """How many headings two paths share from the top."""
+    """How many headings two paths have in common, from the top."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -170,7 +170,7 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 class _Contexts:
-    """Title and heading paths as text, cut to their share of a chunk."""
+    """Titles and heading paths as text, shortened to their share of a chunk."""
 
     def __init__(self, title: str, most: float) -> None:
         self._title = " ".join(title.split())
@@ -188,7 +188,7 @@ class _Contexts:
         if known is None:
             names = [self._title, *(" ".join(name.split()) for name in path)]
             names = [_clipped(name) for i, name in enumerate(names) if name and (not i or name != names[i - 1])]
-            # The outermost and the innermost name say most.
+            # The outermost and the innermost name are the most informative.
             while len(names) > 2 and estimate_pieces(_BETWEEN.join(names)) > self._most:
                 del names[1]
             text = _BETWEEN.join(names)

@@ -1,20 +1,19 @@
-"""Source code of any language. Where its parser is installed (see `syntax`), by its syntax; else by what can be seen
-without one: blank lines, indentation, and lines that look like the head of a function or a type.
+"""Splits source code of any language by its layout: blank lines, indentation, and lines that look like the head of a
+function or type.
 
-A block is a stretch of lines that begins after a blank line at the left margin; its name is that of the first head in
-it. Comments above a head belong to it.
+A block begins after a blank line at the left margin, and its name comes from the first head in it. Comments above a
+head belong to the head's block.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from edge.apps.documents.base import Block, Document, Reason, Skipped
-from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.base import Block
 
 _LONGEST_HEAD = 300
-_MINIFIED_LINE = 500
 _KEYWORD = re.compile(
     r"(?:(?:export|default|public|private|protected|internal|static|final|abstract|async|inline|extern|unsafe|virtual"
     r"|override|open|sealed|data|pub(?:\([a-z]+\))?|const|local)\s+){0,6}"
@@ -35,58 +34,37 @@ _HEADS = (_KEYWORD, _BOUND, _CALLABLE, _SECTION, _CREATE)
 _NOT_NAMES = frozenset({"if", "for", "while", "switch", "return", "else", "catch", "do", "new", "sizeof", "assert"})
 
 
-def extract(file: OpenedFile) -> Document:
-    """Reads a source file.
-
-    Raises:
-        Skipped: it is minified, and nobody reads it as text.
-    """
-    from edge.apps.documents.syntax import syntax_blocks  # which cuts what it does not know as this module does
-
-    decoded = file.text()
-    lines = decoded.text.split("\n")
-    full = [line for line in lines if line.strip()]
-    if full and sum(map(len, full)) > _MINIFIED_LINE * len(full):
-        raise Skipped(Reason.UNSUPPORTED, "minified or generated code")
-    blocks = syntax_blocks(decoded.text, file.suffix)
-    if blocks is None:
-        blocks = list(code_blocks(lines, 0, len(lines), ()))
-    return Document("", blocks, decoded.encoding)
-
-
 def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
-    """Blocks of the lines from `first` up to `end` (counted from 0), all of their visible characters in them.
+    """Blocks of the lines from `first` up to `end` (counted from 0). Together they hold all visible characters.
 
     Args:
-        path: what the lines stand under.
+        path: the names above the lines.
     """
     start = first
     for at in range(first + 1, end + 1):
         if at == end or (not lines[at - 1].strip() and _begins(lines[at])):
-            text = "\n".join(lines[start:at]).rstrip()
-            if text.strip():
-                skipped = 0
-                while not lines[start + skipped].strip():
-                    skipped += 1
-                text = "\n".join(lines[start + skipped : at]).rstrip()
-                name = _name(text)
-                yield Block(
-                    text,
-                    start + skipped + 1,
-                    start + skipped + 1 + text.count("\n"),
-                    kind="lines",
-                    path=(*path, name) if name else path,
-                )
+            for block in whole_lines(lines, start, at, path):
+                name = _name(block.text)
+                yield replace(block, path=(*path, name)) if name else block
             start = at
 
 
+def whole_lines(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
+    """Lines that are not split further, as one block without surrounding blank lines; no block if all are blank."""
+    while first < end and not lines[first].strip():
+        first += 1
+    text = "\n".join(lines[first:end]).rstrip()
+    if text:
+        yield Block(text, first + 1, first + 1 + text.count("\n"), kind="lines", path=path)
+
+
 def _begins(line: str) -> bool:
-    """Whether a line may begin a block: it stands at the margin and closes nothing."""
+    """Whether a line may begin a block: it has no indentation and closes no bracket."""
     return bool(line) and not line[0].isspace() and line[0] not in ")]}"
 
 
 def _name(text: str) -> str:
-    """The name of the first function or type whose head is in a block."""
+    """The name of the first function or type in a block; empty if there is none."""
     for line in text.split("\n", 60)[:60]:
         if not line or line[0].isspace() or line[0] in "#/*;-%'\"" or len(line) > _LONGEST_HEAD:
             continue

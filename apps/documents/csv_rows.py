@@ -1,4 +1,4 @@
-"""CSV and TSV: each row as lines `column: value`, so that a chunk says what its numbers mean."""
+"""CSV and TSV: each row becomes lines `column: value`, so that a chunk names the meaning of its numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def extract(file: OpenedFile) -> Document:
     """Reads a table.
 
     Raises:
-        InputError: it has no rows that can be told apart.
+        InputError: its rows cannot be separated.
     """
     csv.field_size_limit(2**31 - 1)
     decoded = file.text()
@@ -30,10 +30,10 @@ def extract(file: OpenedFile) -> Document:
 
 
 class _Lines:
-    """The lines of a text one after the other, each with its LF: a list of them would take ten times the text's memory.
+    """Iterates over the lines of a text, each with its LF. A list of lines would take ten times the text's memory.
 
     Attributes:
-        row: the lines since it was last emptied, without LF.
+        row: the lines since `row` was last reset, without LF.
     """
 
     def __init__(self, text: str) -> None:
@@ -51,8 +51,8 @@ class _Lines:
 
 
 def _delimiter(sample: Sequence[str], usual: str) -> str:
-    """The delimiter that cuts most of the first rows into the same number of columns, more than one; else the usual
-    one, which also wins where another is no better."""
+    """The delimiter that splits most of the first rows into an equal number of columns, at least two. The usual
+    delimiter wins ties, and is the default."""
 
     def agreement(delimiter: str) -> float:
         widths = [len(row) for row in csv.reader(sample, delimiter=delimiter) if row]

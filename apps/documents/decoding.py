@@ -1,4 +1,4 @@
-"""From bytes to text whose lines can be counted: encodings, line ends, and characters that have no place in text."""
+"""Decodes bytes to text with countable lines: encodings, line ends, and characters that do not belong in text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge.control_characters import CONTROL
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because it begins with that mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -22,8 +22,8 @@ _LEGACY = (
     "cp1257", "cp1258", "cp874", "shift_jis", "cp932", "euc_jp", "gb18030", "big5", "euc_kr", "cp437", "cp850",
     "mac_roman", "latin_1", "iso8859_5", "iso8859_7", "iso8859_8", "iso8859_9", "koi8_u", "iso2022_jp", "ascii",
 )  # fmt: skip
-"""What a file that is no UTF-8 may be in. Without a list, guesses end in EBCDIC or UTF-7; and a file that declares
-`punycode` or `unicode_escape` must not choose what decodes it."""
+"""Encodings that are tried for a file that is not UTF-8. Without this list, guesses would include EBCDIC and UTF-7, and
+a file could declare `punycode` or `unicode_escape` as its decoder."""
 
 _KNOWN = frozenset(codecs.lookup(name).name for name in _LEGACY)
 _SAMPLE = 1 << 16
@@ -41,12 +41,12 @@ class Text:
 
 
 def decode(data: bytes, *, declared: str | None = None) -> Text:
-    """Text of a file: by its byte order mark, else as UTF-8, else as it declares, else by what the bytes look like.
+    """Decodes a file: by its byte order mark, as UTF-8, by its declared encoding, or by a guess from its bytes.
 
     UTF-8 with a few damaged bytes stays UTF-8, with U+FFFD in their place. Nothing else is lost or added.
 
     Args:
-        declared: an encoding the file names itself (a coding cookie, a meta element).
+        declared: the encoding that the file itself declares (a coding cookie, a meta element).
     """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
@@ -62,7 +62,7 @@ def decode(data: bytes, *, declared: str | None = None) -> Text:
             pass
     text = data.decode("utf-8", "replace")
     damaged = text.count(_REPLACED)
-    # Legacy text is never valid UTF-8 by chance for long: as many whole characters as broken ones settle it.
+    # Legacy text is rarely valid UTF-8. So the text is UTF-8 if it has as many valid characters as damaged ones.
     if damaged <= sum(1 for _ in re.finditer("[^\x00-\x7f\ufffd]", text)):
         return Text(normalised(text), "utf-8")
     encoding = _guess(data)
@@ -70,15 +70,15 @@ def decode(data: bytes, *, declared: str | None = None) -> Text:
 
 
 def normalised(text: str) -> str:
-    """The text with LF for every line end, clean, and without gaps in a line that are longer than any margin."""
+    """The text with LF as the only line end, cleaned by `clean`, and with runs of blanks shortened to 200."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _LONG_GAP.sub(" " * 200, clean(text))
 
 
 def clean(text: str) -> str:
-    """The text with control characters other than TAB and LF (form feeds, escapes that steer a terminal) as spaces and
-    lone surrogates as U+FFFD, one for one."""
+    """Replaces control characters other than TAB and LF (form feeds, terminal escapes) by spaces, and lone surrogates
+    by U+FFFD. The length does not change."""
     if CONTROL.search(text):
         text = CONTROL.sub(" ", text)
     if _SURROGATE.search(text):
@@ -87,7 +87,7 @@ def clean(text: str) -> str:
 
 
 def _legacy(name: str) -> str | None:
-    """The codec of a declared encoding, if it is one that text files are in."""
+    """The codec of a declared encoding; None if text files do not use it."""
     try:
         found = codecs.lookup(name).name
     except (LookupError, ValueError):
@@ -96,8 +96,8 @@ def _legacy(name: str) -> str | None:
 
 
 def _guess(data: bytes) -> str:
-    """The likeliest legacy encoding, judged by lines that are not plain ASCII. Of texts in Latin letters
-    charset-normalizer knows too little: it reads French, Portuguese and Swedish as cp1250."""
+    """The most probable legacy encoding, judged by the lines that are not plain ASCII. Texts in Latin letters are
+    judged by `latin`, because charset-normalizer misreads French, Portuguese and Swedish as cp1250."""
     from charset_normalizer import from_bytes
 
     sample, size = [], 0

@@ -1,7 +1,7 @@
 """DOCX: headings, paragraphs, tables, text boxes and notes of the main text. Lines are paragraphs and table rows.
 
-The parts are read directly: that unpacks no pictures, keeps what stands in content controls and text boxes, and leaves
-out what has been deleted under change tracking.
+The parts are read directly. This unpacks no pictures, includes the text of content controls and text boxes, and leaves
+out text that was deleted under change tracking.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edge.apps.documents.archive import Archive, attribute, local
+from edge.apps.documents.archive import Archive, attribute, local, outermost
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.meaningful_title import meaningful
@@ -19,6 +19,7 @@ from edge.apps.documents.outline import Outline
 _LEFT_OUT = frozenset({
     "del", "moveFrom", "Fallback", "instrText", "delText", "pPr", "rPr", "tblPr", "sectPr", "object",
 })  # fmt: skip
+_PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "txbxContent"})
 _MOST_BASES = 20
 
 
@@ -26,8 +27,8 @@ def extract(file: OpenedFile) -> Document:
     """Reads a DOCX file.
 
     Raises:
-        InputError: it is damaged.
-        Skipped: it is encrypted or has no text.
+        InputError: the file is damaged.
+        Skipped: the file is encrypted or has no text.
     """
     with Archive(file.stream) as archive:
         main = archive.related("", "officeDocument") or "word/document.xml"
@@ -39,8 +40,7 @@ def extract(file: OpenedFile) -> Document:
             notes = archive.related(main, kind)
             if notes in archive.names:
                 reader.read(archive.xml(notes))
-        core = archive.related("", "core-properties")
-        title = _title(archive.xml(core)) if core in archive.names else ""
+        title = archive.title()
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
     first = next((block.path[-1] for block in reader.blocks if block.kind == "heading"), "")
@@ -48,7 +48,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 class _Reader:
-    """Turns paragraphs and tables into blocks, in document order."""
+    """Converts paragraphs and tables to blocks, in document order."""
 
     def __init__(self, levels: dict[str, int]) -> None:
         self.blocks: list[Block] = []
@@ -57,7 +57,7 @@ class _Reader:
         self._line = 0
 
     def read(self, element: Any) -> None:
-        """The paragraphs and tables below an element, in order. Iterative: depth costs no stack."""
+        """Reads the paragraphs and tables below an element, in order. Iterative: deep nesting needs no stack."""
         waiting = [element]
         while waiting:
             found = waiting.pop()
@@ -82,7 +82,7 @@ class _Reader:
             self.blocks.append(Block(text, self._line, self._line, kind=kind, path=path, lines=lines))
 
     def _table(self, table: Any, boxes: list[Any]) -> None:
-        """A table's rows, as one block; those of a table in a cell come after the cell's row."""
+        """Reads a table's rows as one block. Rows of a table inside a cell follow the cell's row."""
         rows = []
         for row in _rows(table):
             cells = [cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row]
@@ -106,7 +106,7 @@ class _Reader:
 
 
 def _rows(table: Any) -> Iterator[Any]:
-    """Rows of a table and of those in its cells, but not of those in text boxes."""
+    """Rows of a table and of the tables in its cells, but not of tables in text boxes."""
     waiting = [table]
     while waiting:
         found = waiting.pop()
@@ -118,23 +118,15 @@ def _rows(table: Any) -> Iterator[Any]:
 
 
 def _own_paragraphs(cell: Any, boxes: list[Any]) -> Iterator[str]:
-    """Texts of a cell's paragraphs, without those of tables and text boxes inside it."""
-    waiting = list(reversed(cell))
-    while waiting:
-        found = waiting.pop()
-        name = local(found)
-        if name == "p":
-            yield _text(found, boxes)
-        elif name != "tbl" and name not in _LEFT_OUT:
-            waiting += reversed(found)
+    """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
+    for paragraph in outermost(cell, {"p"}, _LEFT_OUT | {"tbl"}):
+        yield _text(paragraph, boxes)
 
 
 def _text(paragraph: Any, boxes: list[Any]) -> str:
-    """A paragraph's text; text boxes that are anchored in it are put into `boxes`."""
+    """A paragraph's text; text boxes that are anchored in the paragraph are appended to `boxes`."""
     parts: list[str] = []
-    waiting = list(reversed(paragraph))
-    while waiting:
-        found = waiting.pop()
+    for found in outermost(paragraph, _PIECES, _LEFT_OUT):
         name = local(found)
         if name == "t":
             parts.append(found.text or "")
@@ -144,16 +136,14 @@ def _text(paragraph: Any, boxes: list[Any]) -> str:
             parts.append("\n")
         elif name == "noBreakHyphen":
             parts.append("-")
-        elif name == "txbxContent":
+        else:
             boxes.append(found)
-        elif name not in _LEFT_OUT:
-            waiting += reversed(found)
     lines = (line.strip() for line in clean("".join(parts)).split("\n"))
     return "\n".join(line for line in lines if line)
 
 
 def _heading_levels(styles: Any) -> dict[str, int]:
-    """Heading level by style id: from the style's outline level, its name, or the style it is based on."""
+    """Heading levels by style id: from the style's name, its outline level, or the style it is based on."""
     own: dict[str, int | None] = {}
     base: dict[str, str] = {}
     for style in styles.iter("{*}style"):
@@ -178,21 +168,16 @@ def _heading_levels(styles: Any) -> dict[str, int]:
 
 
 def _named_level(name: str) -> int | None:
-    """Heading level that a built-in style's name tells; those names are English in every language of the program."""
+    """The heading level that a built-in style's name states. Such names are English in every language of Word."""
     if name == "title":
         return 1
     return int(name[8:]) if name.startswith("heading ") and name[8:].isdecimal() else None
 
 
 def _outline_level(properties: Any) -> int | None:
-    """1 to 9 for a heading, 0 for body text, None if the properties do not say."""
+    """1 to 9 for a heading, 0 for body text, None if the properties state no level."""
     element = properties.find("{*}outlineLvl")
     value = attribute(element, "val") if element is not None else None
     if value is None or not value.isdecimal():
         return None
     return int(value) + 1 if int(value) < 9 else 0
-
-
-def _title(core: Any) -> str:
-    element = core.find("{*}title")
-    return " ".join(clean(element.text or "").split()) if element is not None else ""

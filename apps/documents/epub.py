@@ -1,4 +1,4 @@
-"""EPUB: the chapters of the spine, in reading order, each a page; lines are those of a chapter's file."""
+"""EPUB: the chapters of the spine, in reading order. Each chapter is a page, and lines are lines of its file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def extract(file: OpenedFile) -> Document:
     """Reads an EPUB file.
 
     Raises:
-        InputError: it is damaged.
-        Skipped: its chapters are encrypted, or show no text.
+        InputError: the file is damaged.
+        Skipped: its chapters are encrypted, or contain no text.
     """
     with Archive(file.stream) as archive:
         package = _package(archive)
@@ -55,7 +55,7 @@ def _package(archive: Archive) -> str:
     """The name of the part that lists the book's contents.
 
     Raises:
-        InputError: the container does not say.
+        InputError: the container names no package.
     """
     for element in archive.xml("META-INF/container.xml").iter("{*}rootfile"):
         if element.get("full-path"):
@@ -64,7 +64,7 @@ def _package(archive: Archive) -> str:
 
 
 def _encrypted(archive: Archive) -> frozenset[str]:
-    """Parts that are encrypted; obfuscated fonts are listed among them, too."""
+    """Names of encrypted parts. Obfuscated fonts are listed among them, too."""
     if "META-INF/encryption.xml" not in archive.names:
         return frozenset()
     references = archive.xml("META-INF/encryption.xml").iter("{*}CipherReference")

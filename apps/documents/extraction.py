@@ -1,21 +1,22 @@
-"""`Extractor`: from a path to chunks, whatever the file holds.
+"""`Extractor`: converts a file of any kind to chunks.
 
-All files are read in one worker process, limited in time and memory. It is started with the first file, replaced when
-a file hangs or crashes it, and its memory is held under a lease, since worker processes count.
+A worker process reads all files, with limits on time and memory. It starts with the first file, and is replaced after a
+file hangs or crashes it. Its memory is leased, because the budget covers the whole process tree.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from edge.apps.documents.base import MAX_FILE_BYTES, Chunk, Extracted, Reason, Skipped, printable
 from edge.apps.documents.chunking import MAX_TOKENS
+from edge.apps.documents.page_picture import PagePicture
 from edge.apps.documents.pictures import PACKAGE
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
@@ -24,19 +25,22 @@ from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.trace import Trace
 
 WORKER_NBYTES = 48 * 10**6
-"""What the worker may hold for an ordinary file, and what is reserved while it runs."""
+"""Memory of the worker for an ordinary file, leased while the worker runs."""
 
 _LARGE_NBYTES = 4 * WORKER_NBYTES
-"""What it may hold for a file that needs more."""
+"""Memory of the worker for a file that needs more."""
 
 _UNTOUCHED_NBYTES = 36 * 10**6
-"""What the libraries that read pictures map for writing and never write to. It counts against the worker's limit."""
+"""Writable memory that the libraries for pictures map but never touch. It counts against the worker's limit."""
 
 _SECONDS_PER_BYTE = 4e-6
-"""Of computing, beyond what every file may take: a table of a million rows takes half of it."""
+"""Additional computing time per byte: a table of a million rows takes half of it."""
 
 _CHUNK_OVERHEAD = 400
 _LEAST_TOKENS = 32
+
+
+Answer = TypeVar("Answer")
 
 
 class Extractor:
@@ -57,21 +61,20 @@ class Extractor:
         plugins: Mapping[str, str] | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """Prepares; nothing is started or reserved yet.
+        """Prepares an extractor; nothing is started or leased yet.
 
         Args:
-            seconds: of computing that a file may take, and 4 more for each megabyte; by the clock it may be five times
-                as long.
-            max_bytes: what a file may have.
-            max_tokens: estimated word pieces of a chunk and its context.
-            memory: bytes the worker may hold; reserved while it runs.
-            most_memory: bytes it may hold for a file that needs more than that, if the budget has them then; 192 MB if
-                not given, and 36 MB more where the extra `ocr` is installed.
-            plugins: further extractors, `package.module:function` by suffix such as `.xyz`, asked first. The worker
-                imports them, so they must be importable there.
+            seconds: computing time for a file, plus 4 s for each megabyte. The elapsed time may be five times as long.
+            max_bytes: largest size of a file.
+            max_tokens: the most estimated word pieces of a chunk and its context.
+            memory: bytes that the worker may use; leased while it runs.
+            most_memory: bytes for a file that needs more than `memory`, if the budget has them then. The default is 192
+                MB, and 36 MB more if the extra `ocr` is installed.
+            plugins: further extractors, `package.module:function` by suffix such as `.xyz`, which take precedence. The
+                worker imports them, so it must be able to.
 
         Raises:
-            ConfigError: chunks could not hold a sentence.
+            ConfigError: `max_tokens` is too small for a sentence.
         """
         if max_tokens < _LEAST_TOKENS:
             raise ConfigError(f"max_tokens must be at least {_LEAST_TOKENS}, not {max_tokens}")
@@ -94,18 +97,18 @@ class Extractor:
         self._result = budget.reserve("extracted text", 0)
 
     def extract(self, path: Path) -> Extracted:
-        """Chunks of a file. The result stays leased until the next call.
+        """Extracts the chunks of a file. The result stays leased until the next call.
 
         Raises:
-            Skipped: there is nothing to index in it (empty, binary, encrypted, ...); `reason` says why.
-            InputError: it is damaged, or took too long or too much memory. One sentence, without the path.
+            Skipped: the file has nothing to index (empty, binary, encrypted, ...); `reason` says why.
+            InputError: the file is damaged, or took too long or too much memory. One sentence, without the path.
             BudgetExceeded: the worker does not fit the memory limit.
             CapabilityError: the worker cannot be started.
         """
         with self._lock:
             self._trace.count("documents.files")
             try:
-                extracted = self._extract(Path(path))
+                extracted = self._patiently(Path(path), lambda memory: self._ask(Path(path), memory))
             except Skipped:
                 self._trace.count("documents.skipped")
                 raise
@@ -115,15 +118,37 @@ class Extractor:
             self._trace.count("documents.chunks", len(extracted.chunks))
             return extracted
 
+    def picture(self, path: Path, page: int, lines: Iterable[int] = ()) -> PagePicture:
+        """Draws a page of a PDF.
+
+        Args:
+            page: number of the page, from 1.
+            lines: line numbers to mark, as chunks have them.
+
+        Raises:
+            As `extract`; also InputError: there is no such page.
+        """
+        marked = sorted(set(lines))
+        with self._lock:
+            return self._patiently(Path(path), lambda memory: self._drawn(Path(path), page, marked, memory))
+
     def interrupt(self) -> None:
-        """Ends what another thread is reading now, as if the file had crashed the worker."""
+        """Stops the current extraction of another thread, as if the file had crashed the worker."""
         self._interrupted = True
         worker = self._worker
         if worker is not None:
             worker.interrupt()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Reads no file meanwhile, so that the worker's memory is free for others. The current file is read to its end
+        first."""
+        with self._lock:
+            self._stop()
+            yield
+
     def close(self) -> None:
-        """Ends the worker and gives all memory back. A later `extract` starts another."""
+        """Stops the worker and releases all memory. A later `extract` starts a new worker."""
         with self._lock:
             self._stop()
             self._result.release()
@@ -136,17 +161,18 @@ class Extractor:
     ) -> None:
         self.close()
 
-    def _extract(self, path: Path) -> Extracted:
+    def _patiently(self, path: Path, ask: Callable[[int], Answer]) -> Answer:
+        """Calls `ask` with the ordinary memory; if the worker runs out of it, again with more."""
         self._interrupted = False
         try:
-            return self._ask_fairly(path)
+            return self._ask_fairly(ask)
         except WorkerFailed as error:
             self._stop()
             perhaps = error.verdict in (Verdict.MEMORY, Verdict.ABORT)
             if not perhaps or self._most_memory == self._memory:
                 raise self._failure(error, path, self._memory) from error
         try:
-            return self._ask(path, self._most_memory)
+            return ask(self._most_memory)
         except WorkerFailed as error:
             raise self._failure(error, path, self._most_memory) from error
         except BudgetExceeded as error:
@@ -154,22 +180,22 @@ class Extractor:
                 f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more"
             ) from error
         finally:
-            self._stop()  # what such a file leaves behind is large, too
+            self._stop()  # after such a file, the worker keeps much memory
 
-    def _ask_fairly(self, path: Path) -> Extracted:
-        """Has the worker read a file; if it crashes after it has read others, a new one, for what those left behind is
-        not this file's fault."""
+    def _ask_fairly(self, ask: Callable[[int], Answer]) -> Answer:
+        """Asks the worker about a file. If a worker that has read other files crashes, a new one tries again, because
+        those files may have caused the crash."""
         fresh = self._worker is None
         try:
-            return self._ask(path, self._memory)
+            return ask(self._memory)
         except WorkerFailed as error:
             if fresh or self._interrupted or error.verdict is not Verdict.CRASH:
                 raise
             self._stop()
-            return self._ask(path, self._memory)
+            return ask(self._memory)
 
     def _ask(self, path: Path, memory: int) -> Extracted:
-        """Has the worker read a file.
+        """Asks the worker to read a file.
 
         Raises:
             WorkerFailed, Skipped, InputError, BudgetExceeded, CapabilityError.
@@ -189,21 +215,27 @@ class Extractor:
                     nbytes += len(chunk.text) + len(chunk.context) + _CHUNK_OVERHEAD
                     if nbytes > self._result.nbytes:
                         self._hold(2 * nbytes)
-                elif "error" in answer:
-                    reason = answer["reason"]
-                    if reason is None and worker.ran_short:
-                        raise WorkerFailed(Verdict.MEMORY, answer["error"])
-                    raise InputError(answer["error"]) if reason is None else Skipped(Reason(reason), answer["error"])
-                elif "out_of_memory" in answer:
-                    raise WorkerFailed(Verdict.MEMORY, "the system refused an allocation")
-                elif "kind" in answer:
+                    continue
+                _raise_failure(answer, worker)
+                if "kind" in answer:
                     document = answer
         self._hold(nbytes)
-        if worker.resident() > self._memory * 3 // 4:  # what it keeps for itself leaves too little for the next file
+        if worker.resident() > self._memory * 3 // 4:  # too little memory is left for the next file
             self._stop()
         if not chunks:
             raise Skipped(Reason.NO_TEXT, "the file shows no text")
         return Extracted(document["kind"], document["title"], tuple(chunks), document["encoding"], document["warning"])
+
+    def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:
+        """Asks the worker to draw a page. Raises as `_ask` does."""
+        worker = self._started(memory)
+        request = {**self._settings, "page": page, "lines": lines}
+        with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
+            answer = next(answers)
+            _raise_failure(answer, worker)
+            found = PagePicture.of(answer)
+            next(answers, None)  # runs the generator to its end
+        return found
 
     def _hold(self, nbytes: int) -> None:
         try:
@@ -231,10 +263,10 @@ class Extractor:
         self._lease.release()
 
     def _allowed(self, path: Path) -> float:
-        """Seconds of computing that a file may take."""
+        """Seconds of computing that the file may take."""
         try:
             nbytes = path.lstat().st_size
-        except (OSError, ValueError):  # the worker will say what is wrong with it
+        except (OSError, ValueError):  # the worker reports this error
             nbytes = 0
         most: int = self._settings["max_bytes"]
         return self._seconds + min(nbytes, most) * _SECONDS_PER_BYTE
@@ -250,3 +282,14 @@ class Extractor:
                 f"{format_size(memory)} of memory"
             )
         return InputError(f"crashed the process that was reading it ({error})")
+
+
+def _raise_failure(answer: dict[str, Any], worker: WorkerProcess) -> None:
+    """Raises the failure that a worker's answer reports, if it reports one."""
+    if "error" in answer:
+        reason = answer["reason"]
+        if reason is None and worker.ran_short:
+            raise WorkerFailed(Verdict.MEMORY, answer["error"])
+        raise InputError(answer["error"]) if reason is None else Skipped(Reason(reason), answer["error"])
+    if "out_of_memory" in answer:
+        raise WorkerFailed(Verdict.MEMORY, "the system refused an allocation")

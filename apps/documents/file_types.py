@@ -1,4 +1,4 @@
-"""What people call files: kinds of documents, programming languages, programs that write a format, suffixes."""
+"""Names of file types that users know: kinds of documents, languages, programs that write a format, suffixes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LANGUAGES: dict[str, str] = {
     "toml": "toml",
     "xml": "xml xsd xsl xslt rng",
 }
-"""Suffixes by language."""
+"""Suffixes of each language."""
 
 ALIASES: dict[str, str] = {
     "c++": "cpp", "c#": "csharp", "golang": "go", "bash": "shell", "node": "javascript", "word": "docx",
@@ -44,19 +44,19 @@ ALIASES: dict[str, str] = {
     "jupyter": "notebook", "restructuredtext": "rst", "plain": "text", "email": "mail", "mbox": "mail",
     "picture": "image", "photo": "image",
 }  # fmt: skip
-"""Other names, each for kinds, languages or suffixes."""
+"""Other names for kinds, languages or suffixes."""
 
 KIND_NAMES = tuple(dict.fromkeys(kind.name for kind in KINDS))
-"""The kinds, as `edge status` counts them."""
+"""The kinds that `edge status` counts."""
 
 _SUFFIXES = frozenset(suffix[1:] for kind in KINDS for suffix in kind.suffixes)
 
 NAMES = tuple(dict.fromkeys([*KIND_NAMES, *LANGUAGES, *ALIASES, *sorted(_SUFFIXES)]))
-"""Every word that is known without looking into a collection."""
+"""Every name that is known without a collection."""
 
 
 def meanings(name: str) -> list[str]:
-    """The kinds and suffixes, without dots, that a word in lower case stands for; empty if it is unknown."""
+    """The kinds and suffixes (without dots) that a lower-case word means; empty if the word is unknown."""
     found: list[str] = []
     for word in ALIASES.get(name, name).split():
         if word in KIND_NAMES or word in _SUFFIXES:

@@ -1,6 +1,6 @@
 """HTML: the text of a page under its headings, without scripts, styles and navigation.
 
-Positions come from the parser's line of each element and the line ends within its text; they are those of the file.
+Line numbers are those of the file. They come from the parser's line of each element and the line ends within its text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCKS = frozenset({
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _WORD = re.compile(r"\S+")
 _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
-"""Marks beside a heading that link to it."""
+"""Texts of links that headings have to themselves."""
 
 _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
 _CELLS = frozenset({"td", "th"})
@@ -37,10 +37,10 @@ _CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding=[\"']([\w.-]+)", re.I
 )
 _LAST_KNOWN_LINE = 65_535
-"""The parser counts lines no further."""
+"""The parser does not count lines beyond this."""
 
 _FIRST_NEWLINE = re.compile(r"(<(?:pre|listing|textarea)\b[^<>]*>)(?=\n)", re.I)
-"""The parser drops the line end after these tags; a space before it keeps it, and the count."""
+"""The parser drops a line end directly after these tags. A space before the line end preserves the line count."""
 
 _BODY = re.compile(r"<(?:html|head|body|frameset)\b", re.I)
 _XHTML = re.compile(r"\s*<\?xml|[^>]{0,400}?<html[^>]{0,400}?\bxmlns=", re.I)
@@ -55,8 +55,8 @@ def extract(file: OpenedFile) -> Document:
     """Reads an HTML file.
 
     Raises:
-        InputError: it cannot be parsed.
-        Skipped: it shows no text.
+        InputError: the file cannot be parsed.
+        Skipped: the page has no visible text.
     """
     declared = _CHARSET.search(file.head)
     name = (declared[1] or declared[2]).decode("ascii") if declared else None
@@ -71,21 +71,21 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
     """Title and blocks of a page.
 
     Args:
-        text: the page, its lines ending with LF.
-        page: which page of a book it is.
-        outline: headings in force before it; its own if not given.
+        text: the page, with LF as line end.
+        page: number of the page in a book.
+        outline: headings above the page; a new outline if not given.
 
     Raises:
-        InputError: it cannot be parsed.
+        InputError: the page cannot be parsed.
     """
     from lxml import etree
 
-    if _XHTML.match(text):  # to an HTML parser `<title/>` opens a title
+    if _XHTML.match(text):  # an HTML parser would treat `<title/>` as an opening tag
         text = _SELF_CLOSED.sub(_closed, text)
-    if not _BODY.search(text):  # white space before the first element of a fragment would be dropped, lines and all
+    if not _BODY.search(text):  # the parser would drop white space, and so lines, before a fragment's first element
         text = f"<body>{text}"
     text = _FIRST_NEWLINE.sub(r"\1 ", text)
-    # Trees deeper than 256 are allowed: text has no entities to blow up, and its length is limited.
+    # Trees deeper than 256 are allowed: entities are not expanded, and the length of the text is limited.
     parser = etree.HTMLParser(encoding="utf-8", recover=True, no_network=True, huge_tree=True)
     try:
         root = etree.fromstring(text.encode("utf-8"), parser)
@@ -98,18 +98,18 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
     found = root.find(".//title")
     title = " ".join(" ".join(found.itertext()).split()) if found is not None else ""
     blocks = _Reader(page, outline or Outline(), _NAVIGATION).read(root)
-    if not blocks:  # the whole page stands in an element that was never closed
+    if not blocks:  # the whole page is inside a navigation element that was never closed
         blocks = _Reader(page, outline or Outline(), frozenset()).read(root)
     return title or next((block.path[-1] for block in blocks if block.kind == "heading"), ""), blocks
 
 
 def _closed(match: re.Match[str]) -> str:
-    """A self-closed element of XHTML as HTML has it."""
+    """Rewrites a self-closed element of XHTML as HTML."""
     return match[0] if match[1].lower() in _VOID else f"<{match[1]}{match[2]}></{match[1]}>"
 
 
 class _Reader:
-    """Walks a tree in document order and gathers the text between the borders of block elements."""
+    """Walks a tree in document order and collects the text between the borders of block elements."""
 
     def __init__(self, page: int | None, outline: Outline, navigation: frozenset[str]) -> None:
         self._page = page
@@ -174,7 +174,7 @@ class _Reader:
         return bool(self._navigation) and (tag in self._navigation or element.get("role") in _NAVIGATION_ROLES)
 
     def _place(self, element: Any) -> None:
-        """Takes the parser's word for the line: that on which a start tag ends."""
+        """Adopts the parser's line of an element, which is the line where its start tag ends."""
         line = element.sourceline or 0
         if self._line < line < _LAST_KNOWN_LINE:
             self._line = line
@@ -184,7 +184,7 @@ class _Reader:
             self._add(element.tail)
 
     def _add(self, text: str) -> None:
-        """Takes in text that begins on the present line of the file, and counts its line ends."""
+        """Adds text that begins on the current line of the file, and counts its line ends."""
         if self._hidden:
             self._line += text.count("\n")
             return
@@ -194,8 +194,8 @@ class _Reader:
                 self._break()
             if piece:
                 gathered, number = self._lines[-1]
-                # After a tag or a comment with line ends in it the text goes on below, on a line of its own; but a word
-                # that the tag stands in is kept whole.
+                # After a tag or comment that contains line ends, the text continues on a new line. But a word that
+                # surrounds the tag is kept whole.
                 if gathered and number < self._line:
                     begun = None if gathered[-1].isspace() else _WORD.match(piece)
                     word = "" if begun is None else begun[0]
@@ -210,7 +210,7 @@ class _Reader:
         self._lines.append(("", self._line))
 
     def _flush(self) -> None:
-        """Ends the block that is being gathered. Its lines are broken where those of the file are."""
+        """Ends the current block. Its lines break where the lines of the file break."""
         gathered, self._lines = self._lines, [("", self._line)]
         if self._preformatted:
             kept = [(line.rstrip(), number) for line, number in gathered]

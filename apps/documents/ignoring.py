@@ -1,9 +1,9 @@
-"""Ignore files with git's meaning (gitignore(5)): nested, the last matching pattern decides, the deepest file first.
+"""Ignore files with git's rules (gitignore(5)): nested files, the last matching pattern decides, deeper files go first.
 
-Patterns are matched one path component at a time and never backtrack over more than one star, so that no pattern in a
-stranger's folder can take long. As in git they match bytes, of which `?` is one: names and patterns are compared as
-their bytes read as Latin-1. `pathspec` is not used: it matches what lies below a folder together with the folder,
-so that the usual `*`, `!*/`, `!*.txt` (keep one kind of file) loses every folder.
+Patterns are matched one path component at a time and never backtrack over more than one star. So a pattern in an
+untrusted folder cannot take long. As in git, patterns match bytes, and `?` matches one byte: names and patterns are
+compared as their bytes decoded as Latin-1. `pathspec` is not used, because it matches a folder together with everything
+below it. The common patterns `*`, `!*/`, `!*.txt` (keep one kind of file) would then lose every folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edge.apps.documents.base import Skipped
 from edge.apps.documents.opened import OpenedFile
 
 IGNORE_FILES = (".gitignore", ".edgeignore")
-"""Read in every folder; where both have a say, the second has the last word."""
+"""Ignore files that are read in every folder; patterns in the second one override the first."""
 
 _MOST_BYTES = 10**6
 _CLASSES = {
@@ -36,9 +36,9 @@ class Pattern:
     """A line of an ignore file.
 
     Attributes:
-        keeps: it began with `!`: what it matches is not ignored.
-        folders: it matches folders only.
-        parts: what the components of a path must match; None is `**`, any number of components.
+        keeps: whether it began with `!`, so that its matches are not ignored.
+        folders: whether it matches only folders.
+        parts: expressions for the components of a path; None is `**`, any number of components.
     """
 
     keeps: bool
@@ -46,10 +46,10 @@ class Pattern:
     parts: tuple[re.Pattern[str] | None, ...]
 
     def matches(self, path: Sequence[str]) -> bool:
-        """Whether a path, given by its components (as of `component`) below the ignore file's folder, matches."""
+        """Whether a path matches. The path holds its components (as of `component`) below the ignore file's folder."""
         parts = self.parts
         at = here = 0
-        resume: tuple[int, int] | None = None  # where the last `**` stands, and what it has taken so far
+        resume: tuple[int, int] | None = None  # place of the last `**`, and of the first component behind its match
         while here < len(path):
             part = parts[at] if at < len(parts) else None
             if at < len(parts) and part is None:
@@ -67,12 +67,12 @@ class Pattern:
 
 
 class Rules:
-    """The ignore files in force in a folder: its own, and those above it."""
+    """The ignore files that apply in a folder: its own, and those of the folders above."""
 
     def __init__(self, patterns: Sequence[Pattern], depth: int, above: Rules | None = None) -> None:
         """Args:
         patterns: in the order of their file.
-        depth: how many components the folder lies below the top that paths are counted from.
+        depth: number of components from the top, where paths begin, to this folder.
         above: the rules of the folder above.
         """
         self._patterns = tuple(reversed(patterns))
@@ -80,10 +80,10 @@ class Rules:
         self._above = above
 
     def ignores(self, path: Sequence[str], *, folder: bool) -> bool:
-        """Whether something in this folder is ignored; what is below an ignored folder is not asked about.
+        """Whether an entry of this folder is ignored. Callers do not enter ignored folders.
 
         Args:
-            path: components from the top down, as of `component`.
+            path: components from the top down to the entry, as of `component`.
         """
         rules: Rules | None = self
         while rules is not None:
@@ -95,18 +95,18 @@ class Rules:
         return False
 
     def entered(self, folder: Path, depth: int) -> Rules:
-        """The rules inside a folder below."""
+        """The rules inside a subfolder."""
         patterns = [pattern for name in IGNORE_FILES for pattern in read_patterns(folder / name)]
         return Rules(patterns, depth, self) if patterns else self
 
 
 def component(name: str) -> str:
-    """A file name as patterns see it."""
+    """A file name in the form that patterns match."""
     return os.fsencode(name).decode("latin-1")
 
 
 def read_patterns(path: Path) -> list[Pattern]:
-    """The patterns of an ignore file; none if there is no such file, or it is a symlink or not a regular file."""
+    """The patterns of an ignore file; none if the file is missing, a symbolic link or not a regular file."""
     try:
         with OpenedFile(path, max_bytes=_MOST_BYTES) as file:
             text = file.read().removeprefix(b"\xef\xbb\xbf").decode("latin-1")
@@ -117,7 +117,7 @@ def read_patterns(path: Path) -> list[Pattern]:
 
 
 def parse(line: str) -> Pattern | None:
-    """A pattern from its line; None for an empty line, a comment, or what can match nothing."""
+    """Parses a line into a pattern; None for an empty line, a comment, or a pattern that can match nothing."""
     line = line.removesuffix("\r")
     while line.endswith(" ") and not line.endswith("\\ "):
         line = line[:-1]
@@ -127,9 +127,10 @@ def parse(line: str) -> Pattern | None:
     line = line[1:] if keeps else line
     folders = line.endswith("/")
     line = line[:-1] if folders else line
-    if not line or line.startswith("\\/"):  # only a plain slash stands for the folder; no path begins with another
+    if not line or line.startswith("\\/"):  # an escaped first slash matches nothing, because no path begins with one
         return None
-    # Before a plain slash `**` may stand for no folder at all, before an escaped one for at least one (wildmatch.c).
+    # Before a plain slash, `**` may match no folder at all; before an escaped one, it matches at least one
+    # (wildmatch.c).
     line = _FOLDERS_ESCAPED.sub("**/*/", line)
     names = _ESCAPED_SLASH.sub(lambda match: match[1] or "/", line).split("/")
     if len(names) == 1:
@@ -142,7 +143,7 @@ def parse(line: str) -> Pattern | None:
 
 
 def pattern_parts(globs: Sequence[str]) -> tuple[re.Pattern[str] | None, ...] | None:
-    """What the components of a path must match, from the globs of a pattern's components; None if one is malformed."""
+    """Compiles the globs of a pattern's components; None if one of them is malformed."""
     parts: list[re.Pattern[str] | None] = []
     for glob in globs:
         any_number = len(glob) > 1 and not glob.strip("*")
@@ -150,14 +151,14 @@ def pattern_parts(globs: Sequence[str]) -> tuple[re.Pattern[str] | None, ...] | 
         if part is None and not any_number:
             return None
         parts.append(part)
-    if parts[-1] is None:  # `folder/**` is everything in it, not the folder itself
+    if parts[-1] is None:  # `folder/**` matches everything in the folder, but not the folder itself
         parts.append(_ANY)
     return tuple(parts)
 
 
 def _component(glob: str) -> re.Pattern[str] | None:
-    """A component's pattern; None if it is malformed, which matches nothing."""
-    runs = [""]  # between the stars
+    """Compiles the glob of one component; None if it is malformed, because such a pattern matches nothing."""
+    runs = [""]  # the text between the stars
     at = 0
     while at < len(glob):
         char = glob[at]
@@ -182,13 +183,13 @@ def _component(glob: str) -> re.Pattern[str] | None:
             runs[-1] += re.escape(char)
     if len(runs) == 1:
         return re.compile(runs[0]) if runs[0] else None
-    # Each run is taken where it first occurs, and not looked for again: a lookahead does not backtrack.
+    # Each run matches at its first occurrence. A lookahead does not backtrack, so no other occurrence is tried.
     middle = "".join(rf"(?=([\s\S]*?{run}))\{number}" for number, run in enumerate(runs[1:-1], 1))
     return re.compile(rf"{runs[0]}{middle}[\s\S]*{runs[-1]}")
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int] | None:
-    """A bracket expression that begins before `at`, as a regular expression, and where it ends."""
+    """A bracket expression that begins before `at`, as a regular expression, and its end; None if it is malformed."""
     negated = at < len(glob) and glob[at] in "!^"
     at += negated
     members: list[str] = []

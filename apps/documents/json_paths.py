@@ -1,4 +1,4 @@
-"""JSON and JSON Lines: each value as a line `path.to[3].it: value`, grouped by the record it belongs to."""
+"""JSON and JSON Lines: each value becomes a line `path.to[3].it: value`, grouped by its record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LONGEST_PATH = 120
 
 
 def extract(file: OpenedFile) -> Document:
-    """Reads a JSON file: an array's elements are its records, an object's members its sections. What is not JSON after
-    all (comments, a truncated file) is read as plain text."""
+    """Reads a JSON file. The elements of a top-level array become records, and the members of a top-level object become
+    sections. A file that is not valid JSON (with comments, or truncated) is read as plain text."""
     decoded = file.text()
     try:
         blocks = [
@@ -28,7 +28,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 def extract_lines(file: OpenedFile) -> Document:
-    """Reads JSON Lines: each line is a record. A line that is not JSON is kept as it stands."""
+    """Reads JSON Lines: each line is a record. A line that is not valid JSON is kept unchanged."""
     decoded = file.text()
     blocks: list[Block] = []
     for number, line in enumerate(decoded.text.split("\n"), 1):
@@ -45,12 +45,12 @@ def extract_lines(file: OpenedFile) -> Document:
 
 
 def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
-    """What a value is grouped by: the element of the top-level array, or the member of a top-level member, it is in."""
+    """The key by which values are grouped: their index in a top-level array, or their first two keys in an object."""
     return path[:2] if path and isinstance(path[0], str) else path[:1]
 
 
 def _block(record: Sequence[Leaf], depth: int, path: tuple[str, ...]) -> Block:
-    """A record as lines; the first `depth` keys are left to the block's path."""
+    """A record as lines. Their paths omit the first `depth` keys, which are in the block's path."""
     texts = []
     for leaf in record:
         name = _path(leaf.path[depth:])
@@ -62,7 +62,7 @@ def _block(record: Sequence[Leaf], depth: int, path: tuple[str, ...]) -> Block:
 
 
 def _path(keys: Sequence[Key]) -> str:
-    """`authors[0].name`; of a very long path the end."""
+    """A path such as `authors[0].name`; only the end of a very long path is kept."""
     parts: list[str] = []
     for key in keys:
         if isinstance(key, int):

@@ -1,6 +1,6 @@
-"""JSON values with the paths and the lines they stand on; the standard library's parser tells neither.
+"""JSON values with their paths and line numbers, which the standard library's parser does not report.
 
-Iterative, so that depth costs no stack, and linear in the text.
+Iterative, so that deep nesting needs no stack, and linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Key = str | int
 
 
 class NotJson(ValueError):
-    """The text is not JSON; the message says where."""
+    """The text is not JSON; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +28,25 @@ class Leaf:
     """A string, a number, true, false or null.
 
     Attributes:
-        path: what leads to it from the top.
-        value: strings without quotes and escapes, everything else as it stands.
-        is_text: whether it is a string.
-        line: where it stands.
+        path: the keys from the top to the value.
+        value: strings without quotes and escapes; other values as written.
+        line: its line number.
     """
 
     path: tuple[Key, ...]
     value: str
-    is_text: bool
     line: int
 
 
 def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
-    """Values of one JSON text, in order. Empty objects and arrays have none.
+    """Values of a JSON text, in order. Empty objects and arrays yield no value.
 
     Raises:
-        NotJson: malformed, or nested deeper than 1,000 levels.
+        NotJson: the text is malformed, or nested deeper than 1,000 levels.
     """
     line = first_line
     path: list[Key] = []
-    inside: list[str] = []  # what is open: "{" or "["
+    inside: list[str] = []  # the open brackets: "{" or "["
     expected = "value"
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -84,8 +82,8 @@ def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
             path[-1] = _string(token, line)
             expected = "colon"
         elif expected in ("value", "value or end"):
-            is_text = token[0] == '"'
-            yield Leaf(tuple(path), _string(token, line) if is_text else _word(token, line), is_text, line)
+            value = _string(token, line) if token[0] == '"' else _word(token, line)
+            yield Leaf(tuple(path), value, line)
             expected = "more or end" if inside else "nothing"
         else:
             raise NotJson(f"line {line}: {token[:20]} where {expected} should be")
@@ -104,7 +102,7 @@ def _string(token: str, line: int) -> str:
 
 def _word(token: str, line: int) -> str:
     try:
-        json.loads(token, parse_int=str)  # a number may have more digits than an int may be read from
+        json.loads(token, parse_int=str)  # an int of very many digits would be refused
     except ValueError:
         raise NotJson(f"line {line}: {token[:20]} is no value") from None
     return token

@@ -1,7 +1,7 @@
-"""What a process may still do with files, judged by the Linux kernel (Landlock, Linux 5.13 and newer).
+"""Limits a process's access to files by the Linux kernel (Landlock, Linux 5.13 and newer).
 
-Written with the system calls themselves (Documentation/userspace-api/landlock.rst): the one package for it on PyPI is a
-development release that knows the first version of the interface only.
+This module makes the system calls itself (Documentation/userspace-api/landlock.rst). The only package for Landlock on
+PyPI is a development release that supports only the first version of the interface.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""The same numbers on every architecture."""
+"""Numbers of the system calls, equal on every architecture."""
 
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many rights about files each version of the interface knows, as the lowest bits; later ones know as many."""
+"""Number of file rights in each version of the interface, which are the lowest bits. Later versions have as many."""
 
-_NETWORK_VERSION, _NETWORK_RIGHTS = 4, 0b11  # to bind and to connect TCP ports
-_SCOPE_VERSION, _SCOPES = 6, 0b11  # abstract Unix sockets of others, signals to others
+_NETWORK_VERSION, _NETWORK_RIGHTS = 4, 0b11  # rights to bind and to connect TCP ports
+_SCOPE_VERSION, _SCOPES = 6, 0b11  # connections to abstract Unix sockets of others, and signals to others
 
 
 def version() -> int:
-    """The version of the kernel's interface; 0 if it has none, or it is switched off."""
+    """The version of the kernel's interface; 0 if the kernel has none or has disabled it."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_call(_CREATE_RULESET, None, 0, _ASK_VERSION)))
 
 
 def allow_reading_only(places: Iterable[Path]) -> None:
-    """From now on this thread and its children open files below these places for reading and no other files at all,
-    create none and change none. Files that are open already stay so. Nothing is connected by TCP, and no process
-    outside is signalled, where the kernel's version knows these. It cannot be taken back.
+    """Limits this thread and its children to reading files below `places`. They can no longer open, create or change
+    other files. Open files stay open. If the kernel's version supports it, TCP connections and signals to outside
+    processes are forbidden, too. The limits cannot be removed.
 
-    The process must have forbidden itself new privileges before.
+    The process must first call `forbid_new_privileges`.
 
     Args:
-        places: folders and files; those that do not exist are left out.
+        places: files and folders; missing ones are skipped.
 
     Raises:
         OSError: the kernel has no Landlock, or refuses.
@@ -51,7 +51,7 @@ def allow_reading_only(places: Iterable[Path]) -> None:
     if not known:
         raise OSError(0, "this kernel has no Landlock")
     rights = (1 << _FILE_RIGHTS[min(known, max(_FILE_RIGHTS))]) - 1
-    attributes = [rights]  # `struct landlock_ruleset_attr`, as long as the version knows it
+    attributes = [rights]  # `struct landlock_ruleset_attr`, with the fields that the kernel's version knows
     if known >= _NETWORK_VERSION:
         attributes.append(_NETWORK_RIGHTS)
     if known >= _SCOPE_VERSION:
@@ -71,7 +71,7 @@ def _allow(ruleset: int, place: Path) -> None:
     try:
         folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         allowed = _READ_FILE | _READ_DIR if folder else _READ_FILE
-        # `struct landlock_path_beneath_attr`: 8 bytes of rights, 4 of a descriptor, packed.
+        # `struct landlock_path_beneath_attr`: 8 bytes of rights and 4 bytes of a descriptor, packed.
         rule = allowed.to_bytes(8, sys.byteorder) + descriptor.to_bytes(4, sys.byteorder)
         _checked(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
     finally:

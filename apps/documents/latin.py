@@ -1,7 +1,8 @@
-"""Text in Latin letters from before UTF-8: in which encoding its accented letters make the likeliest language.
+"""Guesses the encoding of Latin-script text that is not UTF-8, by the language that its accented letters suggest.
 
-A byte is a letter in all of these encodings, so that nothing is ever impossible; but à, è and ù are Italian, and ŕ, č
-and ů nobody's. Every encoding is judged by the language that fits it best, from how often a language has each letter.
+A byte is a letter in all of these encodings, so no encoding is impossible. But à, è and ù suggest Italian, and no
+language has ŕ, č and ů. An encoding's score comes from the language that fits it best, by the frequency of each letter
+in that language.
 """
 
 from __future__ import annotations
@@ -57,57 +58,57 @@ _ENCODINGS = (
     ("cp437", -10.0, _WESTERN),
     ("mac_roman", -10.0, _WESTERN),
 )
-"""Encodings, about how much rarer files in them are than those in cp1252, as a logarithm, and the accented letters of
-their languages, the commonest first."""
+"""Encodings; the logarithm of their frequency relative to cp1252; and the accented letters of their languages, the most
+frequent letters first."""
 
 _FOREIGN = -6.0
-"""Logarithm of the frequency of a letter that a language does not have."""
+"""Logarithm of the frequency of a letter that does not occur in a language."""
 
 _MISPLACED = -9.0
-"""The same of what no language has there: a sign inside a word, or a byte without a meaning."""
+"""Logarithm for characters that no language has at their place: a sign inside a word, or an undefined byte."""
 
 _COMMON = frozenset("€£§©®°«»‹›“”„‚…•™²³½¼¾±×÷ªºµ¿¡")
-"""Signs that may stand beside a word in any language, at no cost; others cost as much as a foreign letter."""
+"""Signs beside a word that cost nothing in any language; other signs cost as much as a foreign letter."""
 
 _ALONE = frozenset("£½¼¾±×÷")
-"""Of these, those that stand beside figures and not beside letters."""
+"""Those of `_COMMON` that occur beside digits and not beside letters."""
 
 _MOST_MISPLACED = 0.25
-"""More than this share out of place, and it is no text in Latin letters."""
+"""Share of misplaced characters above which the text is not in Latin letters."""
 
 _LONG = 3
-"""Words as long as this are never of accented letters alone; in other scripts they look as if they were."""
+"""No word this long consists of accented letters alone. Words in other scripts seem to."""
 
 _OPENING = frozenset("„‚¿¡")
-"""Signs that stand before a word and not behind it."""
+"""Signs that occur before a word and not after it."""
 
 _SPELT = frozenset("ªºµˆ")
-"""Signs that Unicode takes for letters."""
+"""Signs that Unicode classifies as letters."""
 
 _REPLACED = "\ufffd"
 _PIECE = re.compile(rb"[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _WORD = re.compile("[A-Za-z]*[^\x00-\x7f\xa0\xad’‘–—·](?:[A-Za-z]|[^\x00-\x7f\xa0\xad’‘–—·])*")
-"""A word with something in it that is not ASCII; spaces, dashes and apostrophes may be anywhere, and end it."""
+"""A word with at least one non-ASCII character. Spaces, dashes and apostrophes end it in every language."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is not ASCII in a text: how often it has each letter where a letter may be, how many rare signs, and how
-    many characters where they cannot be."""
+    """Counts of a text's non-ASCII characters: each letter at a possible place, rare signs, and misplaced
+    characters."""
 
     letters: Counter[str]
     rare: int
     misplaced: int
 
     def likelihood(self, frequencies: dict[str, float]) -> float:
-        """Logarithm of how likely the text is in a language, given those of its letters."""
+        """Log-likelihood of the text in a language, given the log-frequencies of its letters."""
         letters = sum(count * frequencies.get(letter, _FOREIGN) for letter, count in self.letters.items())
         return letters + _FOREIGN * self.rare + _MISPLACED * self.misplaced
 
 
 def likeliest(data: bytes) -> str | None:
-    """The encoding in which bytes are likeliest as text in Latin letters; None if they are none in any."""
-    # A word that comes again says nothing new: a name in every line would outweigh all that is known of encodings.
+    """The most likely encoding of bytes as Latin-script text; None if they are not such text in any encoding."""
+    # Repeated words count once. Otherwise, a name in every line would outweigh the frequencies of encodings.
     pieces = list(dict.fromkeys(_PIECE.findall(data)))
     most = _MOST_MISPLACED * sum(map(_accented, pieces))
     if sum(len(piece) for piece in pieces if len(piece) == _accented(piece) >= _LONG) > most:
@@ -116,7 +117,7 @@ def likeliest(data: bytes) -> str | None:
     for encoding, prior, alphabets in _ENCODINGS:
         reading = _read(b"\n".join(pieces).decode(encoding, "replace"))
         languages = [_frequencies(alphabet) for alphabet in alphabets]
-        if encoding == "cp1252":  # the one that lists of names are in, too
+        if encoding == "cp1252":  # lists of names are most often in this encoding
             languages.append(_of_any(alphabets))
         score = prior + max(map(reading.likelihood, languages))
         if score > best:
@@ -125,7 +126,7 @@ def likeliest(data: bytes) -> str | None:
 
 
 def _read(text: str) -> _Reading:
-    """Sorts what is not ASCII in a text."""
+    """Counts the non-ASCII characters of a text."""
     letters: Counter[str] = Counter()
     rare = misplaced = 0
     for word in _WORD.findall(text):
@@ -151,7 +152,7 @@ def _read(text: str) -> _Reading:
 
 
 def _accented(piece: bytes) -> int:
-    """How many bytes are not ASCII."""
+    """The number of non-ASCII bytes."""
     return sum(byte > 0x7F for byte in piece)
 
 
@@ -161,13 +162,13 @@ def _is_letter(char: str) -> bool:
 
 @cache
 def _frequencies(alphabet: str) -> dict[str, float]:
-    """Logarithms of how frequent letters are, by Zipf's law."""
+    """Log-frequencies of letters by Zipf's law; `alphabet` is in order of frequency."""
     whole = sum(1 / rank for rank in range(1, len(alphabet) + 1))
     return {letter: -log(rank * whole) for rank, letter in enumerate(alphabet, 1)}
 
 
 @cache
 def _of_any(alphabets: tuple[str, ...]) -> dict[str, float]:
-    """The same of no language in particular: a list of names, or a language that is missing here."""
+    """Log-frequencies without a particular language, for lists of names and for languages that are missing here."""
     union = set("".join(alphabets))
     return dict.fromkeys(union, -log(len(union)))

@@ -1,9 +1,9 @@
-"""How many word pieces a text will be, without a tokenizer: cheap enough to ask for every sentence.
+"""Estimates the number of word pieces of a text without a tokenizer, cheaply enough for every sentence.
 
-The rule is fitted to the 30,000-piece vocabularies of BERT models on English prose, source code, HTML and JSON: a word
-of up to three letters is one piece, longer ones 0.12 pieces more per letter up to ten and 0.5 beyond; digits are half a
-piece each; punctuation and every letter outside ASCII are one. Accented Latin letters count three, because the words
-around them are split more often too; Hangul syllables count two, being taken apart into letters.
+The rule is fitted to the 30,000-piece vocabularies of BERT models on English prose, source code, HTML and JSON. A word
+of up to three letters is one piece; each further letter adds 0.12 pieces up to the tenth, and 0.5 beyond. A digit is
+half a piece. Punctuation and every letter outside ASCII are one piece. Accented Latin letters count three, because the
+words around them are split more often, too. Hangul syllables count two, because they are decomposed into letters.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _WORD_PIECES = [0.0] + [1.0 + 0.12 * min(max(n - 3, 0), 7) + 0.5 * max(n - 10, 0
 _DIGIT_PIECES = [0.0] + [max(1.0, 0.5 * n) for n in range(1, 25)]
 
 MOST_PER_CHARACTER = 3
-"""No text has more pieces than this times its characters."""
+"""The most pieces per character of any text."""
 
 
 def estimate_pieces(text: str) -> float:
-    """Word pieces of a text, estimated. Additive over texts that are cut at white space."""
+    """The estimated word pieces of a text. The estimate is additive over texts that are cut at white space."""
     pieces = (
         sum(map(_WORD_PIECES.__getitem__, map(len, _WORD.findall(text))))
         + sum(map(_DIGIT_PIECES.__getitem__, map(len, _DIGITS.findall(text))))

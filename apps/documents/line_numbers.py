@@ -1,7 +1,6 @@
-"""The line numbers of a passage's lines, where they do not simply count up.
+"""The line numbers of a passage's lines, if they are not consecutive.
 
-Blank lines that a passage leaves out, and formats whose lines are paragraphs or rows, make the n-th line of a text
-another line of its document than the n-th after the first.
+They are not if a passage omits blank lines, or if the lines of its format are paragraphs or rows.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections.abc import Sequence
 
 
 def counts_up(numbers: Sequence[int]) -> bool:
-    """Whether each number is the one before it plus one."""
+    """Whether the numbers are consecutive."""
     return len(numbers) == numbers[-1] - numbers[0] + 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
 
 
 def packed(numbers: Sequence[int] | None) -> str | None:
-    """Numbers as text: runs of (first, how many), counting up; None for None."""
+    """Numbers as text: a list of runs (first, length) of consecutive numbers; None for None."""
     if numbers is None:
         return None
     runs: list[list[int]] = []
@@ -29,10 +28,10 @@ def packed(numbers: Sequence[int] | None) -> str | None:
 
 
 def unpacked(text: str | None, first: int, last: int, lines: int) -> tuple[int, ...]:
-    """The numbers of a passage of `lines` lines that begins at line `first` and ends at `last`.
+    """The line numbers of a passage of `lines` lines, from line `first` to line `last`.
 
     Args:
-        text: what `packed` made; None where the numbers count up, as far as `last`.
+        text: the output of `packed`; None if the numbers are consecutive, up to `last`.
     """
     if text is None:
         return tuple(min(first + i, last) for i in range(lines))

@@ -1,8 +1,8 @@
 """E-mail: single messages (.eml, a Maildir's files) and mailboxes (mbox), with their threads, quotes and attachments.
 
-A mailbox's messages are its pages. Each stands under its thread's subject, its sender and its date. Lines are those of
-a message as it is shown: its headers, its text, its attachments. What a message quotes from one before it in the same
-mailbox is left out; other quotes are kept, under a heading of their own.
+Each message of a mailbox is a page. Its blocks stand under the thread's subject, the sender and the date. Lines are
+counted in the message as shown: its headers, its text, its attachments. A quotation of an earlier message of the same
+mailbox is left out; other quotations are kept under a heading of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edge.errors import InputError
 MOST_MESSAGES = 100_000
 _MOST_PARTS = 200
 _DEEPEST = 3
-"""Messages inside messages that are opened."""
+"""Largest depth of messages inside messages."""
 
 _MOST_MESSAGE_BYTES = 32 * 10**6
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")
@@ -37,15 +37,15 @@ _INTRODUCTION = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LEAST_QUOTED = 20
-"""Characters of a line that are enough to recognise it elsewhere."""
+"""The fewest characters by which a quoted line is recognized in another message."""
 
 
 def extract(file: OpenedFile) -> Document:
     """Reads a message, or a mailbox of them.
 
     Raises:
-        InputError: it is none.
-        Skipped: it shows no text, or too much.
+        InputError: the file is not a message.
+        Skipped: the file has no text, or too much.
     """
     reader = _Reader()
     if file.head.startswith(b"From "):
@@ -62,8 +62,8 @@ def extract(file: OpenedFile) -> Document:
 
 
 def _messages(stream: IO[bytes]) -> Iterator[bytes]:
-    """The messages of a mailbox, one after the other: each begins with a `From ` line behind a blank one (RFC 4155). Of
-    one that is too long the beginning is read."""
+    """The messages of a mailbox, one after the other. Each begins with a `From ` line after a blank line (RFC 4155).
+    Only the beginning of a message that is too long is read."""
     stream.seek(0)
     lines: list[bytes] = []
     size, blank = 0, True
@@ -81,7 +81,7 @@ def _messages(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 class _Reader:
-    """Turns messages into blocks, in their order."""
+    """Converts messages to blocks, in order."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -92,15 +92,15 @@ class _Reader:
         self._page: int | None = None
 
     def read(self, data: bytes, page: int | None) -> str:
-        """Takes a message in; returns its subject.
+        """Reads a message; returns its subject.
 
         Raises:
-            InputError: it is nested too deep, and not one of a mailbox.
+            InputError: it is nested too deep, and is not one of a mailbox.
         """
         self._line, self._page = 0, page
         try:
             message = email.message_from_bytes(data, policy=email.policy.default)
-        except RecursionError:  # the library's, which nests as deep as a message does
+        except RecursionError:  # the library recurses as deep as the message is nested
             if page is None:
                 raise InputError("a message whose parts are nested too deep") from None
             self._warn(f"the parts of message {page} are nested too deep")
@@ -139,7 +139,7 @@ class _Reader:
             self._text(decode(data, declared=part.get_content_charset()).text, path)
 
     def _text(self, text: str, path: tuple[str, ...]) -> None:
-        """The text of a message, what it quotes apart from what it says."""
+        """Reads the text of a message; quotations are separated from the sender's own text."""
         own: list[str] = []
         quoted: list[str] = []
 
@@ -154,7 +154,7 @@ class _Reader:
             quoted.clear()
 
         for line in text.split("\n"):
-            if line.rstrip() == "--":  # what follows is a signature
+            if line.rstrip() == "--":  # a signature follows
                 break
             if _QUOTED.match(line):
                 quoted.append(_MARKS.sub("", line))
@@ -166,15 +166,15 @@ class _Reader:
         self._seen.update(hash(line) for line in map(_plain, text.split("\n")) if len(line) >= _LEAST_QUOTED)
 
     def _unseen(self, quoted: list[str]) -> list[Block]:
-        """The blocks of a quotation, without the lines that a message before this one has."""
+        """The blocks of a quotation, without the lines of earlier messages."""
         known = [hash(_plain(line)) in self._seen for line in quoted]
-        if any(known):  # short lines between known ones are from there, too
+        if any(known):  # short lines between known lines are quoted from the same message
             pairs = zip(quoted, known, strict=True)
             quoted = [line for line, is_known in pairs if not is_known and len(line) >= _LEAST_QUOTED]
         return text_blocks(normalised("\n".join(quoted)))
 
     def _attachment(self, name: str, data: bytes, path: tuple[str, ...]) -> None:
-        """The blocks of an attached document, if it is one that is read."""
+        """Adds the blocks of an attached document, if its format is supported."""
         from edge.apps.documents.registry import MAIL, choose, load
 
         below = (*path, f"attachment {name}")
@@ -192,7 +192,7 @@ class _Reader:
             return
         except MemoryError:
             raise
-        except Exception as error:  # damage that a library met in its own way
+        except Exception as error:  # libraries report damage by many kinds of errors
             self._warn(f"the attachment {name} is damaged ({type(error).__name__})")
             return
         self._blocks(document.blocks, below)
@@ -216,7 +216,7 @@ class _Reader:
 
 
 def _parts(message: Any) -> Iterator[Any]:
-    """The parts that are shown or attached: of alternatives, plain text where there is one."""
+    """The parts that are shown or attached. Of alternative parts, plain text is preferred."""
     waiting = [message]
     while waiting:
         part = waiting.pop()
@@ -231,16 +231,16 @@ def _parts(message: Any) -> Iterator[Any]:
 
 
 def _header(message: Any, name: str) -> str:
-    """A header as text; what the library cannot parse, as it stands."""
+    """A header as text. If the library cannot parse it, the raw value is used."""
     try:
         value = message.get(name)
-    except Exception:  # the library meets damaged headers in many ways
+    except Exception:  # the library reports damaged headers by many kinds of errors
         value = next((raw for key, raw in message.raw_items() if key.lower() == name.lower()), "")
     return " ".join(normalised(str(value or "")).split())[:1000]
 
 
 def _name(sender: str) -> str:
-    """Who sent it, without the address where there is a name."""
+    """The sender's name, or the address if there is no name."""
     name, _, _ = sender.partition("<")
     return name.strip().strip('"') or sender
 

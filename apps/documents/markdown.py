@@ -1,7 +1,7 @@
-"""Markdown: headings, paragraphs, lists, tables, code, front matter; every block with the lines it stands on.
+"""Markdown: headings, paragraphs, lists, tables, code, front matter; every block with its line numbers.
 
-Only the block structure is parsed. Chunks hold the source as it stands, so that a line number means the same in the
-file, in the snippet and in an editor.
+Only the block structure is parsed. Chunks hold the unchanged source, so that a line number means the same in the file,
+in the snippet and in an editor.
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ from edge.apps.documents.plain import paragraphs
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 _LINES = frozenset({"fence", "code_block", "table_open", "html_block"})
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n(?:[^\n]*\n){0,400}?\1[ \t]*(?:\n|$)")
 _FRONT_TITLE = re.compile(r"^title[ \t]*[:=][ \t]*[\"']?([^\n\"']{1,200})", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _LONGEST_HEADING = 300
+
+_MARKERS = re.compile(r"[ \t]*(?:(?:[-+*>]|\d{1,9}[.)])[ \t]*)*")
+_MARKER = re.compile(r"[-+*>.)]")
+"""Markers of lists and quotations at the beginning of a line. Several markers nest."""
+
+_MOST = 10_000
+"""The most tokens of a part. A token takes up to 1.5 kB."""
 
 
 def extract(file: OpenedFile) -> Document:
@@ -43,33 +51,83 @@ def extract(file: OpenedFile) -> Document:
     return Document(title, blocks, decoded.encoding)
 
 
-def markdown_blocks(lines: list[str], outline: Outline, first: int = 0) -> Iterator[Block]:
-    """Blocks of the lines from `first` (counted from 0) on, all of their visible characters in them.
+def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most: int = _MOST) -> Iterator[Block]:
+    """Blocks from line `first` (counted from 0) to the end. Together they hold all visible characters.
+
+    The lines are parsed in parts, because the parser's tokens take up to 1.5 kB each, and a list of single letters has
+    three tokens for every four characters. The last block of a part may continue, so the next part begins with it. A
+    block that is longer than a part becomes several blocks, unless it is a fence.
 
     Args:
-        outline: the headings in force; follows those that come.
+        outline: the current headings; it is updated by the headings of these lines.
+        most: the most tokens of a part.
     """
-    tokens = _parser().parse("\n".join(lines[first:]))
-    done = first
-    for index, token in enumerate(tokens):
-        if token.level or token.map is None or not token.type.endswith(("_open", "fence", "_block")):
-            continue
-        start, end = first + token.map[0], first + token.map[1]
-        yield from paragraphs(lines, done, start, outline.path, kind="lines")  # link definitions leave no token
-        done = end
-        while end > start and not lines[end - 1].strip():
-            end -= 1
-        if token.type == "heading_open":
-            path = outline.enter(int(token.tag[1:]), _heading(tokens[index + 1].content))
-            yield Block("\n".join(lines[start:end]).rstrip(), start + 1, end, kind="heading", path=path)
-        elif end > start:
-            kind = "lines" if token.type in _LINES else "prose"
-            yield Block("\n".join(lines[start:end]).rstrip(), start + 1, end, kind=kind, path=outline.path)
-    yield from paragraphs(lines, done, len(lines), outline.path, kind="lines")
+    start = first
+    while start < len(lines):
+        end = _reach(lines, start, most)
+        tokens = _parser().parse("\n".join(lines[start:end]))
+        found = [
+            (index, token, token.map)
+            for index, token in enumerate(tokens)
+            if not token.level and token.map is not None and token.type.endswith(("_open", "fence", "_block"))
+        ]
+        rest = end  # lines from `end` to here belong to the last block
+        if end < len(lines) and found:
+            _, last, (begin, _) = found[-1]
+            if len(found) > 1:
+                found.pop()
+                rest = end = start + begin
+            elif last.type == "fence":
+                rest = _behind_fence(lines, end, last.markup)
+            elif last.type == "table_open":
+                rest = next((at for at in range(end, len(lines)) if not lines[at].strip()), len(lines))
+            elif last.type in ("bullet_list_open", "ordered_list_open"):
+                rest = end = start + _last_item(tokens, end - start)
+        done = start
+        for index, token, (at, behind) in found:
+            opened, ended = start + at, min(start + behind, end)
+            if ended == end:
+                ended = rest
+            yield from paragraphs(lines, done, opened, outline.path, kind="lines")  # link definitions leave no token
+            done = ended
+            while ended > opened and not lines[ended - 1].strip():
+                ended -= 1
+            text = "\n".join(lines[opened:ended]).rstrip()
+            if token.type == "heading_open":
+                path = outline.enter(int(token.tag[1:]), _heading(tokens[index + 1].content))
+                yield Block(text, opened + 1, ended, kind="heading", path=path)
+            elif ended > opened:
+                kind = "lines" if token.type in _LINES else "prose"
+                yield Block(text, opened + 1, ended, kind=kind, path=outline.path)
+        yield from paragraphs(lines, done, rest, outline.path, kind="lines")
+        start = rest
+
+
+def _reach(lines: list[str], start: int, most: int) -> int:
+    """The line after the last one that fits into a part which begins at `start`. A part has at least one line."""
+    for at in range(start, len(lines)):
+        markers = _MARKERS.match(lines[at])
+        # A marker or cell opened by a line has a token at its start and one at its end, and a paragraph has three.
+        most -= 3 + 6 * len(_MARKER.findall(markers[0] if markers else "")) + 3 * lines[at].count("|")
+        if most < 0:
+            return max(at, start + 1)
+    return len(lines)
+
+
+def _behind_fence(lines: list[str], start: int, markup: str) -> int:
+    """The line after the end of a fence with this `markup`, searched from line `start` on."""
+    closing = re.compile(rf" {{0,3}}{re.escape(markup[0])}{{{len(markup)},}}[ \t]*$")
+    return next((at + 1 for at in range(start, len(lines)) if closing.match(lines[at])), len(lines))
+
+
+def _last_item(tokens: list[Token], end: int) -> int:
+    """The first line of a list's last item, which may continue; `end` if the list has only one item."""
+    items = [token.map[0] for token in tokens if token.type == "list_item_open" and token.level == 1 and token.map]
+    return items[-1] if items and items[-1] else end
 
 
 def _heading(source: str) -> str:
-    """A heading's text without the marks of links, emphasis and code."""
+    """A heading's text without the markup of links, emphasis and code."""
     text = _LINK.sub(r"\1", source[:_LONGEST_HEADING])
     return " ".join(re.sub(r"[*`]|<[^<>]*>", "", text).split())
 

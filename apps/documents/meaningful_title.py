@@ -1,4 +1,4 @@
-"""Which titles say something: programs write many into documents that nobody chose."""
+"""Recognizes meaningless titles, which programs write into documents."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PROGRAM = re.compile(
     r"|.*\.(?:docx?|dotx?|pptx?|xlsx?|odt|odp|ods|rtf|txt|tex|dvi|ps|eps|indd|qxd|pmd|pub|wpd|html?|pdf|p65|fm)",
     re.IGNORECASE | re.DOTALL,
 )
-"""What printing from a program leaves: its name, or the name of the file that it had open."""
+"""Titles that programs leave when printing: the program's name, or the name of the open file."""
 
 
 def meaningful(title: str) -> str:
-    """A title as it is, or nothing where it is a placeholder, a program's name or a file's name.
+    """The title unchanged, or an empty text if it is a placeholder, a program's name or a file's name.
 
     >>> meaningful("(anonymous)"), meaningful("Microsoft Word - x.doc"), meaningful("Old ice")
     ('', '', 'Old ice')

@@ -1,5 +1,5 @@
-"""Jupyter notebooks: the source of their cells, on the lines of the file that hold it. Outputs are left out: they
-repeat, in numbers and pictures, what running the cells says."""
+"""Jupyter notebooks: the source of their cells, with the lines of the file. Outputs are left out: as numbers and
+pictures, they repeat the results of the cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edge.errors import InputError
 
 @dataclass(slots=True)
 class _Cell:
-    """A cell: its lines, and the line of the file each of them stands on."""
+    """A cell: its lines, and the line number in the file of each."""
 
     kind: str = ""
     lines: list[str] = field(default_factory=lambda: [""])
@@ -28,7 +28,7 @@ def extract(file: OpenedFile) -> Document:
     """Reads a notebook.
 
     Raises:
-        InputError: it is not JSON, or has no cells.
+        InputError: the file is not JSON, or has no cells.
     """
     decoded = file.text()
     cells: dict[int, _Cell] = {}
@@ -54,7 +54,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 def _append(cell: _Cell, source: str, number: int) -> None:
-    """Adds a string of the file's line `number` to a cell's source; it may hold several lines, or the end of one."""
+    """Appends a string from the file's line `number` to a cell's source: several lines, or the rest of one."""
     first, *rest = source.split("\n")
     cell.lines[-1] += first
     cell.lines += rest

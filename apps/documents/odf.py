@@ -1,7 +1,7 @@
-"""ODT, ODS and ODP: texts, sheets and slides of the OpenDocument format.
+"""ODT, ODS and ODP: texts, sheets and slides in the OpenDocument format.
 
-Lines are paragraphs and table rows of a text, rows of a sheet, paragraphs of a slide. Deleted text under change
-tracking and comments are left out.
+Lines are paragraphs and table rows of a text, rows of a sheet, paragraphs of a slide. Comments, and text that was
+deleted under change tracking, are left out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def extract(file: OpenedFile) -> Document:
     """Reads an OpenDocument text, spreadsheet or presentation.
 
     Raises:
-        InputError: it is damaged.
-        Skipped: it is encrypted, or has no text or too much.
+        InputError: the file is damaged.
+        Skipped: the file is encrypted, or has no text or too much.
     """
     with Archive(file.stream) as archive:
         if "META-INF/manifest.xml" in archive.names:
@@ -52,7 +52,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 class _Text:
-    """Turns paragraphs and tables into blocks, in document order."""
+    """Converts paragraphs and tables to blocks, in document order."""
 
     def __init__(self, outline: Outline, page: int | None) -> None:
         self.blocks: list[Block] = []
@@ -61,7 +61,7 @@ class _Text:
         self._line = 0
 
     def read(self, element: Any) -> list[Block]:
-        """The blocks below an element. Iterative: depth costs no stack."""
+        """The blocks below an element. Iterative, so that deep nesting needs no stack."""
         waiting = [element]
         while waiting:
             found = waiting.pop()
@@ -128,7 +128,7 @@ def _slides(body: Any) -> Iterator[Block]:
 
 
 def _rows(table: Any) -> Iterator[tuple[int, Sequence[str]]]:
-    """Rows that hold something, each with its number and its values. One that stands for many rows is read once."""
+    """Rows that are not empty, with their numbers and values. A row that stands for many equal rows is read once."""
     number = 1
     for row in _own(table, "table-row"):
         repeated = _count(row, "number-rows-repeated")
@@ -141,7 +141,7 @@ def _rows(table: Any) -> Iterator[tuple[int, Sequence[str]]]:
             text = " ".join(" ".join(parts).split()) if local(cell) == "table-cell" else ""
             values += [text] * min(_count(cell, "number-columns-repeated"), MOST_COLUMNS if text else MOST_COLUMNS + 1)
             if not text and len(values) > MOST_COLUMNS:
-                break  # what lies behind the sheet's last value
+                break  # empty cells after the sheet's last value
         while values and not values[-1]:
             values.pop()
         if values:
@@ -150,7 +150,7 @@ def _rows(table: Any) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 def _own(table: Any, name: str) -> Iterator[Any]:
-    """Parts of a table that are not those of a table in one of its cells."""
+    """Parts of a table by name, without parts of nested tables."""
     waiting = list(reversed(table))
     while waiting:
         found = waiting.pop()
@@ -161,13 +161,13 @@ def _own(table: Any, name: str) -> Iterator[Any]:
 
 
 def _count(element: Any, name: str) -> int:
-    """How often an element stands there, as it says itself."""
+    """How many repetitions an element stands for, by its attribute."""
     value = attribute(element, name) or "1"
     return max(1, int(value)) if value.isdecimal() and len(value) < 10 else 1
 
 
 def _text(paragraph: Any, inner: list[Any]) -> str:
-    """A paragraph's text; text boxes and notes in it are put into `inner`."""
+    """A paragraph's text; its text boxes and notes are appended to `inner`."""
     parts = [paragraph.text or ""]
     waiting = [(child, False) for child in reversed(paragraph)]
     while waiting:
@@ -177,7 +177,7 @@ def _text(paragraph: Any, inner: list[Any]) -> str:
             continue
         waiting.append((found, True))
         name = local(found)
-        if name in ("s", "tab", "line-break"):  # how many spaces says nothing
+        if name in ("s", "tab", "line-break"):  # the number of spaces does not matter
             parts.append({"s": " ", "tab": "\t", "line-break": "\n"}[name])
         elif name in ("text-box", "note-body"):
             inner.append(found)

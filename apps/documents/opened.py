@@ -1,4 +1,4 @@
-"""A file opened for extraction: a regular file within its size limit, and not a symlink that took its place."""
+"""Opens files for extraction: only regular files within the size limit, and never through a symbolic link."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from edge.apps.documents.decoding import Text, decode
 from edge.config import format_size
 
 HEAD_BYTES = 8192
-"""How much of a file is looked at to tell what it is."""
+"""Bytes at the beginning of a file that decide its type."""
 
 PASSES_DESCRIPTORS = hasattr(socket, "send_fds")
-"""Whether a process can hand an open file to another one: everywhere but on Windows."""
+"""Whether a process can pass an open file to another process, as on every system but Windows."""
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file. No symlink is followed, and a pipe is not waited for.
+    """Opens a regular file and returns its descriptor. It follows no symbolic link and does not wait for a pipe.
 
     Raises:
-        Skipped: a symlink, not a regular file, or not readable.
+        Skipped: the path is a symbolic link, not a regular file, or not readable.
     """
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
@@ -34,7 +34,7 @@ def open_regular(path: Path) -> int:
     try:
         if path.is_symlink():  # Windows has no O_NOFOLLOW
             raise OSError(errno.ELOOP, "")
-        if not stat.S_ISREG(path.lstat().st_mode):  # opening some devices already does something
+        if not stat.S_ISREG(path.lstat().st_mode):  # opening a device may have side effects
             raise _special()
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -56,10 +56,10 @@ class OpenedFile:
         """Opens a file as `open_regular` does.
 
         Args:
-            descriptor: of the file, if it is open already; it is closed with the file.
+            descriptor: of the file if it is open already; closing the file closes it, too.
 
         Raises:
-            Skipped: a symlink, not a regular file, too large, empty, or not readable.
+            Skipped: the path is a symbolic link, not a regular file, too large, empty, or not readable.
         """
         self.path = path
         self.name = path.name
@@ -82,7 +82,7 @@ class OpenedFile:
             raise
 
     def read(self) -> bytes:
-        """All of it.
+        """The whole content.
 
         Raises:
             Skipped: the disk reports an error.
@@ -91,13 +91,13 @@ class OpenedFile:
         return self._read(self.nbytes)
 
     def text(self, *, declared: str | None = None) -> Text:
-        """All of it as text.
+        """The whole content as text.
 
         Args:
-            declared: the encoding the file itself names.
+            declared: the encoding that the file itself declares.
 
         Raises:
-            Skipped: more text than `MAX_TEXT_CHARS`.
+            Skipped: the file has more text than `MAX_TEXT_CHARS`.
         """
         if self.nbytes > 4 * MAX_TEXT_CHARS:
             raise too_much_text()
@@ -126,10 +126,10 @@ def _special() -> Skipped:
 
 
 class Attached(OpenedFile):
-    """A file that lies inside another one, such as an attachment, as if it were opened."""
+    """A file inside another file, such as an attachment, with the interface of an opened file."""
 
     def __init__(self, name: str, data: bytes) -> None:
-        """Takes its name, which may be anything, and its bytes."""
+        """`name` may be any text; `data` is the content."""
         self.path = Path("attachment")
         self.name = name
         self.suffix = Path(name.replace("/", "_")).suffix.lower()
@@ -139,5 +139,5 @@ class Attached(OpenedFile):
 
 
 def too_much_text() -> Skipped:
-    """The refusal of a file that holds more text than is indexed."""
+    """The error for a file with more text than the limit."""
     return Skipped(Reason.TOO_LARGE, f"more than {MAX_TEXT_CHARS:,} characters of text, the most that is read")

@@ -1,6 +1,6 @@
-"""PDF: the text of each page, its paragraphs and headings told by position and size. Lines are those of a page's text.
+"""PDF: paragraphs and headings, found by position and size of the letters. Lines are lines of a page's text.
 
-No script is run. Where no page has text, the pages are rendered and read as pictures (see `pictures`).
+Scripts are not run. If no page has text, the pages are rendered and read as pictures (see `pictures`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -25,49 +26,43 @@ from edge.errors import InputError
 
 _MOST_PAGES = 10_000
 _HEADING_SIZE = 1.15
-"""How much larger than the body a heading's letters are."""
+"""A heading's letters are at least this much larger than the body's."""
 
 _HEADING_CHARS = 150
 _PICTURE_SIDE = 1_760
 _PICTURE_SCALE = 3.0
-"""Pixels of a scanned page's longer side, and of a point, that are rendered at most."""
+"""For scanned pages: the most pixels of the longer side, and the most pixels per point."""
 
 _WIDE_GAP = 1.4
-"""A gap between lines this much larger than the usual one separates paragraphs."""
+"""A gap between lines separates paragraphs if it is this much larger than the usual gap."""
 
 _LEADER = re.compile(r"(?:\.[ \t]?){4,}|(?:[_\-][ \t]?){8,}")
 _WRAPPED = re.compile("[\ufffe\u00ad\x02]")
-"""What the library leaves where it joined a word that was hyphenated at the end of a line."""
+"""Characters that the library puts where it joins a hyphenated word."""
 
 _HYPHENATED = re.compile(r"[^\W\d_]{2,}-$")
 
 
 @dataclass(slots=True)
 class _Line:
-    """A line of a page: its text, its number, the height of its letters, its baseline, in points."""
+    """A line of a page: text, number, height of its letters and baseline in points, and range in the page's text."""
 
     text: str
     number: int
     size: float
     base: float
+    start: int
+    end: int
 
 
 def extract(file: OpenedFile) -> Document:
     """Reads a PDF file.
 
     Raises:
-        InputError: it is damaged, or has too many pages.
-        Skipped: it needs a password, or shows pictures of text only.
+        InputError: the file is damaged, or has too many pages.
+        Skipped: the file needs a password, or has no text.
     """
-    import pypdfium2
-
-    try:
-        document = pypdfium2.PdfDocument(file.stream)
-    except pypdfium2.PdfiumError as error:
-        if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
-            raise Skipped(Reason.ENCRYPTED, "the PDF needs a password") from error
-        raise InputError(f"a damaged PDF ({error})") from error
-    with document:
+    with opened_pdf(file) as (document, pypdfium2):
         if len(document) > _MOST_PAGES:
             raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
         pages = list(_pages(document, pypdfium2))
@@ -87,8 +82,23 @@ def extract(file: OpenedFile) -> Document:
     return Document(title, blocks, warning=warning)
 
 
+@contextmanager
+def opened_pdf(file: OpenedFile) -> Iterator[tuple[Any, Any]]:
+    """Opens a PDF with pypdfium2; yields the document and the module. Raises as `extract` does."""
+    import pypdfium2
+
+    try:
+        document = pypdfium2.PdfDocument(file.stream)
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
+            raise Skipped(Reason.ENCRYPTED, "the PDF needs a password") from error
+        raise InputError(f"a damaged PDF ({error})") from error
+    with document:
+        yield document, pypdfium2
+
+
 def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_Line] | None]:
-    """The lines of every page; None for a page that is damaged.
+    """The lines of every page; None for a damaged page.
 
     Raises:
         Skipped: there is too much text.
@@ -111,10 +121,10 @@ def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_Line] | None]:
 
 
 def _scanned(document: Any, pages: Sequence[object]) -> tuple[list[Block], str]:
-    """The blocks of a PDF whose pages are pictures, and a sentence about what was left out.
+    """The blocks of a PDF whose pages are pictures, and a sentence about skipped pages.
 
     Raises:
-        Skipped: what reads pictures is not installed.
+        Skipped: the extra `ocr` is not installed.
     """
     from edge.apps.documents.pictures import recognised, recognizer
 
@@ -134,12 +144,17 @@ def _picture(document: Any, at: int) -> Any:
         page.close()
 
 
+def page_lines(text_page: Any, raw: Any) -> Iterator[_Line]:
+    """The lines of a page, from pypdfium2's text of the page, numbered as in the index."""
+    return _lines(text_page.get_text_range(), text_page, raw)
+
+
 def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_Line]:
-    """A page's lines that show something, numbered as they come."""
+    """A page's lines that are not empty, numbered in order."""
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
     number = at = 0
     for line in text.split("\n"):
-        begin = at + len(line) - len(line.lstrip())
+        begin, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
         at += len(line) + 1
         shown = " ".join(_LEADER.sub(" … ", clean(_WRAPPED.sub("", line))).split())
         if not shown:
@@ -151,11 +166,11 @@ def _lines(text: str, text_page: Any, raw: Any) -> Iterator[_Line]:
             base = y.value
         if index >= 0 and raw.FPDFText_GetMatrix(text_page.raw, index, matrix):
             size = raw.FPDFText_GetFontSize(text_page.raw, index) * math.hypot(matrix.c, matrix.d)
-        yield _Line(shown, number, round(size, 1), base)
+        yield _Line(shown, number, round(size, 1), base, begin, end)
 
 
 def _joined(lines: Iterable[_Line]) -> list[_Line]:
-    """Lines with words that were hyphenated at a line's end put together on the first of the two."""
+    """Joins words that were hyphenated at the end of a line. A joined word stays on the first of its two lines."""
     found: list[_Line] = []
     for line in lines:
         before = found[-1] if found else None
@@ -168,7 +183,7 @@ def _joined(lines: Iterable[_Line]) -> list[_Line]:
 
 
 def _document_blocks(pages: Sequence[Sequence[_Line]]) -> list[Block]:
-    """Paragraphs and headings of all pages."""
+    """Paragraphs and headings of all pages, in order."""
     chars: Counter[float] = Counter()
     for lines in pages:
         for line in lines:
@@ -191,7 +206,7 @@ def _document_blocks(pages: Sequence[Sequence[_Line]]) -> list[Block]:
 
 
 def _paragraphs(lines: Sequence[_Line], levels: Mapping[float, int]) -> Iterator[list[_Line]]:
-    """Runs of lines that belong together: no wide gap between them, and no change between body and heading sizes."""
+    """Runs of lines without a wide gap and without a change between body and heading sizes."""
     gaps = [before.base - line.base for before, line in pairwise(lines)]
     down = [gap for gap in gaps if gap > 0]
     usual = statistics.median_low(down) if down else 0.0

@@ -1,6 +1,6 @@
-"""Pictures of text: image files, and the pages of scanned PDFs. They are read with the extra `ocr`.
+"""Pictures of text: image files, and the pages of scanned PDFs. The extra `ocr` reads them.
 
-Lines are those that were recognised, from top to bottom.
+Lines are the recognized lines, from top to bottom.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
 
 PACKAGE = "rapidocr_onnxruntime"
-"""Whose models read pictures."""
+"""The package whose models recognize text."""
 
 MISSING = "pictures of text are read with the extra `ocr`: pip install 'edge-rag[ocr]'"
 
 _MOST_PIXELS = 40_000_000
 _LONG_SIDE = 1_760
-"""Pixels of a picture's longer side that are read: 150 for an inch of A4."""
+"""The most pixels of a picture's longer side: 150 per inch of A4. Larger pictures are reduced."""
 
 _SECONDS = 14.0
-"""Of computing that one file may take here; pages behind that are left out, and the report says so."""
+"""Computing time for the pictures of one file; further pages are skipped, and the report says so."""
 
 _WIDE_GAP = 1.2
-"""A gap between lines of so many line heights separates paragraphs."""
+"""A gap between lines separates paragraphs if it is this many line heights."""
 
 _ADDRESSES = 240 * 10**6
-"""Bytes of addresses that the libraries and models take with a page."""
+"""Address space of the libraries and models with one page."""
 
 Page = Callable[[], Any]
-"""Makes a page's picture, [height, width, 3] uint8."""
+"""Returns a page's picture, [height, width, 3] uint8."""
 
 
 def extract(file: OpenedFile) -> Document:
     """Reads an image file.
 
     Raises:
-        Skipped: the extra `ocr` is missing, the picture is too large, or shows no text.
-        InputError: it is damaged.
+        Skipped: the extra `ocr` is missing, the picture is too large, or it has no text.
+        InputError: the file is damaged.
     """
     reader = recognizer()
     import numpy as np
@@ -69,18 +69,18 @@ def extract(file: OpenedFile) -> Document:
 
 
 def recognizer() -> Any:
-    """What reads pictures.
+    """Opens the recognizer of text.
 
     Raises:
         Skipped: the extra `ocr` is missing.
-        MemoryError: it does not fit the memory of this worker; the caller gives it a larger one.
+        MemoryError: it does not fit the worker's memory; the caller then starts a larger worker.
     """
     _make_sure_of(_ADDRESSES)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of its threads would take 32 MB of addresses
     try:
         from edge.apps.documents.recognizer import Recognizer, models_folder
 
-        folder = models_folder()
+        folder = models_folder(PACKAGE)
     except ImportError:
         folder = None
     if folder is None:
@@ -91,7 +91,7 @@ def recognizer() -> Any:
 
 @contextmanager
 def _told_of_memory() -> Iterator[None]:
-    """Turns onnxruntime's own way to say that memory is short into Python's."""
+    """Raises onnxruntime's errors about missing memory as `MemoryError`."""
     try:
         yield
     except Exception as error:
@@ -101,9 +101,10 @@ def _told_of_memory() -> Iterator[None]:
 
 
 def _make_sure_of(nbytes: int) -> None:
-    """
+    """Checks that the system can give this process so many bytes. Libraries that get no memory end the process.
+
     Raises:
-        MemoryError: the system does not give this process so many bytes. Libraries that get none end the process.
+        MemoryError: it cannot.
     """
     try:
         mmap.mmap(-1, nbytes).close()
@@ -112,10 +113,10 @@ def _make_sure_of(nbytes: int) -> None:
 
 
 def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any) -> tuple[list[Block], str]:
-    """The blocks of some pages, each with its number, and a sentence about what was left out.
+    """The blocks of numbered pages, and a sentence about skipped pages.
 
     Raises:
-        MemoryError: a page does not fit.
+        MemoryError: a page does not fit the worker's memory.
     """
     started = time.process_time()
     blocks: list[Block] = []

@@ -1,14 +1,18 @@
-"""Plain text: paragraphs between blank lines, under titles that a line of punctuation marks."""
+"""Plain text: paragraphs between blank lines, under titles that are underlined with punctuation."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from edge.apps.documents.adornment import titles
 from edge.apps.documents.base import Block, Document
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.outline import Outline
 
+_RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
+_LONGEST_TITLE = 200
+_SHORTEST_RULE = 4
 _PROSE_LETTERS = 0.87
 
 
@@ -21,7 +25,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 def text_blocks(text: str, *, short: bool = False) -> list[Block]:
-    """The blocks of a text, all of its visible characters in them; `short` as in `titles`."""
+    """The blocks of a text, which together hold all its visible characters; `short` as in `titles`."""
     lines = text.split("\n")
     blocks: list[Block] = []
     outline = Outline()
@@ -39,8 +43,8 @@ def text_blocks(text: str, *, short: bool = False) -> list[Block]:
 def paragraphs(
     lines: Sequence[str], first: int, end: int, path: tuple[str, ...], *, kind: str | None = None
 ) -> Iterator[Block]:
-    """Runs of lines that are not blank, each a block; `first` and `end` count from 0. Without a `kind` each is judged
-    by itself."""
+    """Each run of lines that are not blank becomes a block; `first` and `end` count from 0. Without `kind`, the kind of
+    each block is decided by its text."""
     start = first
     for at in range(first, end + 1):
         if at == end or not lines[at].strip():
@@ -51,9 +55,73 @@ def paragraphs(
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a paragraph is made of sentences rather than of lines: letters are 95 % of what is printed in prose, and
-    80 % or less in code, tables and logs."""
+    """Whether a paragraph consists of sentences rather than lines. In prose, 95 % of the visible characters are
+    letters; in code, tables and logs, 80 % or less."""
     if "\n" not in text:
         return True
     visible = "".join(text.split())
     return sum(map(str.isalpha, visible)) >= _PROSE_LETTERS * len(visible)
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """A title and its place.
+
+    Attributes:
+        first, end: its lines, counted from 0 and including the lines of punctuation; `end` is the line after them.
+        level: 1 for the first style of adornment in the text, 2 for the second, and so on.
+    """
+
+    text: str
+    first: int
+    end: int
+    level: int
+
+
+def titles(lines: Sequence[str], *, short: bool = False) -> Iterator[Title]:
+    """Titles of a text. A title is a line at the left margin after a blank line, underlined by one repeated mark that
+    is at least as long. It may also have such a line above; then it may be indented (reStructuredText specification,
+    "Sections").
+
+    Args:
+        short: accepts four marks under any title, as docutils does with a warning.
+    """
+    styles: list[str] = []
+    at = after_title = 0
+    while at < len(lines) - 1:
+        begins = at == after_title or not lines[at - 1].strip()
+        end, style = _title_at(lines, at, short) if begins else (0, "")
+        if not end:
+            at += 1
+            continue
+        if style not in styles:
+            styles.append(style)
+        text = lines[at + 1] if len(style) == 2 else lines[at]
+        yield Title(" ".join(text.split()), at, end, styles.index(style) + 1)
+        at = after_title = end
+
+
+def _title_at(lines: Sequence[str], at: int, short: bool) -> tuple[int, str]:
+    """The line after a title that begins at line `at`, and the title's style; 0 if no title begins there."""
+    line = lines[at]
+    if not line.strip():
+        return 0, ""
+    over = _RULE.fullmatch(line)
+    if over:
+        if at + 2 >= len(lines):
+            return 0, ""
+        text, under = lines[at + 1], _RULE.fullmatch(lines[at + 2])
+        if under and under[1] == over[1] and _fits(text, lines[at + 2], short) and _fits(text, line, short):
+            return at + 3, over[1] * 2
+        return 0, ""
+    under = _RULE.fullmatch(lines[at + 1])
+    if under and not line[0].isspace() and _fits(line, lines[at + 1], short):
+        return at + 2, under[1]
+    return 0, ""
+
+
+def _fits(text: str, rule: str, short: bool) -> bool:
+    title, marks = len(text.strip()), len(rule.rstrip())
+    if not 0 < title <= _LONGEST_TITLE or _RULE.fullmatch(text):
+        return False
+    return title <= marks or (short and marks >= _SHORTEST_RULE)

@@ -1,11 +1,11 @@
-"""PPTX: each slide a page under its title, then its notes. Lines are the paragraphs and table rows of a slide."""
+"""PPTX: each slide is a page under its title, followed by its notes. Lines are paragraphs and table rows of a slide."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from edge.apps.documents.archive import Archive, attribute, local
+from edge.apps.documents.archive import Archive, attribute, local, outermost
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
@@ -19,8 +19,8 @@ def extract(file: OpenedFile) -> Document:
     """Reads a PPTX file.
 
     Raises:
-        InputError: it is damaged.
-        Skipped: it is encrypted or its slides show no text.
+        InputError: the file is damaged.
+        Skipped: the file is encrypted, or its slides have no text.
     """
     blocks: list[Block] = []
     with Archive(file.stream) as archive:
@@ -40,7 +40,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
-    """The blocks of a slide: its title, what else it shows, its notes."""
+    """The blocks of a slide: its title, its other text, its notes."""
     slide = archive.xml(name)
     shapes = list(_shapes(slide))
     titles = [shape for shape in shapes if _placeholder(shape) in _TITLES]
@@ -66,39 +66,26 @@ def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
 
 
 def _shapes(slide: Any) -> Iterator[Any]:
-    """Shapes and graphic frames with text, in the order of the file, which is the order in which they are drawn."""
-    waiting = [slide]
-    while waiting:
-        found = waiting.pop()
-        name = local(found)
-        if name in ("sp", "graphicFrame"):
-            yield found
-        elif name != "Fallback":
-            waiting += reversed(found)
+    """Shapes and graphic frames with text, in the order of the file, which is the drawing order."""
+    return outermost(slide, {"sp", "graphicFrame"}, {"Fallback"})
 
 
 def _placeholder(shape: Any) -> str:
-    """What a shape stands for on its slide: `title`, `body`, `sldNum`, ...; empty for a shape of its own."""
+    """The role of a shape on its slide: `title`, `body`, `sldNum`, ...; empty for a shape without a role."""
     element = next(shape.iter("{*}ph"), None)
     return "" if element is None else (attribute(element, "type") or "body")
 
 
 def _paragraphs(shape: Any) -> Iterator[str]:
-    """Texts of a shape's paragraphs, and of a table's rows."""
-    waiting = [shape]
-    while waiting:
-        found = waiting.pop()
-        name = local(found)
-        if name == "tr":
+    """Texts of a shape's paragraphs and table rows."""
+    for found in outermost(shape, {"tr", "p"}):
+        if local(found) == "tr":
             cells = (" ".join(" ".join(_text(p) for p in cell.iter("{*}p")).split()) for cell in found.iter("{*}tc"))
             row = " | ".join(cells)
             if row.strip(" |"):
                 yield row.rstrip()
-        elif name == "p":
-            if text := _text(found):
-                yield text
-        else:
-            waiting += reversed(found)
+        elif text := _text(found):
+            yield text
 
 
 def _text(paragraph: Any) -> str:

@@ -1,7 +1,7 @@
-"""The parent's side of a worker process: starting it, asking it, and ending it when it takes too long or too much.
+"""The parent's side of a worker process: starts it, sends requests, and kills it if it exceeds its time or memory.
 
-Started as a program of its own rather than forked or spawned through `multiprocessing`: that needs nothing from the
-caller's main module, so it works from a script, a test and an interactive session alike, on every system.
+The worker is started as a program of its own, not forked or spawned by `multiprocessing`. So it needs nothing from the
+caller's main module, and works the same from a script, a test and an interactive session, on every system.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ _BOOTSTRAP = (
     "import sys; memory, everything = sys.argv[1:3]; sys.path[:] = sys.argv[3:]; "
     "from edge.apps.documents.worker import main; main(memory=int(memory), everything_importable=everything == 'True')"
 )
-"""Takes over the parent's import path before it imports anything, so that no module is found in the working directory,
-which may be the folder of strangers' files that is being read."""
+"""The worker's command. It adopts the parent's import path before its first import. Otherwise it could import modules
+from the working directory, which may be the folder of untrusted files that is being read."""
 
 _START_SECONDS = 60.0
 _WATCH_SECONDS = 0.005
 _LONGEST_LOOK = 1.0
-"""More time than this between two looks has not passed for the worker either: the machine was suspended."""
+"""The longest interval between two checks that counts as elapsed time. A longer one means a suspended machine."""
 
 _LONGEST_ANSWER = 64 * 10**6
 _LAST_WORDS = 1 << 16
 _KILLED = getattr(signal, "SIGKILL", 9)
-"""The signal of who ends a worker from outside; libraries that get no memory do not."""
+"""The signal by which others end a worker. Libraries that get no memory do not use it."""
 
 _LAST_SECONDS = 0.5
-"""How long a worker that says no more may take to end by itself, so that how it ended is known."""
+"""How long a silent worker may take to exit by itself, so that its exit code is known."""
 
 _NEAR = 0.8
-"""Share of its memory at which a worker that fails is taken to fail for want of memory: libraries say damage then, or
-end the process. Where the system refuses memory, it does so at nine tenths."""
+"""Share of its memory above which a failing worker counts as out of memory, because libraries then report damage or end
+the process. Where the system refuses memory, it does so at nine tenths."""
 
 WAITING_FACTOR = 5
-"""How much longer than its time of computing a worker may take by the clock: the machine may be busy, the disk slow."""
+"""Elapsed time that a worker may take, relative to its computing time: the machine may be busy, or the disk slow."""
 
 
 class Verdict(Enum):
-    """Why a worker was ended, or ended itself."""
+    """Why a worker has failed."""
 
     TIME = "time"
     MEMORY = "memory"
     ABORT = "abort"
-    """It ended itself without a word. So do libraries that get no more memory, and few others."""
+    """It exited without a message. Libraries do so when they get no more memory, and few other errors do."""
     CRASH = "crash"
 
 
 class WorkerFailed(Exception):
-    """The worker has ended before it had answered. The message says how."""
+    """The worker has exited before the end of its answer. The message says how."""
 
     def __init__(self, verdict: Verdict, message: str) -> None:
         super().__init__(message)
@@ -73,18 +73,18 @@ class WorkerFailed(Exception):
 
 
 class WorkerProcess:
-    """A running worker. Not thread-safe: one question at a time."""
+    """A running worker. Not thread-safe: one request at a time."""
 
     def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
-        """Starts it and waits until it has imported what it needs.
+        """Starts the worker and waits until it is ready.
 
         Args:
-            memory: anonymous bytes it may hold, the idle interpreter's included. Linux enforces it as an upper bound;
-                elsewhere the worker is looked at every few milliseconds.
-            everything_importable: let it read whatever is on the import path, which plug-ins need.
+            memory: bytes of anonymous memory that it may use, including those of the idle interpreter. Linux enforces
+                an upper bound; on other systems the memory is checked every few milliseconds.
+            everything_importable: allows reads anywhere on the import path, which plug-ins need.
 
         Raises:
-            CapabilityError: it cannot be started.
+            CapabilityError: the worker cannot be started.
         """
         if not sys.executable:
             raise CapabilityError("documents are read in a process of their own, and this Python cannot start another")
@@ -119,13 +119,13 @@ class WorkerProcess:
             raise CapabilityError(f"the process that reads documents does not start: {error}") from error
 
     def ask(self, request: Mapping[str, Any], path: Path, *, seconds: float) -> Generator[Any, None, None]:
-        """Sends a request about a file and yields the values of the answer, up to one that is a dictionary with `end`,
-        `error` or `out_of_memory`. If the caller stops before that, the worker is ended.
+        """Sends a request about a file and yields the values of the answer. The last value is a dictionary with `end`,
+        `error` or `out_of_memory`. If the caller stops earlier, the worker is killed.
 
         Raises:
-            Skipped: the file is not a regular one, or cannot be opened.
-            WorkerFailed: it computed for longer than `seconds` (or took `WAITING_FACTOR` times as long by the clock),
-                held more memory than it may, or crashed. It has been ended.
+            Skipped: the file is not a regular file, or cannot be opened.
+            WorkerFailed: the worker computed for longer than `seconds`, took `WAITING_FACTOR` times as long in elapsed
+                time, used too much memory, or crashed. It has been killed.
         """
         asked = {**request, "seconds": WAITING_FACTOR * seconds, "path": str(path.absolute())}
         try:
@@ -148,7 +148,7 @@ class WorkerProcess:
             os.close(descriptor)
 
     def resident(self) -> int:
-        """Anonymous resident bytes of the worker (all resident ones where the system does not tell)."""
+        """Resident anonymous bytes of the worker; all resident bytes on systems that do not report anonymous ones."""
         try:
             info = self._usage.memory_info()
         except psutil.Error:
@@ -157,25 +157,25 @@ class WorkerProcess:
 
     @property
     def ran_short(self) -> bool:
-        """Whether it was seen to hold nearly as much memory as it may, since it was last asked."""
+        """Whether the worker was seen near its memory limit since the last request."""
         return self._most > _NEAR * self._memory
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the worker is running."""
         return self._process.poll() is None
 
     def interrupt(self) -> None:
-        """Ends it at once, from any thread; who waits for its answer learns that it has crashed."""
+        """Kills the worker at once, from any thread. The thread that waits for its answer gets a crash."""
         self._process.kill()
 
     def kill(self) -> None:
-        """Ends it at once, and forgets what it was asked."""
+        """Kills the worker at once and closes its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was still to be written has no reader
+                with contextlib.suppress(OSError):  # unwritten data has no reader any more
                     pipe.close()
         self._close()
 
@@ -214,7 +214,7 @@ class WorkerProcess:
             raise self._failed(verdicts[0] if verdicts else None)
 
     def _computed(self) -> float:
-        """Seconds the worker has computed since it was started."""
+        """Seconds of computing since the worker was started."""
         try:
             times = self._usage.cpu_times()
         except psutil.Error:
@@ -222,7 +222,7 @@ class WorkerProcess:
         return float(times.user + times.system)
 
     def _watch(self, done: threading.Event, seconds: float, verdicts: list[Verdict]) -> None:
-        """Ends the worker when its time is up or its memory too much, until `done`."""
+        """Kills the worker when it exceeds its time or memory, until `done` is set."""
         started, seen, waited = self._computed(), time.monotonic(), 0.0
         while not done.wait(_WATCH_SECONDS):
             now = time.monotonic()
@@ -253,7 +253,7 @@ class WorkerProcess:
         return WorkerFailed(verdict or Verdict.CRASH, f"{how}: {words}" if words else how)
 
     def _last_words(self) -> str:
-        """The last line of what the worker wrote to stderr."""
+        """The last line that the worker wrote to stderr."""
         self._errors.seek(0)
         lines = self._errors.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:300] if lines else ""

@@ -1,7 +1,7 @@
-"""Python source: module, classes and functions as the language's own parser sees them.
+"""Python source: the module, its classes and functions, as Python's own parser reports them.
 
-Every line belongs to exactly one block; comments and decorators above a definition belong to it. What does not parse
-(another version's syntax, a template) is read like any other source code.
+Every line belongs to exactly one block; comments and decorators above a definition belong to it. Source that does not
+parse (another version's syntax, a template) is split like source code of other languages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from edge.apps.documents.base import Block, Document
-from edge.apps.documents.code import code_blocks
+from edge.apps.documents.code import code_blocks, whole_lines
 from edge.apps.documents.opened import OpenedFile
 
 _COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
 _WHOLE_CLASS_LINES = 40
-"""A class of so few lines stays one block."""
+"""A class with no more lines stays one block."""
 
 
 def extract(file: OpenedFile) -> Document:
@@ -37,7 +37,7 @@ def extract(file: OpenedFile) -> Document:
 def _blocks(
     lines: Sequence[str], body: Sequence[ast.stmt], first: int, end: int, path: tuple[str, ...]
 ) -> Iterator[Block]:
-    """Blocks of lines `first` up to `end` (counted from 0), which hold the statements of `body`."""
+    """Blocks of lines `first` up to `end` (counted from 0), which contain the statements of `body`."""
     done = first
     for statement in body:
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -46,28 +46,19 @@ def _blocks(
         stop = min(end, statement.end_lineno or end)
         if start < done or stop <= start:
             continue  # several statements on one line
-        yield from _plain(lines, done, start, path)
+        yield from whole_lines(lines, done, start, path)
         name = (*path, statement.name)
         if isinstance(statement, ast.ClassDef) and stop - start > _WHOLE_CLASS_LINES:
             yield from _blocks(lines, statement.body, start, stop, name)
         else:
-            yield from _plain(lines, start, stop, name)
+            yield from whole_lines(lines, start, stop, name)
         done = stop
-    yield from _plain(lines, done, end, path)
+    yield from whole_lines(lines, done, end, path)
 
 
 def _start(lines: Sequence[str], statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, done: int) -> int:
-    """The first line of a definition (counted from 0): its first decorator, or the comments right above."""
+    """The first line of a definition (counted from 0), including decorators and comments directly above."""
     start = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]) - 1
     while start > done and lines[start - 1].lstrip().startswith("#"):
         start -= 1
     return start
-
-
-def _plain(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
-    """Lines that are not cut further, as one block without the blank lines around them."""
-    while first < end and not lines[first].strip():
-        first += 1
-    text = "\n".join(lines[first:end]).rstrip()
-    if text:
-        yield Block(text, first + 1, first + 1 + text.count("\n"), kind="lines", path=path)

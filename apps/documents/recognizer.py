@@ -1,10 +1,10 @@
-"""`Recognizer`: reads the lines of text in a picture, with the models of the package rapidocr-onnxruntime.
+"""`Recognizer`: recognizes lines of text in a picture, with the models of the package rapidocr-onnxruntime.
 
-Of that package only the model files are used: its own code holds 445 MB for a page, and a worker that reads documents
-has 192. Here one model finds where text is, in a copy of the picture that is made smaller (Liao et al., "Real-time
-Scene Text Detection with Differentiable Binarization", 2020), and the other one reads line by line from the picture
-itself (PP-OCRv4), each with one thread and no arena. Lines are taken to be level: a page that lies on its side, or is
-turned by more than a few degrees, is not read.
+Only the package's model files are used: its code needs 445 MB for a page, and a worker that reads documents has 192 MB.
+One model finds text in a reduced copy of the picture (Liao et al., "Real-time Scene Text Detection with Differentiable
+Binarization", 2020). The other model recognizes each line in the original picture (PP-OCRv4). Both run with one thread
+and without an arena. Lines must be level: a page that lies on its side, or is rotated by more than a few degrees, is
+not recognized.
 """
 
 from __future__ import annotations
@@ -18,29 +18,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.documents.pictures import PACKAGE
-
 _FINDER, _READER = "ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx"
 
 _LONG_SIDE = 640
-"""Pixels of the longer side of what the finder sees; memory grows with their square."""
+"""Pixels of the longer side of the finder's input; its memory grows with their square."""
 
 _STEP = 32
-"""The finder's sides are multiples of this."""
+"""The sides of the finder's input are multiples of this."""
 
 _TEXT = 0.3
 _SURE = 0.5
-"""Probabilities from which a pixel counts as text, and a found line as one."""
+"""The lowest probabilities of a text pixel, and of a found line."""
 
 _GROWN = 1.6
-"""The finder draws lines thinner than they are; they grow by this much of their area over their circumference."""
+"""The finder draws lines thinner than they are. They grow by this factor times their area over their circumference."""
 
 _HEIGHT = 48
 _WIDEST = 2_400
-"""The reader's lines are so high, and at most so wide."""
+"""Height of the reader's lines, and their greatest width."""
 
 _LEGIBLE = 0.5
-"""Mean probability of a line's characters below which it is left out."""
+"""A line is left out if the mean probability of its characters is lower."""
 
 _MEAN, _DEVIATION = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
 
@@ -49,7 +47,7 @@ Picture = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A line of text: what it says, and its box in pixels of the picture."""
+    """A recognized line: its text, and its box in pixels of the picture."""
 
     text: str
     left: int
@@ -58,9 +56,9 @@ class Read:
     bottom: int
 
 
-def models_folder() -> Path | None:
-    """Where the models lie; None if the extra `ocr` is not installed. Nothing of the package is imported."""
-    spec = importlib.util.find_spec(PACKAGE)
+def models_folder(package: str) -> Path | None:
+    """The folder of a package's models; None if it is not installed. The package is not imported."""
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent / "models"
@@ -68,7 +66,7 @@ def models_folder() -> Path | None:
 
 
 class Recognizer:
-    """Both models, opened. Not thread-safe."""
+    """The two open models. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         """Opens the models in `folder` (see `models_folder`)."""
@@ -78,7 +76,7 @@ class Recognizer:
         self._characters = ["", *characters, " "]
 
     def read(self, picture: Picture) -> list[Read]:
-        """The lines of a picture [height, width, 3] (RGB), from top to bottom, those of equal height from the left."""
+        """The lines of a picture [height, width, 3] (RGB), from top to bottom, then from left to right."""
         found: list[Read] = []
         for left, top, right, bottom in self._boxes(picture):
             text = self._line(picture[top:bottom, left:right])
@@ -87,7 +85,7 @@ class Recognizer:
         return _in_order(found)
 
     def _boxes(self, picture: Picture) -> Iterator[tuple[int, int, int, int]]:
-        """Where lines of text are: (left, top, right, bottom) in pixels of the picture."""
+        """Boxes of lines of text: (left, top, right, bottom) in pixels of the picture."""
         height, width = picture.shape[:2]
         scale = min(1.0, _LONG_SIDE / max(height, width))
         small = _resized(picture, max(_STEP, _multiple(height * scale)), max(_STEP, _multiple(width * scale)))
@@ -105,21 +103,21 @@ class Recognizer:
             )  # fmt: skip
 
     def _line(self, cut: Picture) -> str:
-        """What a line says; empty if it is not legible."""
+        """The text of a line; empty if it is not legible."""
         width = min(_WIDEST, max(_HEIGHT // 2, round(cut.shape[1] * _HEIGHT / cut.shape[0])))
         values = _resized(cut, _HEIGHT, width).astype(np.float32) / 127.5 - 1
         values = values[:, :, ::-1].transpose(2, 0, 1)[None]  # this model was trained on BGR
         (scores,) = self._reader.run(None, {self._reader.get_inputs()[0].name: np.ascontiguousarray(values)})
         best = scores[0].argmax(1)
-        kept = (best != 0) & (best != np.concatenate(([0], best[:-1])))  # blanks and repetitions go
+        kept = (best != 0) & (best != np.concatenate(([0], best[:-1])))  # drop blanks and repetitions
         if not kept.any() or scores[0].max(1)[kept].mean() < _LEGIBLE:
             return ""
         return "".join(self._characters[index] for index in best[kept]).strip()
 
 
 def components(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
-    """Boxes (left, top, right, bottom; the last two excluded) of the connected regions of a mask [height, width], whose
-    pixels touch by sides or corners."""
+    """Boxes of the connected regions of a mask [height, width]: (left, top, right, bottom), right and bottom exclusive.
+    Pixels are connected by sides or corners."""
     boxes: list[list[int]] = []
     owner: list[int] = []
 
@@ -153,7 +151,7 @@ def components(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
 
 
 def _in_order(lines: list[Read]) -> list[Read]:
-    """Lines from top to bottom; those that stand beside each other from the left."""
+    """Lines from top to bottom, and from left to right if they are beside each other."""
     rows: list[list[Read]] = []
     for line in sorted(lines, key=lambda line: line.top + line.bottom):
         middle = (line.top + line.bottom) / 2
@@ -175,7 +173,7 @@ def _resized(picture: Picture, height: int, width: int) -> Picture:
 
 
 def _session(path: Path) -> Any:
-    """A model under the least memory: one thread, no arena, no copies of weights in another layout."""
+    """Opens a model with little memory: one thread, no arena, no second copy of the weights."""
     from edge.runtimes.onnx_library import load_onnxruntime
 
     onnxruntime = load_onnxruntime()

@@ -1,6 +1,6 @@
-"""Which extractor reads a file: by its first bytes where they say, else by its name, else as plain text.
+"""Chooses the extractor for a file: by its first bytes if they are characteristic, else by its name, else plain text.
 
-A plug-in is one line: a suffix and `package.module:function`, the function being an `Extract`.
+A plug-in is a suffix and `package.module:function`. The function is an `Extract`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import cache
 from typing import cast
 
 from edge.apps.documents.base import Extract, Reason, Skipped
-from edge.apps.documents.mail_head import is_mailbox, is_message
 
 _HOME = "edge.apps.documents"
 
@@ -23,8 +22,8 @@ class Kind:
     """A kind of file.
 
     Attributes:
-        name: what filters call it.
-        extractor: `package.module:function`, imported when the first file of the kind comes.
+        name: the kind as filters name it.
+        extractor: `package.module:function`, imported with the first file of the kind.
         suffixes: lower case, with the dot.
         names: whole file names, lower case.
     """
@@ -53,14 +52,14 @@ ODF = {
     "spreadsheet": _kind("ods", "odf:extract", "ods ots"),
     "presentation": _kind("odp", "odf:extract", "odp otp"),
 }
-"""By what the container's first member says it is."""
+"""By the type in the container's first member."""
 
 EPUB = _kind("epub", "epub:extract", "epub")
 HTML = _kind("html", "html:extract", "html htm xhtml xht")
 PYTHON = _kind("code", "python:extract", "py pyi pyw")
 CODE = _kind(
     "code",
-    "code:extract",
+    "syntax:extract",
     "c h cc cpp cxx hpp hh hxx inl ino m mm cs java kt kts scala groovy gradle go rs swift zig nim d v sv vhd vhdl "
     "js mjs cjs jsx ts tsx vue svelte css scss sass less php rb pl pm lua r jl hs lhs elm ml mli fs fsx clj cljs lisp "
     "el scm rkt erl hrl ex exs dart pas f f77 f90 f95 f03 for cob asm s sql sh bash zsh fish ps1 psm1 bat cmd awk sed "
@@ -110,11 +109,14 @@ _UNSUPPORTED = {
     ".svg": "SVG drawings are not read",
     ".xlsb": "XLSB is not read; save it as XLSX",
 }
-_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"GIF87a", b"GIF89a", b"BM")
+_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
+_LETTERED_PICTURES = (b"GIF87a", b"GIF89a", b"BM")
+"""Signatures that a text may begin with, such as one about BMI. Only a binary file with one of them is a picture."""
+
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 _CONTROL_SHARE = 0.04
-"""Uniformly random bytes have a tenth of these control characters, text has hardly any."""
+"""Random bytes contain a tenth of these control characters; text contains hardly any."""
 
 _MARKUP = re.compile(
     rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S
@@ -126,12 +128,12 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
     """The kind of a file.
 
     Args:
-        name: its file name.
-        head: its first bytes (`HEAD_BYTES` of them, or all).
-        plugins: extractors by suffix, asked first.
+        name: the file's name.
+        head: the first `HEAD_BYTES` bytes of the file, or all of them.
+        plugins: extractors by suffix, which take precedence.
 
     Raises:
-        Skipped: it is binary, or of a kind that is not read.
+        Skipped: the file is binary, or its kind is not supported.
     """
     suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
     if plugins and suffix in plugins:
@@ -144,7 +146,7 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
             raise Skipped(reason, message)
     if head.startswith(b"PK\x03\x04"):
         return _zipped(suffix, head)
-    if any(head.startswith(magic) for magic in _PICTURES):
+    if head.startswith(_PICTURES) or (head.startswith(_LETTERED_PICTURES) and is_binary(head)):
         return IMAGE
     if by_name in _CONTAINERS or by_name is PDF:
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
@@ -164,7 +166,7 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether first bytes are not those of text in any encoding that is read."""
+    """Whether the first bytes are not text in any supported encoding."""
     if head.startswith(_BOMS):
         return False
     return b"\0" in head or len(head) - len(head.translate(None, _CONTROL)) > len(head) * _CONTROL_SHARE
@@ -182,7 +184,7 @@ def load(extractor: str) -> Extract:
 
 
 def _zipped(suffix: str, head: bytes) -> Kind:
-    """What a ZIP container holds: by its suffix, else by the names of its first members."""
+    """The kind of a ZIP container: by its suffix, else by the names of its first members."""
     for kind in _CONTAINERS:
         if suffix in kind.suffixes:
             return kind
@@ -195,3 +197,26 @@ def _zipped(suffix: str, head: bytes) -> Kind:
             if folder in head:
                 return kind
     raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED.get(suffix, "a ZIP archive, which is not read"))
+
+
+def is_message(head: bytes) -> bool:
+    """Whether a file begins like an e-mail: with headers, among them some that every message has. The files of
+    a Maildir have no suffix."""
+    names: list[bytes] = []
+    for line in head.split(b"\n")[:60]:
+        if not line.strip():
+            break
+        if line[:1] in b" \t" and names:
+            continue
+        name, colon, _ = line.partition(b":")
+        if not colon or not name.replace(b"-", b"").isalnum():
+            return False
+        names.append(name.lower())
+    known = {b"from", b"date", b"subject", b"to", b"message-id", b"received", b"return-path", b"mime-version"}
+    return b"from" in names and len(known.intersection(names)) >= 3
+
+
+def is_mailbox(head: bytes) -> bool:
+    """Whether a file begins like an mbox file: with an envelope line, followed by a message."""
+    envelope, _, rest = head.partition(b"\n")
+    return envelope.startswith(b"From ") and is_message(rest.lstrip(b"\r\n"))

@@ -1,4 +1,4 @@
-"""Tables as blocks: each row as lines `column: value`, so that a passage says what its numbers mean."""
+"""Tables as blocks: each row becomes lines `column: value`, so that a passage names the meaning of its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_COLUMNS = 1000
 
 
 def is_header(values: Sequence[str]) -> bool:
-    """Whether a first row names columns: all of it short text, none of it a number, none twice."""
+    """Whether a first row holds column names: short texts, no numbers, no repetitions."""
     return (
         len(values) > 1
         and len(set(values)) == len(values)
@@ -20,7 +20,7 @@ def is_header(values: Sequence[str]) -> bool:
 
 
 def named(header: Sequence[str] | None, column: int, value: str) -> str:
-    """A value with its column's name, where there are names; `column` counts from 0."""
+    """A value with its column's name, if there are names; `column` counts from 0."""
     if header is None:
         return value
     name = header[column] if column < len(header) and header[column] else f"column {column + 1}"
@@ -28,20 +28,21 @@ def named(header: Sequence[str] | None, column: int, value: str) -> str:
 
 
 def check_width(values: Sequence[str]) -> None:
-    """
+    """Checks the number of columns.
+
     Raises:
-        InputError: a row has too many columns.
+        InputError: the row has too many columns.
     """
     if len(values) > MOST_COLUMNS:
         raise InputError(f"a row of {len(values):,} columns; {MOST_COLUMNS:,} is the most that is read")
 
 
 def row_blocks(rows: Iterable[tuple[int, Sequence[str]]], name: str, page: int | None) -> Iterator[Block]:
-    """The blocks of a sheet: its name, the names of its columns, its rows.
+    """The blocks of a sheet: its column names, if the first row holds them, and its rows.
 
     Args:
-        rows: numbers and values of the rows that hold something.
-        name: of the sheet.
+        rows: number and values of each row that is not empty.
+        name: name of the sheet, the path of its blocks.
 
     Raises:
         InputError: a row has too many columns.

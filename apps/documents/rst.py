@@ -1,7 +1,7 @@
-"""reStructuredText by its lines: sections, paragraphs, literal blocks.
+"""Reads reStructuredText by its lines: sections, paragraphs, literal blocks.
 
-No directive is carried out, so nothing is included, fetched or run, and every line keeps its number. The section titles
-agree with docutils' (its tests compare them).
+Directives are not executed, so nothing is included, fetched or run, and every line keeps its number. The section titles
+agree with those of docutils, as a test verifies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def extract(file: OpenedFile) -> Document:
 
 
 def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Marks what stands indented under `::` or a code directive as lines rather than prose."""
+    """Marks blocks as `lines` instead of prose if they are indented under `::` or a code directive."""
     margin: int | None = None
     for block in blocks:
         indent = len(block.text) - len(block.text.lstrip())

@@ -1,8 +1,8 @@
-"""The sandbox of the process that reads documents: what a document that took it over could still do.
+"""The sandbox of the process that reads documents. It limits the harm of a document that takes over the process.
 
-On Linux: compute, read the Python installation, read the document whose descriptor it was given, and answer. It opens
-no other file, writes none, starts no program, makes no connection and signals nobody. Elsewhere only limits of time and
-memory are in force, which the parent process holds.
+On Linux, the process can compute, read the Python installation, read the document whose descriptor it received, and
+answer. It can open no other file, write no file, start no program, connect to nothing and signal no other process. On
+other systems, only the parent's limits on time and memory apply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge.apps.documents.landlock import allow_reading_only
 from edge.apps.documents.seccomp import ALLOW, Only, forbid_new_privileges, refusal, restrict
 
 SWITCH = "EDGE_SANDBOX"
-"""Set to `off`, documents are read without a sandbox: for systems on which it is in the way."""
+"""An environment variable. `off` turns the sandbox off, for systems where it causes trouble."""
 
 _LIBRARIES = (
     "lxml",
@@ -33,16 +33,16 @@ _LIBRARIES = (
     "PIL",
     "rapidocr_onnxruntime",
 )
-"""Packages that extractors import when the first document of a kind comes."""
+"""Packages that extractors import with the first document of a kind."""
 
 _OURS = ("edge.runtimes",)
-"""Packages of ours that extractors import late, and that an editable installation keeps in another place."""
+"""Packages of ours that extractors import late. An editable installation keeps them in another folder."""
 
 _CLONE_THREAD = 0x0001_0000
 _SYSTEM = (
-    # Shared libraries, the list of them, and the places of packages whose libraries name each other by full paths.
+    # Shared libraries, their cache, and places of packages whose libraries refer to each other by full paths.
     "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/nix/store", "/gnu/store",
-    # Fonts, by which the PDF library measures letters of documents that bring none.
+    # Fonts, with which the PDF library measures letters of documents without embedded fonts.
     "/usr/share/fonts", "/usr/local/share/fonts", "/usr/share/X11/fonts",
 )  # fmt: skip
 _CALLS = (
@@ -55,26 +55,26 @@ _CALLS = (
     "sched_yield", "set_robust_list", "set_tid_address", "sigaltstack", "stat", "statx", "sysinfo", "time", "times",
     "uname", "write", "writev",
 )  # fmt: skip
-"""What an interpreter that computes and reads may ask of the kernel. All else fails as if the kernel did not know it:
-the C library then takes an older way where it has one."""
+"""System calls that a computing and reading interpreter needs. All others fail as if the kernel did not have them, so
+that the C library uses an older way if there is one."""
 
 
 def enter(*, everything_importable: bool) -> dict[str, bool | str]:
-    """Shuts this process in, for good.
+    """Restricts this process permanently.
 
     Args:
-        everything_importable: let it read whatever is on the import path, which plug-ins need.
+        everything_importable: allows reads anywhere on the import path, which plug-ins need.
 
     Returns:
-        For each part of the sandbox, whether it is in force, or why not.
+        For each part of the sandbox, True if it is in force, or the reason why it is not.
     """
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
         return {name: f"switched off by {SWITCH}" for name in ("files", "system calls")}
     if sys.platform != "linux":
         return {name: f"not available on {sys.platform}" for name in ("files", "system calls")}
     calls: dict[str, Only | None] = dict.fromkeys(_CALLS)
-    calls["clone"] = Only(0, _CLONE_THREAD, _CLONE_THREAD)  # threads, and no processes
-    calls["tgkill"] = Only(0, os.getpid())  # how a process ends itself by a signal
+    calls["clone"] = Only(0, _CLONE_THREAD, _CLONE_THREAD)  # threads but no processes
+    calls["tgkill"] = Only(0, os.getpid())  # a process aborts by signalling itself
     places = [*_readable(everything_importable)]
     found: dict[str, bool | str] = {}
     try:
@@ -92,7 +92,7 @@ def enter(*, everything_importable: bool) -> dict[str, bool | str]:
 
 
 def _readable(everything_importable: bool) -> Iterator[Path]:
-    """Files and folders that modules and libraries are loaded from."""
+    """Files and folders from which modules and libraries are loaded."""
     yield from map(Path, _SYSTEM)
     for name in ("stdlib", "platstdlib"):
         yield Path(sysconfig.get_path(name))
@@ -101,7 +101,7 @@ def _readable(everything_importable: bool) -> Iterator[Path]:
     for name in _LIBRARIES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
-            yield Path(spec.origin).parent.parent  # the folder of packages, which holds their libraries, too
+            yield Path(spec.origin).parent.parent  # site-packages, which also holds the packages' shared libraries
     for name in _OURS:
         spec = importlib.util.find_spec(name)
         yield from map(Path, (spec.submodule_search_locations if spec is not None else None) or ())

@@ -1,4 +1,4 @@
-"""Walks folders for files to index: always in the same order, each file once, with a reason for what is left out."""
+"""Walks folders for files to index, in a fixed order, each file once. Skipped files come with a reason."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from edge.errors import InputError
 _OWN_FOLDER = ".edge"
 _FILE_ATTRIBUTE_HIDDEN = 2
 _SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})
-"""Windows' symlinks and junctions."""
+"""Reparse tags of Windows' symbolic links and junctions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A folder to walk: its path, its components below the top that its rules count from (as patterns see them), and
-    those rules."""
+    """A folder to walk: its path, the components from the top of its rules down to it (in the form of `component`), and
+    the rules."""
 
     path: Path
     parts: tuple[str, ...]
@@ -40,23 +40,24 @@ def scan(
     unchanged: Callable[[Found], bool] | None = None,
     only: Mapping[str, Set[str]] | None = None,
 ) -> Iterator[Found | SkippedFile]:
-    """Files below the roots, depth first, by the bytes of their names.
+    """Files below the roots, depth first, sorted by the bytes of their names.
 
-    Left out, with their reason: hidden files and folders, what `.gitignore` and `.edgeignore` ignore (those of the
-    enclosing repository above a root, too), symlinks (so nothing outside a root is read, and loops cannot be), what is
-    no regular file, empty, too large, unreadable, binary, or of a kind that is not read. A folder is reported once. A
-    root that was named is walked whatever its own name is.
+    Skipped with a reason: hidden files and folders, matches of `.gitignore` and `.edgeignore` (also of those above a
+    root within its repository), symbolic links (so that no file outside a root is read, and no loop is possible), and
+    files that are not regular, empty, too large, unreadable, binary, or of an unsupported kind. A skipped folder is
+    reported once. A root is walked even if its own name would be skipped.
 
     Args:
-        roots: folders and files. What lies in two of them comes once.
-        exclude: folders and files that are never indexed (the collection's own); `.edge` folders never are.
-        max_bytes: larger files are left out.
+        roots: folders and files. A file below two of them is reported once.
+        exclude: folders and files that are never indexed (the collection's own). `.edge` folders are always excluded.
+        max_bytes: larger files are skipped.
         plugins: as for `Extractor`.
-        unchanged: called for each file before it is opened; one it says is known as it is is taken without a look.
-        only: folders, by their absolute paths without symlinks, of which nothing is looked at but these names.
+        unchanged: called for each file before it is opened. If it returns True, the file is reported without being
+            opened.
+        only: maps absolute paths of folders, without symbolic links, to the only names that are considered in them.
 
     Raises:
-        InputError: a root does not exist, or cannot be looked at.
+        InputError: a root does not exist, or cannot be resolved.
     """
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
@@ -121,7 +122,7 @@ class _Scanner:
             folders.append(taken)
 
     def _entries(self, folder: Path) -> tuple[Iterator[os.DirEntry[str]], SkippedFile | None]:
-        """What is in a folder, sorted, and why it cannot be told if so."""
+        """A folder's entries, sorted; and a reason if they cannot be listed."""
         only = self._only.get(str(folder))
         try:
             with os.scandir(folder) as entries:
@@ -131,7 +132,7 @@ class _Scanner:
             return iter(()), SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
 
     def _take(self, entry: os.DirEntry[str], folder: _Folder, root: Path) -> Found | SkippedFile | _Folder | None:
-        """What an entry is; None for a root, which has its own turn."""
+        """Decides about an entry; None for a root, which is walked separately."""
         path = folder.path / entry.name
         try:
             status = entry.stat(follow_symlinks=False)
@@ -176,13 +177,13 @@ class _Scanner:
 def _resolved(root: str | os.PathLike[str]) -> Path:
     try:
         return Path(root).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError) as error:  # missing; a loop of symlinks; no name at all
+    except (OSError, RuntimeError, ValueError) as error:  # missing; a loop of symbolic links; not a valid path
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{printable(root)} cannot be indexed: {reason}") from error
 
 
 def _outer(root: Path) -> _Folder:
-    """A root, with the rules of the repository it lies in, if it lies in one."""
+    """A root, with the rules of its repository if it lies in one."""
     above = [root, *root.parents]
     top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
     names = root.relative_to(top).parts

@@ -1,8 +1,8 @@
-"""Which system calls a process may make from now on, judged by the Linux kernel (seccomp, mode 2).
+"""Limits the system calls of a process by the Linux kernel (seccomp, mode 2).
 
-A filter is a program in the kernel's packet filter language (Documentation/userspace-api/seccomp_filter.rst). It is
-written here and not through `pyseccomp`: that package needs the system's libseccomp, which slim images lack, and runs
-`ldconfig` or a compiler to find it whenever it is imported.
+A filter is a program in the kernel's packet filter language (Documentation/userspace-api/seccomp_filter.rst). This
+module writes the program itself instead of using `pyseccomp`. That package needs the system's libseccomp, which slim
+images lack, and runs `ldconfig` or a compiler at every import to find it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _PR_SET_NO_NEW_PRIVS = 38
 _LOAD, _AND, _RETURN, _EQUAL, _AT_LEAST = 0x20, 0x54, 0x06, 0x15, 0x35
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
-"""Offsets in the kernel's `struct seccomp_data`; an argument takes 8 bytes, the low half first."""
+"""Offsets in the kernel's `struct seccomp_data`. An argument has 8 bytes, the low half first."""
 
 _X32 = 0x4000_0000
-"""Set in the numbers of x86-64's second, rarely built interface, which would be a way around the filter."""
+"""A bit in the system call numbers of x86-64's second, rarely built interface, which could bypass the filter."""
 
 _ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _NUMBERS = {
-    # x86-64, AArch64; None where the architecture has no such call.
+    # x86-64, AArch64; None if the architecture has no such call.
     "access": (21, None), "arch_prctl": (158, None), "brk": (12, 214), "clock_getres": (229, 114),
     "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "clone": (56, 220), "close": (3, 57),
     "connect": (42, 203), "dup": (32, 23), "dup2": (33, None), "dup3": (292, 24), "exit": (60, 93),
@@ -49,13 +49,12 @@ _NUMBERS = {
     "stat": (4, None), "statx": (332, 291), "sysinfo": (99, 179), "tgkill": (234, 131), "time": (201, None),
     "times": (100, 153), "uname": (63, 160), "write": (1, 64), "writev": (20, 66),
 }  # fmt: skip
-"""Numbers of the system calls that rules may name, from the kernel's tables, which never change."""
+"""Numbers of the system calls that rules may name, from the kernel's tables. The numbers never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A condition on one argument of a call, a number of at most 32 bits: of the bits in `mask`, those in `value` are
-    set and the others are not."""
+    """A condition on one argument of a call, a number of at most 32 bits: its bits in `mask` must equal `value`."""
 
     argument: int
     value: int
@@ -63,20 +62,20 @@ class Only:
 
 
 def refusal(number: int) -> int:
-    """The action by which a call fails with this `errno`."""
+    """The action that makes a call fail with this `errno`."""
     return _ERRNO | number
 
 
 def restrict(calls: Mapping[str, Only | None], action: int, otherwise: int) -> None:
-    """Judges every later call of this process and of its children. It cannot be taken back.
+    """Filters all later system calls of this process and its children. The filter cannot be removed.
 
     Args:
-        calls: names of system calls; with a condition, only the calls that meet it count.
-        action: what happens at those calls.
-        otherwise: what happens at all others.
+        calls: names of system calls; with a condition, only calls that meet it match.
+        action: the action for matching calls.
+        otherwise: the action for all other calls.
 
     Raises:
-        OSError: the kernel has no filters, or refuses this one.
+        OSError: the kernel has no filters, or rejects this one.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _ARCHITECTURES:
@@ -85,14 +84,14 @@ def restrict(calls: Mapping[str, Only | None], action: int, otherwise: int) -> N
     code = (ctypes.c_uint64 * len(program))(*program)
     libc = ctypes.CDLL(None, use_errno=True)
     forbid_new_privileges()
-    # `struct sock_fprog`: the number of instructions, and where they lie.
+    # `struct sock_fprog`: the number of instructions and their address.
     header = (ctypes.c_size_t * 2)(len(program), ctypes.addressof(code))
     if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), header, ctypes.c_ulong(0), ctypes.c_ulong(0)):
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
 def forbid_new_privileges() -> None:
-    """No program that this process starts gains rights by its owner or its capabilities.
+    """Forbids programs that this process starts to gain rights from their owner (setuid) or from capabilities.
 
     Raises:
         OSError: the kernel is older than Linux 3.5.
@@ -104,7 +103,7 @@ def forbid_new_privileges() -> None:
 
 
 def _program(machine: str, calls: Mapping[str, Only | None], action: int, otherwise: int) -> list[int]:
-    """Instructions of the filter, 8 bytes each."""
+    """The instructions of the filter, 8 bytes each."""
     program = [
         _instruction(_LOAD, _ARCHITECTURE_AT),
         _instruction(_EQUAL, _ARCHITECTURES[machine], 1, 0),

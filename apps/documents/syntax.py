@@ -1,7 +1,8 @@
-"""Source code by its syntax: functions, types and modules as the parsers of tree-sitter see them.
+"""Reads source code and splits it by its syntax: into functions, types and modules, as tree-sitter's parsers report
+them.
 
-The parsers come with the extra `code`. Without it, and in languages that have none, code is cut by what can be seen
-without a parser (see `code`).
+The parsers come with the extra `code`. Without it, and for languages without a parser, `code` splits source code by its
+layout.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from edge.apps.documents.base import Block
-from edge.apps.documents.code import code_blocks
+from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents.code import code_blocks, whole_lines
 from edge.apps.documents.file_types import LANGUAGES
+from edge.apps.documents.opened import OpenedFile
 
 _GRAMMARS = {
     "javascript": ("tree_sitter_javascript", "language"),
@@ -31,10 +33,10 @@ _GRAMMARS = {
     "kotlin": ("tree_sitter_kotlin", "language"),
     "lua": ("tree_sitter_lua", "language"),
 }
-"""Packages and their functions, by the languages of `file_types`."""
+"""Packages and their functions, by language (see `file_types`)."""
 
 _OTHERS = {".tsx": ("tree_sitter_typescript", "language_tsx"), ".fish": None}
-"""Suffixes that are not read as the rest of their language."""
+"""Suffixes that need another parser than their language, or none."""
 
 _DEFINITIONS = frozenset({
     "abstract_class_declaration", "annotation_type_declaration", "class", "class_declaration", "class_definition",
@@ -54,13 +56,32 @@ _FUNCTIONS = frozenset({"arrow_function", "class", "function", "function_express
 _ABOVE = frozenset({"attribute_item", "block_comment", "comment", "line_comment", "multiline_comment", "decorator"})
 _BODIES = frozenset({"class_body", "declaration_list", "enum_class_body", "field_declaration_list", "template_body"})
 _WHOLE_LINES = 40
-"""A class or module of so few lines stays one block."""
+"""A class or module with no more lines stays one block."""
 
 _DEEPEST = 8
+_MINIFIED_LINE = 500
+"""Code whose lines have more characters on average is minified."""
+
+
+def extract(file: OpenedFile) -> Document:
+    """Reads a source file.
+
+    Raises:
+        Skipped: it is minified, and therefore not readable as text.
+    """
+    decoded = file.text()
+    lines = decoded.text.split("\n")
+    full = [line for line in lines if line.strip()]
+    if full and sum(map(len, full)) > _MINIFIED_LINE * len(full):
+        raise Skipped(Reason.UNSUPPORTED, "minified or generated code")
+    blocks = syntax_blocks(decoded.text, file.suffix)
+    if blocks is None:
+        blocks = list(code_blocks(lines, 0, len(lines), ()))
+    return Document("", blocks, decoded.encoding)
 
 
 def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
-    """The blocks of a source file, all of its visible characters in them; None if no parser for it is installed.
+    """The blocks of a source file with all its visible characters; None if no parser for it is installed.
 
     Args:
         suffix: of the file's name, lower case, with the dot.
@@ -75,7 +96,7 @@ def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
 
 @cache
 def _parser(suffix: str) -> Any:
-    """The parser of a suffix; None if there is none, or the extra is not installed."""
+    """The parser for a suffix; None if there is none, or the extra `code` is not installed."""
     grammar = _OTHERS[suffix] if suffix in _OTHERS else _BY_SUFFIX.get(suffix)
     if grammar is None:
         return None
@@ -96,7 +117,7 @@ for _language, _grammar in _GRAMMARS.items():
 def _blocks(
     lines: Sequence[str], nodes: Sequence[Any], first: int, end: int, path: tuple[str, ...], depth: int
 ) -> Iterator[Block]:
-    """Blocks of lines `first` up to `end` (counted from 0), which hold `nodes`."""
+    """Blocks of lines `first` up to `end` (counted from 0), which contain `nodes`."""
     done = first
     for at, node in enumerate(nodes):
         found = _definition(node)
@@ -113,13 +134,13 @@ def _blocks(
         if body is not None and stop - start > _WHOLE_LINES and depth < _DEEPEST and _holds(body):
             yield from _blocks(lines, body.named_children, start, stop, below, depth + 1)
         else:
-            yield from _whole(lines, start, stop, below)
+            yield from whole_lines(lines, start, stop, below)
         done = stop
     yield from code_blocks(lines, done, end, path) if done < end else ()
 
 
 def _definition(node: Any) -> tuple[Any, str] | None:
-    """The function, type or module that a node is or wraps, and its name."""
+    """The function, type or module that a node is or wraps, with its name; None if there is none."""
     waiting = [(node, 0)]
     while waiting:
         found, depth = waiting.pop(0)
@@ -151,7 +172,7 @@ def _name(node: Any) -> str:
 
 
 def _body(node: Any) -> Any:
-    """The part of a definition that may hold others."""
+    """The part of a definition that may contain further definitions."""
     body = node.child_by_field_name("body")
     return body if body is not None else next((child for child in node.named_children if child.type in _BODIES), None)
 
@@ -161,7 +182,7 @@ def _holds(body: Any) -> bool:
 
 
 def _start(nodes: Sequence[Any], at: int) -> int:
-    """The first line of a definition, counted from 0: of the comments and attributes right above it."""
+    """The first line of a definition (counted from 0), including comments and attributes directly above."""
     start = int(nodes[at].start_point[0])
     while at and nodes[at - 1].type in _ABOVE and _last_line(nodes[at - 1]) >= start - 1:
         at -= 1
@@ -170,14 +191,5 @@ def _start(nodes: Sequence[Any], at: int) -> int:
 
 
 def _last_line(node: Any) -> int:
-    """Line of a node's last character; some comments own the end of their line."""
+    """The line of a node's last character. The nodes of some comments include their line end."""
     return int(node.end_point[0]) - (0 if node.end_point[1] else 1)
-
-
-def _whole(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
-    """Lines that are not cut further, as one block without the blank lines around them."""
-    while first < end and not lines[first].strip():
-        first += 1
-    text = "\n".join(lines[first:end]).rstrip()
-    if text:
-        yield Block(text, first + 1, first + 1 + text.count("\n"), kind="lines", path=path)

@@ -1,4 +1,4 @@
-"""The smallest pieces a block may be cut into: sentences, lines, and, where those are too long, words."""
+"""Splits blocks into the smallest units between which chunks may be cut: sentences, lines, and parts of long ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BREAK_INSIDE_LINES = 0.8
 BREAK_INSIDE = 1.5
 BREAK_WORD = 3.0
 BREAK_AFTER_HEADING = 3.0
-"""What a cut costs, on the scale of `chunking`: there, a chunk that is half empty costs 0.25."""
+"""Costs of cuts, on the scale of `chunking`, where a half-empty chunk costs 0.25."""
 
 _WORD_CUT = 1.5
-"""A long word is estimated to have at most so many times the pieces of its parts."""
+"""Factor for the parts of a long word that is cut: their word pieces may be so many times the estimate."""
 
 _SHORT = 1 / 16
 _SHORT_CHARACTERS = 0.5
-"""Lines that belong together and fill no more of a chunk than `_SHORT` are not cut apart. `_SHORT_CHARACTERS` per piece
-that a chunk may have spares counting the pieces of longer texts."""
+"""A block of lines is not cut if it takes at most the share `_SHORT` of a chunk. Its word pieces are counted only if it
+has at most `_SHORT_CHARACTERS` characters per piece of the chunk."""
 
 _BREAK_INDENT = 0.05
 _MOST_INDENT = 8
@@ -38,14 +38,14 @@ _WORDS = re.compile("\\S+\\s*|\\s+")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A piece of a block.
+    """A part of a block.
 
     Attributes:
-        block: index of its block.
-        start, end: its characters in the block's text, the white space after it included.
+        block: index of the block.
+        start, end: range of characters in the block's text, including white space at the end.
         pieces: estimated word pieces.
-        cost: of cutting before it.
-        first, last: index of the first and last line of the block's text that it has a visible character on.
+        cost: cost of a cut before the unit.
+        first, last: index of the first and last line of the block's text on which the unit has visible characters.
     """
 
     block: int
@@ -58,12 +58,12 @@ class Unit:
 
 
 def units_of(block: Block, index: int, most: float) -> Iterator[Unit]:
-    """Cuts a block into units of at most `most` pieces. Units that hold no visible character are left out; the others
-    cover every visible character of the block exactly once, in order."""
+    """Splits a block into units of at most `most` word pieces. Units without a visible character are left out. The
+    others cover every visible character of the block exactly once, in order."""
     text = block.text
     if block.kind == "lines" and len(text) <= most * _SHORT_CHARACTERS and text.strip():
         pieces = estimate_pieces(text)
-        if pieces <= most * _SHORT:  # rows of a table, by the million
+        if pieces <= most * _SHORT:  # a fast path for the rows of very long tables
             begin = len(text) - len(text.lstrip())
             yield Unit(index, 0, len(text), pieces, BREAK_BLOCK, text.count("\n", 0, begin), text.rstrip().count("\n"))
             return
@@ -87,7 +87,7 @@ def _with_end(cuts: Iterator[tuple[int, float]], length: int) -> Iterator[tuple[
 
 
 def _sentences(text: str) -> Iterator[tuple[int, float]]:
-    """Where sentences and list items begin, and what cutting there costs."""
+    """Offsets of sentences and list items, with the cost of a cut before each."""
     items = {match.end() for match in _ITEM.finditer(text)}
     begins = {begin for _, begin in boundaries(text) if begin < len(text)}
     for start in sorted(items | begins):
@@ -95,7 +95,7 @@ def _sentences(text: str) -> Iterator[tuple[int, float]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, float]]:
-    """Where lines begin, and what cutting there costs: less after a blank line, more in front of an indented one."""
+    """Offsets of lines, with the cost of a cut before each: low after a blank line, high before an indented line."""
     position, blank = 0, False
     for line in text.split("\n"):
         stripped = line.lstrip()
@@ -108,9 +108,9 @@ def _lines(text: str) -> Iterator[tuple[int, float]]:
 
 
 def _shortened(text: str, start: int, end: int, most: float) -> Iterator[tuple[int, int, float, float]]:
-    """A piece that may be too long, as pieces that are not: (start, end, word pieces, cost of cutting before it; 0 for
-    the first). Cut between lines if that does, else between words, else anywhere; into quarters, which fill a chunk
-    better."""
+    """Splits a range that may be too long into ranges of at most `most` word pieces: (start, end, word pieces, cost of
+    a cut before it, 0 for the first). Prefers cuts between lines, then between words. The ranges are quarters of
+    `most`, because these fill chunks better."""
     pieces = estimate_pieces(text[start:end])
     if pieces <= most:
         yield start, end, pieces, 0.0

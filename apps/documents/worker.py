@@ -1,9 +1,9 @@
 """The worker process: reads files and answers with their chunks, one JSON value per line, on a pipe of its own.
 
-Whatever a file does to it (hang, crash, eat memory) the parent survives: it kills the worker and starts another. The
-answers are JSON so that a worker that a file has taken over cannot make the parent do anything but read text. Where
-the system can pass descriptors between processes, the parent opens the files, and the worker works in a sandbox in
-which it can open none of them itself (see `sandbox`).
+The parent survives whatever a file does to the worker (hang, crash, use too much memory): it kills the worker and
+starts a new one. The answers are JSON, so that a worker that a file has taken over can only send text to the parent. On
+systems that can pass descriptors between processes, the parent opens the files, and the worker runs in a sandbox in
+which it cannot open them itself (see `sandbox`).
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from edge.apps.documents.sandbox import enter
 from edge.errors import InputError
 
 _ORPHAN_SECONDS = 10
-"""So long after its time limit a worker ends itself: its parent, which should have ended it, must be gone."""
+"""A worker exits this long after its time limit. Its parent, which should have killed it, must then be gone."""
 
 _LIBRARIES_NBYTES = 64 * 10**6
-"""Address space for the code of libraries that are loaded later; the parent's watch counts without it."""
+"""Address space for the code of libraries that are loaded later. The parent does not count it."""
 
 _RECOGNIZER_NBYTES = 128 * 10**6
-"""The same for what reads pictures, where it is installed: numpy and onnxruntime."""
+"""Additional address space for numpy and onnxruntime, if the extra `ocr` is installed."""
 
 STACK_NBYTES = 4 << 20
-"""The main thread's stack at most."""
+"""Largest stack of the main thread."""
 
 _THREAD_STACK_NBYTES = 512 << 10
-"""Of the thread that ends an orphan; all of it counts as in use."""
+"""Stack of the thread that ends an orphan; all of it counts as in use."""
 
 _CLOSED_NBYTES = 2 << 20
-"""Anonymous pages of libraries in mappings that are closed for writing after they are loaded: 0.3 MB of the
-interpreter's, 1.1 MB with what reads pictures."""
+"""Anonymous pages of libraries in mappings that become read-only after loading: 0.3 MB for the interpreter, 1.1 MB with
+the libraries that recognize text."""
 
 _PIECE = 1 << 16
 _NOISE = 1 << 16
-"""Bytes of what libraries write to stderr that are kept for the parent."""
+"""Largest output of libraries on stderr that is kept for the parent, in bytes."""
 
 
 def main(*, memory: int, everything_importable: bool) -> None:
-    """Serves requests on stdin until it ends.
+    """Serves requests from stdin until it is closed.
 
     Args:
-        memory: anonymous bytes it may hold, those of an idle worker included.
+        memory: bytes of anonymous memory that the worker may use, including those of an idle worker.
         everything_importable: as for `sandbox.enter`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     requests: Iterator[tuple[dict[str, Any], int | None]]
     if PASSES_DESCRIPTORS:
         requests = _requests_with_files(socket.socket(fileno=os.dup(0)))
@@ -68,7 +68,7 @@ def main(*, memory: int, everything_importable: bool) -> None:
         requests = _requests(os.fdopen(os.dup(0), "rb"))
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):  # what a library prints must not get between the answers
+    for standard in (0, 1):  # output of libraries must not get between the answers
         os.dup2(nothing, standard)
     _limit(memory)
     _say(answers, {"ready": True, "sandbox": enter(everything_importable=everything_importable)})
@@ -104,8 +104,14 @@ def _say(answers: BinaryIO, value: Any, *, flush: bool = True) -> None:
 
 
 def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
-    """What a file is, then its chunks, then the end; or, at any point, why it cannot be read."""
+    """Yields the kind and title of a file, its chunks, and an end; or the picture of a page; or an error."""
     try:
+        if "page" in request:
+            from edge.apps.documents.page_drawing import drawn
+
+            with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
+                yield drawn(file, request["page"], frozenset(request["lines"]))
+            return
         with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
             kind = choose(file.name, file.head, request["plugins"])
             document = load(kind.extractor)(file)
@@ -120,17 +126,17 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
         yield {"error": str(error), "reason": None}
     except MemoryError:
         yield {"out_of_memory": True}
-    except Exception as error:  # damage that a library met in its own way
+    except Exception as error:  # libraries report damage by many kinds of errors
         yield {"error": f"damaged, or not what its name says ({type(error).__name__}: {error})"[:300], "reason": None}
 
 
 def _limit(memory: int) -> None:
-    """Has the system refuse memory beyond a limit, where it can; the parent's watch samples, and may be late. What is
-    written to stderr, the one file open for writing, is limited as well.
+    """Makes the system refuse memory beyond a limit, where possible, because the parent only samples and may be late.
+    The size of the only file that is open for writing, stderr, is limited as well.
 
     Linux counts private writable mappings against `RLIMIT_DATA`, whether their pages are in use or not. Anonymous
-    memory is at most that, the main thread's stack, and what the loader wrote into mappings before it closed them for
-    writing. `RLIMIT_AS` bounds the rest of the address space.
+    memory is at most that limit plus the main thread's stack plus the pages that the loader wrote before it made their
+    mappings read-only. `RLIMIT_AS` bounds the rest of the address space.
     """
     threading.stack_size(_THREAD_STACK_NBYTES)
     if sys.platform == "linux":

@@ -272,17 +272,12 @@ def samples() -> dict[str, bytes]:
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An extractor for `.xyz` that does what its file says, importable in this process and its children."""
+    """An extractor for `.xyz` that obeys its file, importable in this process and its children."""
     folder = tmp_path / "plugins"
     folder.mkdir()
     shutil.copy(Path(__file__).parents[2] / "naive" / "misbehaving.py", folder / "edge_test_plugin.py")
     monkeypatch.syspath_prepend(str(folder))
     return {".xyz": "edge_test_plugin:extract"}
-
-
-@pytest.fixture
-def budget() -> MemoryBudget:
-    return MemoryBudget(10**9, baseline=0)
 
 
 @pytest.fixture

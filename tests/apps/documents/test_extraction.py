@@ -1,4 +1,4 @@
-"""The worker process: what it does right, and what it survives."""
+"""The worker process: its answers, and the faults that it survives."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 import psutil
@@ -82,7 +84,7 @@ def test_names_that_are_no_text_are_read(session_extractor: Extractor, tmp_path:
 )
 def test_what_holds_nothing_is_skipped_with_its_reason(tmp_path: Path, name: str, data: bytes, reason: Reason) -> None:
     (tmp_path / name).write_bytes(data)
-    with Extractor(budget=MemoryBudget(10**9, baseline=0), max_bytes=2000) as extractor:
+    with Extractor(budget=MemoryBudget(10**11, baseline=0), max_bytes=2000) as extractor:
         with pytest.raises(Skipped) as skipped:
             extractor.extract(tmp_path / name)
         assert skipped.value.reason is reason
@@ -111,6 +113,21 @@ def test_one_worker_reads_all_files_and_starts_with_the_first(extractor: Extract
     extractor.close()
     assert children() == before
     assert ask(extractor, "say again").chunks[0].text == "again"
+
+
+def test_a_paused_extractor_has_no_worker_and_reads_nothing(
+    extractor: Extractor, ask: Ask, budget: MemoryBudget
+) -> None:
+    before = children()
+    assert ask(extractor, "say on").chunks[0].text == "on"
+    with ThreadPoolExecutor(1) as thread:
+        with extractor.paused():
+            assert children() == before
+            assert "document worker" not in budget.holders()
+            asked = thread.submit(ask, extractor, "say again")
+            with pytest.raises(FutureTimeout):
+                asked.result(timeout=0.2)
+        assert asked.result(timeout=60).chunks[0].text == "again"
 
 
 def test_a_file_that_hangs_can_be_given_up(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
@@ -143,7 +160,7 @@ def test_a_file_that_crashes_the_worker_fails_alone(
         ask(extractor, words)
     assert ask(extractor, "say on").chunks[0].text == "on"
     assert trace.counters["documents.failed"] == 1
-    # What aborts may have wanted memory: it gets a second try with more.
+    # A reader that aborts may have wanted memory: it gets a second try with more.
     assert trace.counters["documents.worker_starts"] == (3 if words == "abort" and os.name == "posix" else 2)
 
 

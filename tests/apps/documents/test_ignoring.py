@@ -36,7 +36,7 @@ PARTS = (
 
 
 def kept_by_git(folder: Path) -> set[str]:
-    """What git would track, with no settings but the folder's own."""
+    """The files that git would track, with no settings but the folder's own."""
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CEILING_DIRECTORIES": str(folder.parent),

@@ -95,5 +95,11 @@ def test_comments_before_markup_take_no_time() -> None:
 
 
 def test_a_picture_is_one_whatever_its_name() -> None:
-    for head in (b"\x89PNG\r\n\x1a\n\0\0\0", b"\xff\xd8\xff\xe0", b"GIF89a"):
+    for head in (b"\x89PNG\r\n\x1a\n\0\0\0", b"\xff\xd8\xff\xe0", b"GIF89a\x10\0\x10\0", b"BM\x9a\x10\0\0\0\0"):
         assert choose("a.txt", head).name == "image"
+
+
+@pytest.mark.parametrize("text", [b"BMI is weight over height.", b"BM", b"GIF89a is a format of pictures."])
+def test_a_text_that_begins_like_a_picture_is_text(text: bytes) -> None:
+    assert choose("a.txt", text).name == "text"
+    assert choose("a.md", text).name == "markdown"

@@ -97,6 +97,6 @@ def test_without_the_extra_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "rapidocr_onnxruntime", None)
     from edge.apps.documents import recognizer
 
-    monkeypatch.setattr(recognizer, "models_folder", lambda: None)
+    monkeypatch.setattr(recognizer, "models_folder", lambda package: None)
     with pytest.raises(Skipped, match=r"pip install 'edge-rag\[ocr\]'"):
         pictures.recognizer()

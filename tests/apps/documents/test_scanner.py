@@ -15,7 +15,7 @@ from edge.errors import InputError
 
 
 def listed(*roots: Path, **options: object) -> tuple[list[str], dict[str, Reason]]:
-    """Names of files found, in order, and reasons by name of what was skipped; relative to the first root."""
+    """Names of files found, in order, and reasons by name of skipped files; relative to the first root."""
     base = roots[0].resolve()
     found, skipped = [], {}
     for item in scan(roots, **options):  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def test_definitions_are_blocks_with_their_names(read: Read, name: str) -> None:
     document = Document(document.title, list(document.blocks))
     found = {block.path for block in document.blocks}
     assert names <= found
-    assert found - names <= {(), ("a",)}  # what lies between definitions is named as before: `package a`
+    assert found - names <= {(), ("a",)}  # lines between definitions are named as before: `package a`
     covered(document, text)
 
 

@@ -1,4 +1,4 @@
-"""The lease of the process that reads documents is an upper bound of what it takes."""
+"""The lease of the process that reads documents is an upper bound of its memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ask = Callable[..., Extracted]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux enforces the limit")
 def test_the_system_holds_the_worker_to_its_lease(budget: MemoryBudget, tmp_path: Path) -> None:
-    """What may be written to counts against one limit, the stack against another: together they are the lease."""
+    """Writable memory counts against one limit, the stack against another: together they are the lease."""
     import resource
 
     (tmp_path / "a.md").write_text("The river floods in spring.", encoding="utf-8")
