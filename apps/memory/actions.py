@@ -1,7 +1,7 @@
-"""`ActionCache`: trajectories an agent has gone before, found again by task and state, so that its model need not be
-asked (GRATING, section 6: application "agent memory").
+"""`ActionCache`: an agent's earlier trajectories, found again by task and state, so that its model need not be asked
+(GRATING, section 6: application "agent memory").
 
-A trajectory is returned only where the cache is sure enough; how sure is enough is calibrated on labelled examples.
+A trajectory is returned only if the cache is confident enough. The threshold is calibrated on labelled examples.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.memory.action_stats import ActionCounter, ActionStats
 from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.confidence import Confidence, describe, fit
+from edge.apps.memory.memory_rebuild import REBUILD
 from edge.apps.memory.moments import Clock, stamp
-from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.schema import ACTIONS, action_key, action_text
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.tally import ActionStats, Tally
 from edge.apps.memory.trajectories import (
     Action,
     dump_trajectory,
@@ -36,10 +36,10 @@ from edge.errors import InputError
 from edge.public_calls import checked_arguments
 
 _CANDIDATES = 8
-"""Similar trajectories among which the reranker chooses."""
+"""The number of similar trajectories among which the reranker chooses."""
 
 _RANKED = 2
-"""Of these the reranker finds the best: the one that is chosen, and the one it is compared with."""
+"""The number of best trajectories that the reranker returns: the chosen one, and the next one for comparison."""
 
 _FEWEST_EXAMPLES = 20
 
@@ -48,7 +48,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ActionExample:
-    """A labelled lookup: what is asked, and the id of the trajectory that is right, None if none stored is."""
+    """A labelled lookup: the task and state, and the id of the right trajectory; None if no stored one is right."""
 
     task: str
     state: str
@@ -63,17 +63,18 @@ class ActionCache:
         self._store = store
         self._bound = bound
         self._clock = clock
-        self._tally = Tally(store)
+        self._counter = ActionCounter(store)
 
     def add(self, task: str, trajectory: Any, *, state: str = "", **scope: Any) -> str:
-        """Stores what was done for `task` in `state` (the screen, the page, the situation), in the scope named by
-        `user_id`, `agent_id` and `run_id`. For the same task and state it replaces what was stored, and its feedback.
+        """Stores the trajectory of a task in a state (the screen, the page, the situation), in the scope named by
+        `user_id`, `agent_id` and `run_id`. It replaces a stored trajectory for the same task and state, with its
+        feedback.
 
         Returns:
             The trajectory's id.
 
         Raises:
-            InputError: no task, no scope, a state that is no text, or a trajectory that JSON cannot hold.
+            InputError: the task or scope is missing, the state is not text, or JSON cannot hold the trajectory.
         """
         whose = self._scope(scope)
         _check(task, state)
@@ -98,20 +99,21 @@ class ActionCache:
             )
             number = int(rows.fetchall()[0][0])
             index.add(db, np.array([ACTIONS + number], np.int64), vector)
-            store.ledger.advance(db)
+            store.records_writer.advance(db)
         store.upkeep.wrote(1)
         return identifier
 
     def lookup(
         self, task: str, *, state: str = "", rerank: bool = True, confidence: float | None = None, **scope: Any
     ) -> Action | None:
-        """The trajectory that answers `task` in `state`, or None if the cache is not sure of any.
+        """The trajectory that solves `task` in `state`, or None if the cache is not confident of any.
 
-        Without calibration only the same task and state is sure; that is found without a model.
+        Without calibration only a trajectory for exactly the same task and state is returned. It is found without a
+        model.
 
         Args:
-            rerank: let the cross-encoder choose among similar ones.
-            confidence: instead of the calibrated threshold.
+            rerank: let the cross-encoder choose among similar trajectories.
+            confidence: the confidence needed; by default the calibrated threshold.
         """
         whose = self._scope(scope)
         _check(task, state)
@@ -124,29 +126,29 @@ class ActionCache:
             found, calibration = self._judged(task, state, whose, rerank)
         if confidence is None:
             confidence = 1.0 if calibration is None else calibration.threshold
-        # The same task and state is sure, however careful the calibration is.
+        # A calibrated threshold may exceed 1. A trajectory for the same task and state is returned all the same.
         hit = found[0] if found and found[0].confidence >= min(confidence, 1.0) else None
-        self._tally.count(hit=hit is not None)
+        self._counter.count(hit=hit is not None)
         return hit
 
     def candidates(self, task: str, *, state: str = "", rerank: bool = True, **scope: Any) -> list[Action]:
-        """Similar trajectories, the chosen one first, with their confidence; what `lookup` decides on."""
+        """Similar trajectories with their confidence, the chosen one first. `lookup` decides by the first one."""
         return self._judged(task, state, self._scope(scope), rerank)[0]
 
     def feedback(self, action_id: str, success: bool) -> None:
-        """Says whether a returned trajectory worked; failures lower its confidence, successes restore it.
+        """Records whether a returned trajectory worked. Failures lower its confidence, successes restore it.
 
         Raises:
-            InputError: there is no such trajectory here.
+            InputError: there is no such trajectory in this scope.
         """
         column = "successes" if success else "failures"
         with self._store.write() as db:
             number, _ = self._found(db, action_id)
             db.execute(f"UPDATE actions SET {column} = {column} + 1 WHERE id = ?", (number,))
-            self._tally.save(db)
+            self._counter.save(db)
 
     def get(self, action_id: str) -> Action | None:
-        """One trajectory; None if there is none here."""
+        """The trajectory with an id; None if there is none in this scope."""
         with self._store.read() as db:
             found = find_action(db, action_id, self._bound)
         return None if found is None else found[1]
@@ -155,7 +157,7 @@ class ActionCache:
         """Deletes a trajectory.
 
         Raises:
-            InputError: there is none here.
+            InputError: there is no such trajectory in this scope.
         """
         index = self._store.index
         with self._store.write() as db:
@@ -163,16 +165,17 @@ class ActionCache:
             db.execute("DELETE FROM actions WHERE id = ?", (number,))
             if index is not None:
                 index.delete(db, np.array([ACTIONS + number], np.int64))
-            self._store.ledger.advance(db)
+            self._store.records_writer.advance(db)
 
     def calibrate(
         self, examples: Sequence[ActionExample], *, rerank: bool = True, most_wrong: float = 0.05, **scope: Any
     ) -> Confidence:
-        """Learns from labelled lookups how sure to be, and keeps it: from then on `lookup` returns what is similar
-        enough, of which at most `most_wrong` should be wrong. With and without reranking are calibrated apart.
+        """Fits a confidence model to labelled lookups, and stores it. From then on `lookup` also returns similar
+        trajectories, of which a share of at most `most_wrong` should be wrong. Lookups with and without reranking are
+        calibrated separately.
 
         Raises:
-            InputError: fewer than 20 examples that find anything, or a share outside (0, 1).
+            InputError: fewer than 20 examples find a similar trajectory, or `most_wrong` is outside (0, 1).
         """
         if not 0 < most_wrong < 1:
             raise InputError(f"most_wrong is a share between 0 and 1, not {most_wrong!r}")
@@ -194,7 +197,7 @@ class ActionCache:
         return fitted
 
     def calibration(self, *, rerank: bool = True) -> Confidence | None:
-        """What `calibrate` found, if it was with the present models."""
+        """The stored result of `calibrate`; None if there is none for the models in use."""
         with self._store.read() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (_setting(rerank),)).fetchone()
         fitted = None if row is None else Confidence.from_json(row[0])
@@ -203,19 +206,19 @@ class ActionCache:
         )
 
     def stats(self) -> ActionStats:
-        """Hits, misses and wrong hits."""
-        return self._tally.stats()
+        """The cache's figures: hits, lookups and wrong hits."""
+        return self._counter.stats()
 
     def forget_counts(self) -> None:
-        """Forgets the lookups of this process that are not in `stats` yet."""
-        self._tally.clear()
+        """Drops the lookups of this process that are not stored yet."""
+        self._counter.clear()
 
     def close(self) -> None:
-        """Stores the number of lookups."""
-        self._tally.close()
+        """Stores the counted lookups."""
+        self._counter.close()
 
     def _judged(self, task: str, state: str, whose: Scope, rerank: bool) -> tuple[list[Action], Confidence | None]:
-        """Similar trajectories with their confidence, and what that was calibrated by."""
+        """Similar trajectories with their confidence, and the calibration used for it."""
         found = self._similar(task, state, whose, rerank)
         calibration = self.calibration(rerank=rerank) if found else None
         judged = []
@@ -228,7 +231,8 @@ class ActionCache:
         return judged, calibration
 
     def _similar(self, task: str, state: str, whose: Scope, rerank: bool) -> list[Action]:
-        """The most similar trajectories, the best first: the same task and state, else by the reranker or cosine."""
+        """The most similar trajectories, best first: those for the same task and state, then the others by reranker or
+        cosine."""
         _check(task, state)
         index = self._store.index
         if index is None:
@@ -281,7 +285,7 @@ class ActionCache:
 
 
 def _signals(task: str, state: str, found: Sequence[Action], place: int) -> Floats:
-    """What is known of one candidate beside the others."""
+    """The signals of the candidate at `place`, compared with the other candidates."""
     action = found[place]
     others = [other for number, other in enumerate(found) if number != place]
     lead = action.similarity - max((other.similarity for other in others), default=0.0)

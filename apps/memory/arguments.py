@@ -1,4 +1,4 @@
-"""What arguments may be: checked once, where they come in."""
+"""Checks of arguments, made once, where a value enters the library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.errors import InputError
 _TOP_K = 20
 _MOST = 10_000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-"""In JSON; a backslash of the text itself is written twice there."""
+"""The escape of the character NUL in JSON text. A backslash of the text itself is written twice there."""
 
 
 class _Unset:
@@ -23,14 +23,14 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
-"""Stands for "leave it as it is" where None means "take it away"."""
+"""The default of arguments for which None means "remove the value": leave the value unchanged."""
 
 
 def check_count(*values: int | None) -> int:
-    """The first number that is given; 20 if none is.
+    """The first value that is not None; 20 if all are.
 
     Raises:
-        InputError: it is no number of memories.
+        InputError: the value is not a whole number in the allowed range.
     """
     value = next((value for value in values if value is not None), _TOP_K)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
@@ -42,7 +42,7 @@ def check_share(value: object, name: str) -> float | None:
     """A number in 0 ... 1, or None.
 
     Raises:
-        InputError: it is neither.
+        InputError: the value is neither.
     """
     if value is None:
         return None
@@ -52,10 +52,10 @@ def check_share(value: object, name: str) -> float | None:
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
-    """The metadata as a dictionary that JSON can hold.
+    """The metadata as a dictionary that can be stored as JSON.
 
     Raises:
-        InputError: it cannot.
+        InputError: it is not a mapping with text keys, JSON cannot hold it, or it contains the character NUL.
     """
     if metadata is None:
         return {}
@@ -66,16 +66,16 @@ def check_metadata(metadata: object) -> dict[str, Any]:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"metadata must be what JSON can hold: {error}") from None
-    if _NUL.search(text):  # at which SQLite ends a key or a value, so that filters would find others
+    if _NUL.search(text):  # SQLite would end a key or value at NUL, and filters would match other memories
         raise InputError("metadata must not hold the character NUL")
     return dict(metadata)
 
 
 def check_path(value: Any) -> Path:
-    """A path that files can have.
+    """The value as a path.
 
     Raises:
-        InputError: it is none.
+        InputError: it cannot be the path of a file.
     """
     try:
         path = Path(os.fsdecode(value))
@@ -90,7 +90,7 @@ def check_text(value: object, what: str) -> str:
     """A text that is not empty and can be stored.
 
     Raises:
-        InputError: it is not.
+        InputError: the value is no such text.
     """
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{what} must be text that is not empty")
@@ -101,7 +101,8 @@ def check_unicode(value: object, what: str) -> str:
     """A text that can be stored; it may be empty.
 
     Raises:
-        InputError: it is no text, or holds half a character, as bytes that are not UTF-8 become on the command line.
+        InputError: the value is not text, or contains a lone surrogate. Python decodes invalid UTF-8 bytes of a command
+            line to such characters.
     """
     if not isinstance(value, str):
         raise InputError(f"{what} must be text, not {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""`edge memory check`: whether a memory is what was written, and if not, which memories are concerned."""
+"""`edge memory check`: finds damage of a memory's files, and the memories that are affected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import apsw
 import numpy as np
 
 from edge.apps.memory.opening import OpenMemory
+from edge.apps.memory.place import holds_memory
 from edge.apps.memory.records import COLUMNS, Record
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX
-from edge.apps.memory.store import DATABASE, MemoryStore, holds_memory
+from edge.apps.memory.store import DATABASE, MemoryStore
 from edge.apps.memory.trajectories import ROW, read_action
-from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_tables, check_vectors
-from edge.apps.store.failures import DamagedStore
+from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
+from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.health import note
 from edge.apps.store.pages import PAGE
 from edge.apps.store.salvage import Wreck
@@ -35,16 +36,16 @@ Opener = Callable[[], AbstractContextManager[OpenMemory]]
 
 
 def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool = True) -> CheckReport:
-    """Looks at everything a memory stores, of all scopes. Nothing is changed, but that damage is noted where it can
-    be, so that every later command says it.
+    """Checks everything that a memory stores, of all scopes. The only change it makes is a note of the damage found, so
+    that every later command reports it.
 
     Args:
         opened: opens the memory.
-        read_data: read every byte; otherwise look that files are there and the database's tables agree.
-        noting: note damage in the memory.
+        read_data: read every byte; otherwise check only that the files exist and that the tables agree.
+        noting: record damage in the memory.
 
     Raises:
-        StorageError: there is no memory.
+        StorageError: there is no memory, or it cannot be opened for a reason other than damage.
         BudgetExceeded: the limit is too small.
     """
     if not holds_memory(path):
@@ -61,6 +62,8 @@ def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool =
             if noting and not report.sound and "damaged" not in known:
                 with suppress(EdgeError), store.write() as db:
                     note(db, report.trouble(VERBS))
+    except StoreUnavailable:
+        raise
     except StorageError as error:
         report.add("database", str(error).split("; `")[0])
     return report.end()
@@ -68,6 +71,7 @@ def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool =
 
 def _check(report: CheckReport, store: MemoryStore) -> None:
     with store.read() as db:
+        check_log(report, db, store.database.path)
         check_tables(report, db, store.database.path, VERBS)
         memories, actions = _check_rows(report, db, store.database.path)
         check_full_text(report, db, TEXT_INDEX, memories)
@@ -82,7 +86,7 @@ def _check(report: CheckReport, store: MemoryStore) -> None:
 
 
 def _check_rows(report: CheckReport, db: Connection, path: Path) -> tuple[Ids, Ids]:
-    """Compares every memory and action with its hash; returns the ids of those that can be read."""
+    """Compares every memory and action with its hash. Returns the ids of the readable memories and actions."""
     wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
     memories: list[int] = []
     actions: list[int] = []

@@ -4,85 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edge.apps.lazy import CommandGroup
-from edge.apps.memory.care import backup, check, repair, restore
-from edge.apps.memory.console import exit_code, json_object, print_count, print_json, shown, stdin_lines
-from edge.apps.memory.memory import Memory
+from edge.apps.lazy import LazyGroup
+from edge.apps.memory.command_scope import everyone_option, memory_of, opened_memory, scope_options
+from edge.apps.memory.console import exit_code, json_object, path_option, print_count, print_json, shown, stdin_lines
 from edge.apps.memory.moments import written
-from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.apps.memory.store import default_path, holds_memory
-from edge.apps.options import Command, OutputFile, configure, engine_options, words_argument
+from edge.apps.options import OutputFile, configure, engine_options, json_option, server_option, words_argument
 from edge.apps.progress import ProgressBar
-from edge.apps.troubles import told
 from edge.errors import InputError
 
-DEFAULT_USER = "default"
-"""Whose memory it is when no id is given: most machines have one user."""
+_CARE = {name: f"edge.apps.memory.care:{name}" for name in ("check", "repair", "backup", "restore")}
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=LazyGroup, verbs=_CARE)
 def memory() -> None:
     """Remember texts, and find them again by meaning, words and time.
 
-    Memories belong to a user, an agent, a session, or several of these; verbs see only what carries the ids they are
-    given. Without any id the user `default` is meant.
+    Memories belong to a user, an agent, a session, or several of these; a verb sees only the memories that carry
+    the ids it is given. Without any id the user `default` is meant.
     """
 
 
-def whose(user_id: str | None, agent_id: str | None, run_id: str | None) -> dict[str, Any]:
-    """The ids of a scope; the default user's if none is given."""
-    if user_id is None and agent_id is None and run_id is None:
-        user_id = DEFAULT_USER
-    return {"user_id": user_id, "agent_id": agent_id, "run_id": run_id}
-
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_path = click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
-
-
-def _scope_options(command: Command) -> Command:
-    for option in (
-        _json,
-        _path,
-        click.option("--run-id", help="Which session's memory."),
-        click.option("--agent-id", help="Which agent's memory."),
-        click.option("--user-id", help="Whose memory; `default` if no id is given."),
-    ):
-        command = option(command)
-    return command
-
-
-def _open(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> AbstractContextManager[Memory]:
-    """As `_memory`; what is unfinished or damaged is told on stderr at the end."""
-    return told(_memory(options, everyone=everyone, make=make))
-
-
-def _memory(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
-    """The memory that the shared options name, bound to their scope, or to none for `everyone`.
-
-    Args:
-        make: a new one if there is none.
-    """
-    config = configure(**{name: options.get(name) for name in ("memory", "runtime", "threads", "embedder", "reranker")})
-    given = tuple(options.get(name) for name in SCOPE_FIELDS)
-    if everyone and any(given):
-        raise InputError("--everyone means all users, agents and sessions; leave the ids out")
-    place = options["path"] or default_path()
-    if not make and not holds_memory(place):
-        raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
-    return Memory(place, **({} if everyone else whose(*given)), config=config)
-
-
-_everyone = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
 _filters = click.option("--filters", metavar="JSON", help='Conditions, such as {"category": "food"}.')
 _top_k = click.option("-n", "--top-k", type=int, default=10, show_default=True, help="How many.")
-_expired = click.option("--show-expired", is_flag=True, help="Also what has expired or is forgotten.")
+_expired = click.option("--show-expired", is_flag=True, help="Also memories that have expired or were forgotten.")
 
 
 @memory.command()
@@ -92,8 +41,9 @@ _expired = click.option("--show-expired", is_flag=True, help="Also what has expi
 @click.option("--expires", metavar="DAY", help="The last day on which it is shown, such as 2026-12-31.")
 @click.option("--importance", type=float, help="0 ... 1, for `search --importance`.")
 @click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model.")
-@_scope_options
+@scope_options
 @engine_options
+@server_option
 def add(
     texts: tuple[str, ...],
     metadata: str | None,
@@ -104,10 +54,11 @@ def add(
     **options: Any,
 ) -> None:
     """Remember each TEXT; - reads stdin, a text a line."""
-    given = [line for text in texts for line in (stdin_lines() if text == "-" else [text])]
+    limit = configure(memory=options["memory"]).memory
+    given = [line for text in texts for line in (stdin_lines(limit) if text == "-" else [text])]
     if not given:
         raise InputError("there is nothing to remember: give a text, or - to read stdin")
-    with _open(options, make=True) as opened:
+    with opened_memory(options, make=True) as opened:
         result = opened.add(
             given,
             metadata=json_object(metadata, "--metadata"),
@@ -131,15 +82,16 @@ def add(
 @_filters
 @click.option("--threshold", type=float, help="Lowest relevance, 0 ... 1.")
 @click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
-@click.option("--explain", is_flag=True, help="Show what each stage thought of each result.")
+@click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--neighbours", type=int, default=0, help="Show so many turns before and after each result.")
 @click.option("--recency", type=float, default=0.0, help="Weight of how recent a memory is, 0 ... 1.")
 @click.option("--importance", type=float, default=0.0, help="Weight of how important a memory is, 0 ... 1.")
 @click.option("--half-life", type=float, default=30.0, show_default=True, help="Days after which recency has halved.")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
 @_expired
-@_scope_options
+@scope_options
 @engine_options
+@server_option
 def search(
     query: str,
     top_k: int,
@@ -155,8 +107,8 @@ def search(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Find what is remembered about QUERY, best first; exit code 1 if nothing is."""
-    with _open(options) as opened:
+    """Find the memories about QUERY, best first; exit code 1 if there are none."""
+    with opened_memory(options) as opened:
         result = opened.search(
             query,
             top_k,
@@ -175,10 +127,11 @@ def search(
         print_json(result | {"health": health.to_json()})
         return 0 if result["results"] else 1
     for place, hit in enumerate(result["results"], 1):
-        click.echo(f"{place:3d}  {hit['score']:.3f}  {shown(hit)}")
+        # The results are ordered by score; --threshold compares the relevance.
+        click.echo(f"{place:3d}  {hit['score']:.3f}  relevance {hit['relevance']:.2f}  {shown(hit)}")
         if explain:
             stages = "  ".join(f"{name} {value:.3f}" for name, value in hit["score_details"].items())
-            click.echo(f"            relevance {hit['relevance']:.3f}  {stages}")
+            click.echo(f"            {stages}")
         for turn in hit.get("neighbours", ()):
             click.echo(f"     {turn['offset']:+d}     {shown(turn)}")
     return exit_code(bool(result["results"]))
@@ -188,10 +141,11 @@ def search(
 @_top_k
 @_filters
 @_expired
-@_scope_options
+@scope_options
+@server_option
 def list_(top_k: int, filters: str | None, show_expired: bool, as_json: bool, **options: Any) -> int:
-    """List what is remembered, newest first; exit code 1 if nothing is."""
-    with _open(options) as opened:
+    """List the memories, newest first; exit code 1 if there are none."""
+    with opened_memory(options) as opened:
         result = opened.get_all(top_k=top_k, filters=json_object(filters, "--filters"), show_expired=show_expired)
         health = opened.health()
     if as_json:
@@ -204,10 +158,11 @@ def list_(top_k: int, filters: str | None, show_expired: bool, as_json: bool, **
 
 @memory.command()
 @click.argument("memory_id")
-@_scope_options
+@scope_options
+@server_option
 def get(memory_id: str, as_json: bool, **options: Any) -> int:
     """Show one memory; exit code 1 if there is none."""
-    with _open(options) as opened:
+    with opened_memory(options) as opened:
         found = opened.get(memory_id)
     if as_json:
         print_json(found)
@@ -226,8 +181,9 @@ def get(memory_id: str, as_json: bool, **options: Any) -> int:
 @click.option("--importance", type=float, help="0 ... 1.")
 @click.option("--pin/--unpin", default=None, help="A pinned memory neither expires nor ages.")
 @click.option("--forget/--recall", default=None, help="A forgotten memory is hidden, not deleted.")
-@_scope_options
+@scope_options
 @engine_options
+@server_option
 def update(
     memory_id: str,
     text: str | None,
@@ -240,7 +196,7 @@ def update(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Change a memory: its TEXT, or what the options say."""
+    """Change a memory: its TEXT, or the fields that options name."""
     given: dict[str, Any] = {
         "text": text, "metadata": json_object(metadata, "--metadata"), "timestamp": timestamp,
         "expiration_date": expires, "importance": importance,
@@ -250,7 +206,7 @@ def update(
         changes["expiration_date"] = None
     if not changes and pin is None and forget is None:
         raise InputError("nothing to update: give a text or an option")
-    with _open(options) as opened:
+    with opened_memory(options) as opened:
         if changes:
             opened.update(memory_id, **changes)
         if pin is not None:
@@ -267,12 +223,13 @@ def update(
 @memory.command()
 @click.argument("memory_ids", nargs=-1, metavar="MEMORY_ID...")
 @click.option("--all", "everything", is_flag=True, help="Every memory of the ids given.")
-@_scope_options
+@scope_options
+@server_option
 def delete(memory_ids: tuple[str, ...], everything: bool, as_json: bool, **options: Any) -> None:
     """Delete memories; their history stays."""
     if bool(memory_ids) == everything:
         raise InputError("name the memories to delete, or give --all")
-    with _open(options) as opened:
+    with opened_memory(options) as opened:
         if everything:
             opened.delete_all()
         for memory_id in memory_ids:
@@ -283,10 +240,11 @@ def delete(memory_ids: tuple[str, ...], everything: bool, as_json: bool, **optio
 
 @memory.command()
 @click.argument("memory_id")
-@_scope_options
+@scope_options
+@server_option
 def history(memory_id: str, as_json: bool, **options: Any) -> int:
     """Show every change of a memory, also of a deleted one; exit code 1 if there is none."""
-    with _open(options) as opened:
+    with opened_memory(options) as opened:
         changes = opened.history(memory_id)
     if as_json:
         print_json({"history": changes})
@@ -299,34 +257,36 @@ def history(memory_id: str, as_json: bool, **options: Any) -> int:
 
 @memory.command()
 @click.argument("target", type=OutputFile(stdout=True))
-@_everyone
-@_scope_options
+@everyone_option
+@scope_options
 def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
     """Write the memories of the ids given, with their history, to a JSON Lines file; - is stdout."""
-    with _open(options, everyone=everyone) as opened:
+    with opened_memory(options, everyone=everyone) as opened:
         count = opened.export_jsonl(sys.stdout if str(target) == "-" else target)
-    if str(target) != "-":  # there, stdout holds the memories and nothing else
+    if str(target) != "-":  # with "-", stdout must hold the memories and nothing else
         print_count(count, f"memories written to {target}", as_json)
+    elif not count:
+        click.echo("edge: no memory has these ids; --everyone writes those of all", err=True)
 
 
 @memory.command("import")
 @click.argument("source", type=click.Path(dir_okay=False, path_type=Path))
-@_everyone
-@_scope_options
+@everyone_option
+@scope_options
 @engine_options
 def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None:
-    """Take in an exported file, - is stdin; what is there already stays as it is."""
-    with _open(options, everyone=everyone, make=True) as opened:
+    """Take in an exported file, - is stdin; memories that are there already stay as they are."""
+    with opened_memory(options, everyone=everyone, make=True) as opened:
         count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
     print_count(count, "memories were new", as_json)
 
 
 @memory.command()
-@_path
-@_json
+@path_option
+@json_option
 def status(as_json: bool, **options: Any) -> None:
-    """Show how much is remembered, of all users, agents and sessions, and what is unfinished or damaged."""
-    with _memory(options, everyone=True) as opened:
+    """Show the number of memories, of all users, agents and sessions, and unfinished work or damage."""
+    with memory_of(options, everyone=True) as opened:
         health = opened.health(thorough=True)
         counts = opened.store.counts()
     if as_json:
@@ -341,15 +301,11 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 @memory.command()
-@_path
-@_json
+@path_option
+@json_option
 @engine_options
 def rebuild(as_json: bool, **options: Any) -> None:
     """Embed everything again, of all users, agents and sessions, from the stored texts: where vectors are damaged."""
-    with _open(options, everyone=True) as opened, ProgressBar(" texts") as bar:
+    with opened_memory(options, everyone=True) as opened, ProgressBar(" texts") as bar:
         count = opened.rebuild(progress=bar)
     print_count(count, "texts embedded again", as_json)
-
-
-for _verb in (check, repair, backup, restore):
-    memory.add_command(_verb)

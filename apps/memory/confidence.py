@@ -1,5 +1,5 @@
-"""How sure the action cache is that a stored trajectory answers a task: a logistic model of a few signals, fitted on
-labelled pairs, and the confidence from which wrong hits stay rare."""
+"""The confidence of the action cache that a stored trajectory solves a task: a logistic model of a few signals, fitted
+on labelled pairs, with a threshold above which wrong hits are rare."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from edge.models.logistic import Logistic, log_odds
 Floats = npt.NDArray[np.float64]
 
 SIGNALS = ("similarity", "lead", "overlap", "state_overlap", "details_differ", "relevance", "relevance_lead")
-"""What is known of the chosen trajectory: cosine with the task, and its lead over the next; shared words of task and of
-state; whether numbers, quoted texts or names differ; the reranker's judgement, and its lead (0 without reranking)."""
+"""The signals of the chosen trajectory: its cosine with the task, and the lead over the next one's; the overlap of the
+words of task and state; whether numbers, quoted texts or names differ; the reranker's log-odds, and the lead of its
+probability (0 without reranking)."""
 
 _WORD = re.compile(r"\w+")
 _DETAIL = re.compile(r"\d+(?:[.:,]\d+)*|\"[^\"]+\"|'[^']{2,}'|(?<![.!?]\s)(?<!^)\b[A-Z]\w+")
@@ -30,12 +31,13 @@ class Confidence:
     """A fitted model.
 
     Attributes:
-        weights: one for each signal, on standardized values, then the constant.
-        mean, scale: of each signal, for standardizing.
-        threshold: confidence from which a lookup is a hit; above 1 if no confidence was safe enough.
-        examples: labelled pairs it was fitted on.
-        hit_rate, wrong_rate: share of those that were hits in cross-validation, and of the hits that were wrong.
-        models: fingerprints of the embedder and the reranker it was fitted with.
+        weights: the weight of each standardized signal, then the constant.
+        mean, scale: the mean and scale of each signal, for standardizing.
+        threshold: the confidence from which a lookup is a hit; above 1 if no confidence was safe enough.
+        examples: the number of labelled pairs that the model was fitted on.
+        hit_rate, wrong_rate: in cross-validation, the share of the examples that were hits, and the share of the hits
+            that were wrong.
+        models: the fingerprints of the embedder and the reranker that the model was fitted with.
     """
 
     weights: tuple[float, ...]
@@ -48,7 +50,7 @@ class Confidence:
     models: tuple[str, str]
 
     def of(self, signals: Floats) -> float:
-        """Probability that the trajectory with these signals [len(SIGNALS)] is right."""
+        """The probability that the trajectory with these signals, [len(SIGNALS)], is right."""
         return float(Logistic(self.weights, self.mean, self.scale).probability(signals[None])[0])
 
     def to_json(self) -> str:
@@ -62,15 +64,16 @@ class Confidence:
 
 
 def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models: tuple[str, str]) -> Confidence:
-    """Fits a ridge logistic regression, and chooses the lowest threshold whose wrong hits stay below `most_wrong`.
+    """Fits a ridge logistic regression, and chooses the lowest threshold with a wrong share of at most `most_wrong`.
 
-    The threshold is chosen on predictions of folds that were not fitted on (5-fold cross-validation), and counts one
-    wrong hit more than were seen, so that few examples make it careful.
+    The threshold is chosen on held-out predictions of a 5-fold cross-validation. One wrong hit is added to those
+    observed, so that the threshold is higher with few examples.
 
     Args:
-        signals: [n, len(SIGNALS)].
+        signals: the signals of each example, [n, len(SIGNALS)].
         right: [n], whether the chosen trajectory was the right one.
-        most_wrong: share of hits that may be wrong, in (0, 1).
+        most_wrong: the share of hits that may be wrong, in (0, 1).
+        models: the fingerprints of the embedder and the reranker.
     """
     held_out = np.empty(len(signals))
     folds = np.arange(len(signals)) % _FOLDS
@@ -91,7 +94,7 @@ def describe(
     task: str, state: str, other_task: str, other_state: str, *, similarity: float, lead: float,
     relevance: float = 0.5, relevance_lead: float = 0.0,
 ) -> Floats:  # fmt: skip
-    """The signals of a stored (task, state) against an asked one, in the order of `SIGNALS`."""
+    """The signals that compare a stored (task, state) with the requested one, in the order of `SIGNALS`."""
     return np.array([
         similarity, lead, _overlap(task, other_task), _overlap(state, other_state),
         float(details(task) != details(other_task)), log_odds(relevance), relevance_lead,
@@ -99,12 +102,13 @@ def describe(
 
 
 def details(text: str) -> frozenset[str]:
-    """What a paraphrase keeps: numbers, quoted texts, and capitalized words that do not begin a sentence."""
+    """The details that a paraphrase keeps: numbers, quoted texts, and capitalized words that do not begin a
+    sentence."""
     return frozenset(match.strip("\"'").casefold() for match in _DETAIL.findall(text))
 
 
 def _overlap(one: str, other: str) -> float:
-    """Jaccard similarity of the words; 1 where both have none."""
+    """The Jaccard similarity of the texts' words; 1 if both have none."""
     a, b = set(_WORD.findall(one.casefold())), set(_WORD.findall(other.casefold()))
     return len(a & b) / len(a | b) if a | b else 1.0
 

@@ -1,7 +1,8 @@
-"""What callers hand to `Memory.add`, as entries: strings, messages, and lists of either."""
+"""Turns the arguments of `Memory.add` into entries: strings, messages, and lists of either."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -11,10 +12,14 @@ from edge.apps.memory.moments import hours_between, parse_day, parse_local
 from edge.errors import InputError
 
 _ROLES_LEFT_OUT = frozenset({"system"})
-"""Instructions to a model are no memories (as in mem0)."""
+"""Roles whose messages are not stored. System messages are instructions to a model, not memories (as in mem0)."""
+
+_COPIES, _PER_ENTRY = 8, 2_000
+"""Memory of an entry while it is stored: bytes per byte of its text, and bytes besides. Measured with texts of 1 MB and
+20 MB, and with 100,000 words."""
 
 _PAUSE_HOURS = 6
-"""What is said within this time goes on with what was said before, whatever the day: people talk past midnight."""
+"""A turn within this time of the turn before belongs to the same conversation, even past midnight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +27,10 @@ class Entry:
     """One text to remember.
 
     Attributes:
-        role, actor_id: who said it, where it is a message.
-        turn: it is a message, so that what was said before it is its context.
-        timestamp, local_timestamp: when it was said or happened, as `moments.parse_local` gives it.
-        importance: 0 ... 1, if the caller said.
+        role, actor_id: the role and the name of the speaker, for messages.
+        turn: whether the entry is a message, whose context is the message before it.
+        timestamp, local_timestamp: the time of the statement or event, in the form of `moments.parse_local`.
+        importance: 0 ... 1; None if the caller gave none.
     """
 
     text: str
@@ -39,27 +44,27 @@ class Entry:
     turn: bool = False
 
     def said(self, moment: object) -> Entry:
-        """The same, said at a moment that a caller passed.
+        """A copy of this entry with the time that a caller passed.
 
         Raises:
-            InputError: it is none.
+            InputError: `moment` is no time.
         """
         timestamp, local = parse_local(moment)
         return replace(self, timestamp=timestamp, local_timestamp=local)
 
 
 def read_entries(messages: object, shared: Entry) -> list[Entry]:
-    """Entries of a string, a message, or a list of strings and messages.
+    """The entries of a string, a message, or a list of strings and messages.
 
-    A message is a mapping with `role` and `content` as chat models take it (`content` may be a list of parts, of which
-    the texts count), and may carry its own `name`, `timestamp`, `metadata`, `expiration_date` and `importance`.
-    System messages and messages without text are left out.
+    A message is a mapping with `role` and `content`, as for chat models. `content` may be a list of parts, of which
+    only the texts are used. A message may have its own `name`, `timestamp`, `metadata`, `expiration_date` and
+    `importance`. System messages and messages without text are left out.
 
     Args:
-        shared: what holds for every entry that does not say otherwise; metadata are merged.
+        shared: an entry with the default values of all entries; metadata are merged.
 
     Raises:
-        InputError: something is neither text nor a message.
+        InputError: an element is neither text nor a message.
     """
     if isinstance(messages, str | Mapping):
         messages = [messages]
@@ -76,8 +81,25 @@ def read_entries(messages: object, shared: Entry) -> list[Entry]:
     return entries
 
 
+def held_nbytes(messages: object) -> int:
+    """The memory that the messages of `Memory.add` take while they are stored, in bytes."""
+    given = messages if isinstance(messages, list | tuple) else [messages]
+    return sum(_PER_ENTRY + _COPIES * _nbytes(message) for message in given)
+
+
+def _nbytes(message: object) -> int:
+    """Bytes of a message's texts."""
+    if isinstance(message, str):
+        return sys.getsizeof(message)
+    if isinstance(message, Mapping):
+        return _nbytes(message.get("content"))
+    if isinstance(message, list | tuple):  # the parts of a message
+        return sum(_nbytes(part.get("text")) for part in message if isinstance(part, Mapping))
+    return 0
+
+
 class Said(Protocol):
-    """What was said some time: an `Entry`, or a `Record`."""
+    """A statement with a time: an `Entry` or a `Record`."""
 
     @property
     def timestamp(self) -> str | None: ...
@@ -87,8 +109,8 @@ class Said(Protocol):
 
 
 def goes_on(earlier: Said, later: Said) -> bool:
-    """Whether two turns of a run are of one conversation: said on the same day, where they were said, or within some
-    hours. Turns without a timestamp are of one with each other."""
+    """Whether two turns of a run belong to one conversation: if they were on the same local day or within a few hours.
+    Two turns without timestamps belong together."""
     if earlier.timestamp is None or later.timestamp is None:
         return earlier.timestamp == later.timestamp
     days = {(one.local_timestamp or one.timestamp or "")[:10] for one in (earlier, later)}

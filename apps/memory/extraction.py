@@ -1,4 +1,4 @@
-"""Facts out of messages, by a generator. What cannot be extracted is not lost: the messages themselves are stored."""
+"""Extracts facts from messages with a generator. If the extraction fails, the messages themselves are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Extraction:
     """Entries to store.
 
     Attributes:
-        entries: the facts, or, where `failure` says why there are none, the original messages.
+        entries: the facts; or the original messages if the extraction failed.
+        failure: the reason of the failure; None if there was none.
     """
 
     entries: Sequence[Entry]
@@ -38,18 +39,18 @@ class Extraction:
 def extract(
     generator: Generator, entries: Sequence[Entry], shared: Entry, instructions: str | None = None
 ) -> Extraction:
-    """Asks the generator for the facts in `entries`; whatever goes wrong, the entries come back instead.
+    """Asks the generator for the facts in `entries`. If that fails for any reason, the entries are returned instead.
 
     Args:
-        shared: what holds for every fact (metadata, expiry, a timestamp if the messages have none of their own).
-        instructions: instead of `INSTRUCTIONS`; the answer must have the same form.
+        shared: an entry with the values of every fact: metadata, expiry, and a timestamp for messages without one.
+        instructions: replaces `INSTRUCTIONS`; the answer must have the same form.
     """
     said = "\n".join(_line(entry) for entry in entries)
     messages = [Message("system", instructions or INSTRUCTIONS), Message("user", said)]
     try:
         answer = "".join(piece.text for piece in generator.stream(messages, Sampling(max_tokens=_MOST_TOKENS)))
         facts = parse_facts(answer)
-    except Exception as error:  # whatever a generator, ours or not, fails of, nothing may be lost
+    except Exception as error:  # a foreign generator may raise any exception, and the messages must not be lost
         return Extraction(entries, f"the extraction failed ({type(error).__name__}: {error})")
     if facts is None:
         return Extraction(entries, "the generator did not answer in the form it was asked for")
@@ -59,7 +60,8 @@ def extract(
 
 
 def parse_facts(answer: str) -> list[str] | None:
-    """The facts in a generator's answer, each once; None if it is malformed. Text around the JSON is ignored."""
+    """The facts in a generator's answer, without duplicates; None if the answer is malformed. Text around the JSON is
+    ignored."""
     start = answer.find("{")
     while start >= 0:
         try:

@@ -1,8 +1,9 @@
 """Filters in mem0's form, compiled to SQL.
 
-`{"category": "food"}`, `{"price": {"gte": 10, "lt": 20}}`, `{"OR": [...]}`; keys are fields of a memory or keys of its
-metadata (`{"metadata": {...}}` says so where both exist). Every condition is true or false, never unknown: a missing
-value equals nothing, differs from everything, and `NOT` is the exact opposite.
+Examples are `{"category": "food"}`, `{"price": {"gte": 10, "lt": 20}}` and `{"OR": [...]}`. Keys are fields of a memory
+or keys of its metadata. `{"metadata": {...}}` names metadata explicitly, for keys that are also fields. Every condition
+is true or false, never unknown: a missing value equals nothing and differs from everything, and `NOT` is the exact
+opposite.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ _COLUMNS: Mapping[str, str] = {
 _DEEPEST = 32
 _TOO_DEEP = f"filters are nested deeper than {_DEEPEST}"
 _MOST_CONDITIONS = 500
-"""SQLite bounds the depth of an expression by 1,000."""
+"""The most conditions of a filter. SQLite limits the depth of an expression to 1,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """SQL over a row of `memories`, with its parameters."""
+    """A condition on a row of `memories`, as SQL with parameters."""
 
     sql: str
     params: tuple[Any, ...] = ()
 
     @classmethod
     def all_of(cls, parts: Iterable[Condition]) -> Condition:
-        """True where every part is."""
+        """A condition that is true where all parts are true."""
         return cls._joined(list(parts), " AND ", "1")
 
     @classmethod
     def any_of(cls, parts: Iterable[Condition]) -> Condition:
-        """True where some part is."""
+        """A condition that is true where at least one part is true."""
         return cls._joined(list(parts), " OR ", "0")
 
     def negated(self) -> Condition:
-        """True where this is false."""
+        """A condition that is true where this one is false."""
         return Condition(f"NOT ({self.sql})", self.params)
 
     @classmethod
@@ -65,15 +66,15 @@ class Condition:
 
 
 def compile_filters(filters: Mapping[str, Any]) -> Condition:
-    """The condition that holds for memories that pass `filters`.
+    """The condition for memories that pass `filters`.
 
     Raises:
-        InputError: an unknown operator, an operand it cannot work with, or a scope that is not named but matched.
+        InputError: an operator is unknown, an operand does not suit its operator, or a scope id is given as `*`.
     """
     counter = iter(range(_MOST_CONDITIONS))
     try:
         condition = _compile(filters, 0, counter.__next__)
-    except RecursionError:  # of what they compare with: it cannot even be shown
+    except RecursionError:  # an operand is nested so deeply that a message cannot even show it
         raise InputError(_TOO_DEEP) from None
     for param in condition.params:
         if isinstance(param, str):
@@ -82,7 +83,7 @@ def compile_filters(filters: Mapping[str, Any]) -> Condition:
 
 
 def names_scope(filters: Mapping[str, Any]) -> bool:
-    """Whether everything that passes `filters` carries a scope id that they name (so that they need no other)."""
+    """Whether `filters` name a scope by themselves: every memory that passes has a scope id that they name."""
     return any(
         (key in SCOPE_FIELDS and _names(value))
         or (key == "AND" and any(names_scope(part) for part in _parts(key, value)))
@@ -92,14 +93,15 @@ def names_scope(filters: Mapping[str, Any]) -> bool:
 
 
 def register(db: Connection) -> None:
-    """Gives a connection the one function that filters need and SQLite lacks: case folding beyond ASCII."""
+    """Adds a function to a connection that filters need and SQLite lacks: case folding beyond ASCII."""
     db.create_scalar_function(
         "edge_casefold", lambda text: text.casefold() if isinstance(text, str) else None, 1, deterministic=True
     )
 
 
 def _names(value: Any) -> bool:
-    """Whether a condition on a scope field holds for named ids only: null, alone or in a list, is everybody else's."""
+    """Whether a condition on a scope field matches named ids only. Null, alone or in a list, would match all memories
+    without that id."""
     if isinstance(value, Mapping):
         return any(operator in ("eq", "in") and _names(operand) for operator, operand in value.items())
     if isinstance(value, list | tuple | set | frozenset):
@@ -134,7 +136,7 @@ def _compile(filters: Any, depth: int, count: Callable[[], int]) -> Condition:
 
 
 def _parts(key: str, value: Any) -> list[Mapping[str, Any]]:
-    """The filters inside AND, OR or NOT: a list of them, or one."""
+    """The filters inside AND, OR or NOT, which take one filter or a list of filters."""
     parts = [value] if isinstance(value, Mapping) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, Mapping) for part in parts):
         raise InputError(f"{key} takes a list of filters, not {value!r}")
@@ -147,20 +149,20 @@ def _is_operators(value: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A field of the row. Knows how its values are stored."""
+    """A condition's left side: a column of `memories`, with the form in which its values are stored."""
 
     name: str
 
     def test(self, predicate: str, params: tuple[Any, ...]) -> Condition:
-        """`predicate` over `value` and `type`, false where the field is missing."""
+        """A condition from a predicate over `{value}` and `{type}`; false where the field is missing."""
         column = f"memories.{_COLUMNS[self.name]}"
         kind = "'true'" if self.name == "pinned" else f"typeof({column})"
         sql = predicate.replace("{value}", column).replace("{type}", kind)
         return Condition(f"coalesce({sql}, 0)", params)
 
     def test_day(self, sign: str, operand: Any) -> Condition | None:
-        """The comparison of a moment's day with a day, if that is what `operand` is: until a day means until its end.
-        A timestamp's day is that of where it was said."""
+        """A comparison by day, for a time column and an operand that is a day without a time; otherwise None. "Until" a
+        day therefore means until its end. The day of a timestamp is the day in the time zone it was given in."""
         day = whole_day(operand) if self.name in _MOMENTS else None
         if day is None:
             return None
@@ -182,7 +184,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """A key of the memory's metadata, at its top level; any text may be a key."""
+    """A condition's left side: a top-level key of a memory's metadata. Any text may be a key."""
 
     name: str
 
@@ -201,7 +203,7 @@ class _Metadata:
 
 
 def _field(field: _Column | _Metadata, value: Any) -> Condition:
-    """One key's condition: a bare value means equality, a list membership, `*` any value."""
+    """The condition of one key. A bare value means equality, a list means membership, and `*` means any value."""
     if value == "*":
         if field.name in SCOPE_FIELDS:
             raise InputError(f"{field.name} must be named: '*' would return one scope's memories to another")
@@ -249,7 +251,7 @@ def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
 
 
 def _member(field: _Column | _Metadata, operands: Iterable[Any]) -> Condition:
-    """Equality with one of `operands`: texts and numbers as one condition, however many they are."""
+    """Equality with one of `operands`. All texts together are one condition, and so are all numbers."""
     texts: list[str] = []
     numbers: list[int | float] = []
     parts: list[Condition] = []
@@ -258,7 +260,7 @@ def _member(field: _Column | _Metadata, operands: Iterable[Any]) -> Condition:
             parts.append(_equal(field, operand))
             continue
         value = field.operand(operand)
-        if isinstance(value, str) and "\0" not in value:  # at which json_each would end the text
+        if isinstance(value, str) and "\0" not in value:  # json_each would end a text at NUL
             texts.append(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             numbers.append(_number(value))
@@ -288,7 +290,7 @@ def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Conditi
 
 
 def _contains(field: _Column | _Metadata, operand: Any, *, fold: bool) -> Condition:
-    """Text that contains a text, or a list that contains a value."""
+    """The condition that a text contains a text, or that a list contains a value."""
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise InputError(f"contains takes text or a number, not {operand!r}")
     folded = "edge_casefold({})" if fold else "{}"
@@ -302,7 +304,7 @@ def _contains(field: _Column | _Metadata, operand: Any, *, fold: bool) -> Condit
         member = "json_each.type IN ('integer', 'real') AND json_each.value = ?"
     if isinstance(field, _Column):
         return field.test(text, (operand,))
-    # CASE, because SQLite might look at a text as JSON before it has seen that it is none.
+    # CASE, because SQLite might parse a text as JSON before it has checked that the value is an array.
     array = "json_each(CASE {type} WHEN 'array' THEN {value} ELSE '[]' END)"
     return field.test(f"({text}) OR EXISTS (SELECT 1 FROM {array} WHERE {member})", (operand, operand))
 

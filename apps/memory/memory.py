@@ -1,4 +1,4 @@
-"""`Memory`: an agent's long-term memory, local, with mem0's verbs and scopes. What differs from mem0: `MEM0.md`."""
+"""`Memory`: an agent's local long-term memory with mem0's verbs and scopes; `docs/mem0.md` lists the differences."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, TextIO
 
-from edge.apps.memory.answers import added_json, found_json
 from edge.apps.memory.arguments import UNSET, check_count, check_metadata, check_path, check_share, check_text
-from edge.apps.memory.entries import Entry, read_entries
+from edge.apps.memory.entries import Entry, held_nbytes, read_entries
 from edge.apps.memory.extraction import extract
-from edge.apps.memory.ledger import read_history
+from edge.apps.memory.history import read_history
 from edge.apps.memory.moments import parse_day, parse_local
 from edge.apps.memory.opening import NO_SCOPE, OpenMemory
 from edge.apps.memory.records import find_record
+from edge.apps.memory.scope import Scope
 from edge.apps.memory.searching import Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.transfer import export_jsonl, import_jsonl, read_jsonl, write_jsonl
+from edge.apps.store.query_text import bounded_query
 from edge.errors import CapabilityError, InputError
 from edge.public_calls import checked_arguments
 
 
 @checked_arguments
 class Memory(OpenMemory):
-    """Long-term memory of agents: what users said, what agents found out, in scopes that never see each other.
+    """Long-term memory of agents: statements of users and findings of agents, in scopes isolated from each other.
 
-    A call belongs to the scope it names (`user_id`, `agent_id`, `run_id`, alone or together); one that names none is
-    refused. Ids given here bind the whole object: it then sees and changes nothing outside them.
+    Every call names a scope by `user_id`, `agent_id` and `run_id`, alone or together; a call without a scope is
+    refused. Ids given to the constructor bind the whole object: it then sees and changes nothing outside their scope.
 
-    Thread-safe; any number of processes may use the same directory. Nothing leaves the machine.
+    Thread-safe; any number of processes may use the same directory. No data leaves the machine.
 
-    >>> with Memory("memory", user_id="alice", memory="300MB") as memory:
-    ...     memory.add("I am allergic to peanuts", metadata={"category": "health"})
-    ...     for hit in memory.search("what can I cook for her?", 3)["results"]:
-    ...         print(hit["score"], hit["memory"])
+    Examples:
+        >>> with Memory("memory", user_id="alice", memory="300MB") as memory:
+        ...     memory.add("I am allergic to peanuts", metadata={"category": "health"})
+        ...     for hit in memory.search("what can I cook for her?", 3)["results"]:
+        ...         print(hit["score"], hit["memory"])
     """
 
     # Writing
@@ -57,22 +59,22 @@ class Memory(OpenMemory):
         """Remembers a text, a message, or a list of either, as one transaction.
 
         Args:
-            messages: text; or `{"role": ..., "content": ...}` as chat models take it. System messages are left out.
-            metadata: what JSON can hold; searchable by filters.
-            timestamp: when it was said or happened (the session's date): a datetime, seconds since 1970, or ISO 8601.
-                Its day is that of the time zone it is given in, UTC if in none. A message may carry its own.
-            expiration_date: the last day on which it is shown.
+            messages: a text, or `{"role": ..., "content": ...}` as for chat models. System messages are left out.
+            metadata: a mapping that JSON can hold; filters can search it.
+            timestamp: the time of the statement or event (the session's date): a datetime, seconds since 1970, or ISO
+                8601. Its day is the day in the time zone it is given in, by default UTC. A message may have its own.
+            expiration_date: the last day on which the memory is shown.
             importance: 0 ... 1, for `search(importance=...)`.
-            infer: let the generator extract facts and store those; what it fails at is stored as it is, and
-                `result["extraction"]` says why.
+            infer: let the generator extract facts, and store those. If the extraction fails, the messages are stored
+                unchanged, and `result["extraction"]` gives the reason.
             prompt: instructions for the extraction.
 
         Returns:
-            `{"results": [{"id", "memory", "event", ...}]}`: event ADD, or NONE where exactly this (text, role,
-            metadata, dates) is remembered in this scope already; `similar` names earlier memories much like it.
+            `{"results": [{"id", "memory", "event", ...}]}`. The event is ADD, or NONE if the same memory (text, role,
+            metadata, dates) already exists in this scope. `similar` names earlier memories that resemble it.
 
         Raises:
-            InputError: no scope, or something that cannot be stored.
+            InputError: the scope is missing, or a value cannot be stored.
             CapabilityError: `infer` without a generator.
             ModelError, BudgetExceeded, StorageError: nothing was stored.
         """
@@ -87,14 +89,19 @@ class Memory(OpenMemory):
         )
         if timestamp is not None:
             shared = shared.said(timestamp)
-        entries = read_entries(messages, shared)
+        with self.budget.reserve("texts to remember", held_nbytes(messages)):
+            return self._add(read_entries(messages, shared), shared, scope, infer, prompt)
+
+    def _add(
+        self, entries: list[Entry], shared: Entry, scope: Scope, infer: bool, prompt: str | None
+    ) -> dict[str, Any]:
         failure = None
         if infer and entries:
             if self._generator is None:
                 raise CapabilityError("infer=True needs a generator: Memory(..., generator=...), or infer=False")
             extraction = extract(self._generator, entries, shared, prompt)
             entries, failure = list(extraction.entries), extraction.failure
-        result: dict[str, Any] = {"results": [added_json(added) for added in self._writer.add(entries, scope)]}
+        result: dict[str, Any] = {"results": [added.to_json() for added in self._writer.add(entries, scope)]}
         if failure is not None:
             logging.getLogger(__name__).warning("stored as it came, because %s", failure)
             result["extraction"] = {"stored": "messages", "reason": failure}
@@ -111,10 +118,11 @@ class Memory(OpenMemory):
         timestamp: object = UNSET,
         importance: object = UNSET,
     ) -> dict[str, Any]:
-        """Changes what is given. `metadata` are merged into the present ones; None takes a date or importance away.
+        """Changes the given fields of a memory. `metadata` are merged into the existing ones. None removes a date or
+        the importance.
 
         Raises:
-            InputError: nothing to change, or no such memory here.
+            InputError: no field is given, or there is no such memory in this scope.
         """
         text = data if text is None else text
         changes: dict[str, Any] = {}
@@ -131,14 +139,15 @@ class Memory(OpenMemory):
             changes["importance"] = check_share(importance, "importance")
         if not changes:
             raise InputError("nothing to update: give text, metadata, expiration_date, timestamp or importance")
-        self._writer.update(memory_id, self.bound, changes)
+        with self.budget.reserve("texts to remember", held_nbytes(text or "")):
+            self._writer.update(memory_id, self.bound, changes)
         return {"message": "Memory updated successfully!"}
 
     def delete(self, memory_id: str) -> dict[str, Any]:
         """Deletes a memory; its history stays.
 
         Raises:
-            InputError: no such memory here.
+            InputError: there is no such memory in this scope.
         """
         self._writer.delete(memory_id, self.bound)
         return {"message": "Memory deleted successfully!"}
@@ -149,7 +158,7 @@ class Memory(OpenMemory):
         agent_id: str | int | None = None,
         run_id: str | int | None = None,
     ) -> dict[str, Any]:
-        """Deletes every memory of a scope; their history stays.
+        """Deletes every memory of a scope; the histories stay.
 
         Raises:
             InputError: no scope is named.
@@ -172,20 +181,20 @@ class Memory(OpenMemory):
         self._actions.forget_counts()
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
-        """Pins a memory: it neither expires nor ages. `pinned=False` takes the pin away.
+        """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin.
 
         Raises:
-            InputError: no such memory here.
+            InputError: there is no such memory in this scope.
         """
         event = "PIN" if pinned else "UNPIN"
         self._writer.mark(memory_id, self.bound, event, lambda record, _: replace(record, pinned=pinned))
         return {"message": f"Memory {'pinned' if pinned else 'unpinned'} successfully!"}
 
     def forget(self, memory_id: str, forgotten: bool = True) -> dict[str, Any]:
-        """Hides a memory from `search` and `get_all` without deleting it; `forgotten=False` brings it back.
+        """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again.
 
         Raises:
-            InputError: no such memory here.
+            InputError: there is no such memory in this scope.
         """
         event = "FORGET" if forgotten else "RECALL"
         self._writer.mark(
@@ -217,28 +226,29 @@ class Memory(OpenMemory):
         importance: float = 0.0,
         half_life: float = 30.0,
     ) -> dict[str, Any]:
-        """The memories of a scope that say most about `query`, best first.
+        """The memories of a scope most relevant to `query`, best first.
 
         Args:
-            top_k, limit: how many at most; 20 if neither is given.
-            filters: see `edge.apps.memory.filters`; may name the scope, too.
-            threshold: lowest `relevance` in 0 ... 1.
+            top_k, limit: the most results; 20 if neither is given.
+            filters: see `edge.apps.memory.filters`; they may also name the scope.
+            threshold: the lowest `relevance`, in 0 ... 1.
             rerank: let the cross-encoder judge the best candidates.
             explain: add each stage's figures as `score_details`.
-            show_expired: also what has expired or is forgotten.
-            neighbours: so many turns before and after each result, as its `neighbours`.
+            show_expired: include expired and forgotten memories.
+            neighbours: the number of turns before and after each result to return as its `neighbours`.
             recency, importance, half_life: see `Weights`; off by default.
 
         Returns:
             `{"results": [{"id", "memory", "score", "relevance", "timestamp", "metadata", ...}]}`. The order follows
-            `score`; `relevance` is absolute: the fused similarity or, reranked, the model's probability.
+            `score`. `relevance` does not depend on the other results: it is the cosine with the query or, with
+            reranking, the probability that the memory helps.
 
         Raises:
-            InputError: no scope, an empty query, an unknown operator, a number out of range.
+            InputError: the scope is missing, the query is empty, an operator is unknown, or a number is out of range.
             ModelError, BudgetExceeded: a model is missing or does not fit.
         """
         scope, condition = self._whose(user_id, agent_id, run_id, filters)
-        check_text(query, "the query")
+        check_text(bounded_query(query), "the query")
         weights = Weights(recency, importance, half_life)
         candidates = self._searcher.search(
             query,
@@ -250,7 +260,7 @@ class Memory(OpenMemory):
             weights=weights,
             show_expired=show_expired,
         )
-        results = [found_json(candidate, explain=explain) for candidate in candidates]
+        results = [candidate.to_json(explain=explain) for candidate in candidates]
         if neighbours:
             for candidate, result in zip(candidates, results, strict=True):
                 around = self._searcher.neighbours(candidate.record, check_count(neighbours), show_expired=show_expired)
@@ -258,12 +268,12 @@ class Memory(OpenMemory):
         return {"results": results}
 
     def get(self, memory_id: str) -> dict[str, Any] | None:
-        """One memory, hidden or not, with `links` to those much like it; None if there is none here."""
+        """One memory, hidden or not, with `links` to similar memories; None if there is none in this scope."""
         with self.store.read() as db:
             record = find_record(db, memory_id, self.bound)
             if record is None:
                 return None
-            links = self.store.ledger.links(db, record)
+            links = self.store.records_writer.links(db, record)
         document = record.to_json()
         if links:
             document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
@@ -280,14 +290,14 @@ class Memory(OpenMemory):
         limit: int | None = None,
         show_expired: bool = False,
     ) -> dict[str, Any]:
-        """Memories of a scope, newest first, 20 at most if not said otherwise; arguments as for `search`."""
+        """The memories of a scope, newest first, by default at most 20. The arguments are those of `search`."""
         scope, condition = self._whose(user_id, agent_id, run_id, filters)
         records = self._searcher.listed(scope, condition, check_count(top_k, limit), show_expired=show_expired)
         return {"results": [record.to_json() for record in records]}
 
     def history(self, memory_id: str) -> list[dict[str, Any]]:
-        """Every change of a memory, oldest first, in mem0's form; also of one that was deleted. Events: ADD, UPDATE,
-        DELETE, PIN, UNPIN, FORGET, RECALL, IMPORT."""
+        """Every change of a memory, also of a deleted one, oldest first and in mem0's form. The events are ADD, UPDATE,
+        DELETE, PIN, UNPIN, FORGET, RECALL and IMPORT."""
         with self.store.read() as db:
             return read_history(db, memory_id, self.bound)
 
@@ -302,19 +312,19 @@ class Memory(OpenMemory):
         rerank: bool = True,
         count: Count | None = None,
     ) -> Selection:
-        """What of a long text or conversation says most about `query` within `budget_tokens`, in its own order; see
-        `edge.apps.memory.selection`.
+        """Selects the parts of a long text or conversation most relevant to `query`, within `budget_tokens` and in
+        their original order; see `edge.apps.memory.selection`.
 
         Args:
-            count: tokens of a text, as the model counts that will read it; the generator's, else the reranker's own
-                vocabulary if not given.
+            count: counts the tokens of a text, best as the model that will read it. By default the generator counts,
+                or the reranker if there is no generator.
         """
         count = count or (self._generator.count if self._generator is not None else self.store.models.count)
         return select(self.store.models, text, query, budget_tokens, rerank=rerank, count=count)
 
     def export_jsonl(self, target: str | os.PathLike[str] | TextIO) -> int:
-        """Writes all memories of the bound scope (all there are, if none), hidden ones and their histories included,
-        to a JSON Lines file or an open stream; returns how many.
+        """Writes all memories of the bound scope to a JSON Lines file or an open stream, with hidden memories and all
+        histories. An unbound object writes the memories of all scopes. Returns the number of memories.
 
         Raises:
             StorageError: the file cannot be written.
@@ -324,11 +334,12 @@ class Memory(OpenMemory):
         return export_jsonl(self.store, self.bound, check_path(target))
 
     def import_jsonl(self, source: str | os.PathLike[str] | BinaryIO) -> int:
-        """Takes in an exported file, lines of mem0's `get_all`, or an open stream of either; ids that are there
-        already are left as they are. Returns how many were new.
+        """Imports an exported file, or lines of mem0's `get_all`, from a path or an open stream. Memories whose ids
+        exist already stay unchanged. Returns the number of new memories.
 
         Raises:
-            InputError: a line is none, or belongs to another scope than the bound one; the lines before are kept.
+            InputError: a line holds no memory, or one of another scope than the bound one. The lines before it are
+                kept.
         """
         if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
             return read_jsonl(self.store, self.bound, source, "the stream", self._clock)

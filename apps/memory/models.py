@@ -1,4 +1,4 @@
-"""The models of a memory: an embedder and a reranker in one budget, opened when they are first needed."""
+"""The models of a memory: an embedder and a reranker in one budget, opened on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.planning import retrieval_plan
-from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
+from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError
@@ -23,38 +23,38 @@ from edge.trace import Trace
 
 
 class TextEmbedder(Protocol):
-    """What a memory needs of an embedder; `edge.Embedder` is one."""
+    """The interface of an embedder that a memory uses; `edge.Embedder` has it."""
 
     @property
     def dim(self) -> int:
-        """Width of a vector."""
+        """The width of a vector."""
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """[n, dim] float32 of unit length. `query`: the texts are questions."""
+        """The vectors of texts, [n, dim] float32, of unit length. `query` says that the texts are questions."""
 
     def close(self) -> None:
-        """Gives its memory back."""
+        """Frees the model's memory."""
 
 
 class TextReranker(Protocol):
-    """What a memory needs of a reranker; `edge.Reranker` is one."""
+    """The interface of a reranker that a memory uses; `edge.Reranker` has it."""
 
     def rank(
         self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: Retrieved = False
     ) -> list[Ranked]:
-        """The best `top_k` of `docs`, best first. `retrieved`: the scores a retriever gave them, if one did."""
+        """The best `top_k` of `docs`, best first. `retrieved`: the scores of the retriever that found them, if any."""
 
     def close(self) -> None:
-        """Gives its memory back."""
+        """Frees the model's memory."""
 
 
 _WHOLE = 1 << 24
-"""Tokens no text has."""
+"""A token limit that no text reaches."""
 
 
 class Models:
-    """Opens models on first use; where both do not fit at once, one makes room for the other. Thread-safe; each runs
-    one request at a time."""
+    """Opens models on first use. If both do not fit at once, one is closed to make room for the other. Thread-safe;
+    each model runs one request at a time."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Models:
         reranker: str | Path | TextReranker | None,
         identity: Callable[[], EmbedderIdentity | None],
     ) -> None:
-        """Notes what to open; models that are open already stay their owner's to close.
+        """Opens nothing yet. Models that are passed open are closed by their owner.
 
         Args:
-            identity: the model that made the vectors there are, None while there are none.
+            identity: gives the identity of the model that made the stored vectors; None while there are none.
         """
         self._budget = budget
         self._config = config
@@ -79,15 +79,17 @@ class Models:
         self._reranker: Slot[TextReranker] = Slot(reranker)
         self._sharing = Sharing(self._embedder, self._reranker)
 
-    def check_room(self, operation: str, *, rerank: bool, candidates: int) -> None:
-        """Sees to it that all has room that an operation will open, before it opens the first.
+    def check_room(self, operation: str, *, rerank: bool, candidates: int, writes: bool = False) -> None:
+        """Checks that all models of an operation fit the budget, before the first one is opened.
 
         Args:
-            operation: what is done, as a message says it.
-            candidates: memories that are read from the database, and judged if `rerank`.
+            operation: the operation's name in error messages.
+            rerank: whether the operation reranks.
+            candidates: the number of memories that are read from the database, and judged if `rerank`.
+            writes: whether the operation adds vectors to the index.
 
         Raises:
-            BudgetExceeded: the limit is too small; the error names the smallest that works.
+            BudgetExceeded: the limit is too small. The message names the smallest limit that works.
         """
         embedder = self._embedder.chosen
         if embedder is None and (identity := self._identity()) is not None:
@@ -95,17 +97,21 @@ class Models:
         self._sharing.check(
             lambda: retrieval_plan(
                 operation, self._config, embedder=embedder, reranker=self._reranker.chosen, rerank=rerank,
-                candidates=candidates,
+                candidates=candidates, writes=writes,
             ),
             self._budget,
         )  # fmt: skip
 
+    def make_way(self, work: Callable[[], Result]) -> Result:
+        """See `Sharing.make_way`."""
+        return self._sharing.make_way(work)
+
     def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """Vectors of texts, [n, dim] float32.
+        """The vectors of texts, [n, dim] float32.
 
         Raises:
-            ModelError: the embedder is missing, or is not the one that made the memory's vectors.
-            BudgetExceeded: the limit is too small for it.
+            ModelError: the embedder is missing, or another embedder made the memory's vectors.
+            BudgetExceeded: the limit is too small for the embedder.
         """
         return self._sharing.run(self._embedder, lambda: self._open_embedder().embed(texts, query=query))
 
@@ -114,34 +120,35 @@ class Models:
 
         Raises:
             ModelError: the reranker is missing.
-            BudgetExceeded: the limit is too small for it.
+            BudgetExceeded: the limit is too small for the reranker.
         """
         return self._sharing.run(
             self._reranker, lambda: self._open_reranker().rank(query, docs, top_k, retrieved=retrieved)
         )
 
     def describe(self) -> EmbedderIdentity:
-        """The embedder, opened if it was not; raises as `embed`."""
+        """The identity of the embedder, which is opened if necessary. Raises the errors of `embed`."""
         return self._sharing.run(self._embedder, self._described)
 
     def count(self, text: str) -> int:
-        """Tokens of a text in the reranker's vocabulary, those that begin and end it included.
+        """The number of tokens of a text in the reranker's vocabulary, with the special tokens at its ends.
 
         Raises:
-            InputError: a reranker that was handed over has none.
+            InputError: the caller passed a reranker that has no vocabulary.
         """
         return self._sharing.run(self._reranker, lambda: self._length(text))
 
     def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
-        """Of the embedder and, if asked for, the reranker (else empty); opens them if they were not."""
+        """The fingerprints of the embedder and, with `rerank`, of the reranker (otherwise empty). Opens the models if
+        necessary."""
         reranker = ""
         if rerank:
             reranker = self._sharing.run(self._reranker, lambda: fingerprint(self._open_reranker()))
         return self.describe().fingerprint, reranker
 
     def evidence(self, name: str, signals: tuple[str, ...]) -> Evidence | None:
-        """What was fitted on the reranker's judgements under a name; None if nothing was for the models in use. Raises
-        as `rank` does."""
+        """The model named `name` that was fitted on the reranker's judgements; None if there is none for the models in
+        use. Raises the errors of `rank`."""
         packed = getattr(self._sharing.run(self._reranker, self._open_reranker), "model", None)
         if not isinstance(packed, PackedModel):
             return None
@@ -149,7 +156,7 @@ class Models:
         return found if found is not None and found.embedder == self.describe().name else None
 
     def close(self) -> None:
-        """Gives back the memory of the models that were opened here; they open again when needed."""
+        """Frees the memory of the models that this object opened. They are opened again when needed."""
         self._embedder.close()
         self._reranker.close()
 
@@ -194,7 +201,7 @@ class Models:
         if chosen is not None and not isinstance(chosen, str | Path):
             return chosen
         known = self._identity()
-        # Unless somebody chose a model, it is the memory's own, not today's default.
+        # If the user chose no model, the one that made the memory's vectors is opened, not the current default.
         name = chosen or self._config.embedder or (known.source if known else "")
         return Embedder(name, budget=self._budget, config=self._config, trace=self._trace)
 
@@ -206,7 +213,7 @@ class Models:
 
 
 def fingerprint(model: object) -> str:
-    """What tells a model from another: that of its packed weights, its own attribute, or the name of its class."""
+    """The fingerprint that identifies a model: that of its packed weights, its own attribute, or its class name."""
     packed = getattr(model, "model", model)
     return str(getattr(packed, "fingerprint", type(model).__qualname__))
 
@@ -217,5 +224,5 @@ def _name(model: object) -> str:
 
 
 def _place(model: object) -> str:
-    """Where a handed-over model's files are; empty if it has none."""
+    """The path of an open model's files; empty if it has none."""
     return str(getattr(getattr(model, "model", None), "path", ""))

@@ -1,7 +1,7 @@
-"""Moments and days: what callers may pass, how they are stored, and how they read as text.
+"""Moments and days: parsing of callers' values, the stored form, and the form in texts.
 
-Moments are stored in UTC with microseconds, all of the same width, so that comparing strings compares times. What a
-moment is called (its day, its hour) is a question of the time zone it was given in, so that is kept beside it.
+Moments are stored in UTC with microseconds, all of the same width, so that comparing strings compares times. The day
+and hour of a moment depend on the time zone it was given in, so the moment in that zone is stored, too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import date, datetime, time, timezone
 from edge.errors import InputError
 
 Clock = Callable[[], datetime]
-"""Returns the present moment with its time zone, in which it also says what day it is; injectable, so that tests and
-replays decide what time it is."""
+"""Returns the present moment with its time zone, which also determines the present day. Tests and replays pass a clock
+of their own."""
 
 _UTC = "+00:00"
 _MONTHS = (
@@ -34,26 +34,26 @@ def local_now() -> datetime:
 
 
 def stamp(moment: datetime) -> str:
-    """A moment as it is stored; without a time zone it counts as UTC."""
+    """The stored form of a moment. A moment without a time zone counts as UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
 def parse_moment(value: object, name: str = "timestamp") -> str:
-    """A stored moment from a datetime, a date (its midnight), seconds since 1970, or ISO 8601 text.
+    """The stored form of a datetime, a date (its midnight), seconds since 1970, or ISO 8601 text.
 
     Raises:
-        InputError: none of these; the message names the field.
+        InputError: the value is none of these. The message names the field, `name`.
     """
     return parse_local(value, name)[0]
 
 
 def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None]:
-    """A stored moment, and the same in the time zone it was given in, None where that is UTC or not said.
+    """The stored form of a moment, and the moment in the time zone it was given in; None if that is UTC or not given.
 
     Raises:
-        InputError: as `parse_moment`.
+        InputError: as for `parse_moment`.
     """
     try:
         moment = _moment(value)
@@ -67,10 +67,10 @@ def parse_local(value: object, name: str = "timestamp") -> tuple[str, str | None
 
 
 def parse_day(value: object, name: str = "expiration_date") -> str:
-    """A day as `YYYY-MM-DD` from a date, a datetime, or such text.
+    """A day as `YYYY-MM-DD`, from a date, a datetime, or text of that form.
 
     Raises:
-        InputError: none of these; the message names the field.
+        InputError: the value is none of these. The message names the field, `name`.
     """
     if isinstance(value, datetime):
         return value.date().isoformat()
@@ -85,8 +85,8 @@ def parse_day(value: object, name: str = "expiration_date") -> str:
 
 
 def whole_day(value: object) -> str | None:
-    """The day as `YYYY-MM-DD`, if `value` is a day without a time; else None. A filter that compares with a day means
-    all of it."""
+    """The day as `YYYY-MM-DD`, if `value` is a day without a time; otherwise None. A filter that compares with a day
+    means the whole day."""
     if isinstance(value, datetime) or not isinstance(value, date | str):
         return None
     try:
@@ -96,7 +96,7 @@ def whole_day(value: object) -> str | None:
 
 
 def spoken(moment: str) -> str:
-    """A stored or local moment as a person writes it, `8 May 2023, 13:56`: in the words of questions about time."""
+    """A stored or local moment in the words of a person, `8 May 2023, 13:56`, which match questions about time."""
     when = datetime.fromisoformat(moment)
     day = f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
     return day if when.time() == time() else f"{day}, {when:%H:%M}"
@@ -109,12 +109,12 @@ def written(moment: str) -> str:
 
 
 def hours_between(one: str, other: str) -> float:
-    """Hours from the earlier of two stored moments to the later."""
+    """The hours between two stored moments."""
     return abs((datetime.fromisoformat(one) - datetime.fromisoformat(other)).total_seconds()) / 3_600
 
 
 def age_days(moment: str, now: datetime) -> float:
-    """Days from a stored moment to `now`; 0 if it lies ahead."""
+    """The days from a stored moment to `now`; 0 if the moment lies in the future."""
     return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds() / 86_400)
 
 

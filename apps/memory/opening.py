@@ -1,9 +1,10 @@
-"""`OpenMemory`: what a memory is opened from, whose it is, and how it is closed."""
+"""`OpenMemory`: opens and closes a memory, and binds it to a scope."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,9 +14,10 @@ from edge.apps.memory.arguments import check_path
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.moments import Clock, local_now
+from edge.apps.memory.place import default_path
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.searching import DEPTH, Searcher
-from edge.apps.memory.store import MemoryStore, default_path
+from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.writing import Writer
 from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
@@ -36,7 +38,7 @@ Opened = TypeVar("Opened", bound="OpenMemory")
 
 @checked_arguments
 class OpenMemory:
-    """The parts of an open memory; `Memory` adds the verbs."""
+    """An open memory with its parts: store, models and scope. `Memory` adds the verbs."""
 
     def __init__(
         self,
@@ -54,21 +56,22 @@ class OpenMemory:
         budget: MemoryBudget | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """Opens the memory in the directory `path`, or makes one there; models are opened when first needed.
+        """Opens the memory in the directory `path`, or creates one there. Models are opened on first use.
 
         Args:
-            path: the platform's place for the user's data if not given.
-            memory: limit of the whole process, such as `300MB`; the configuration's if not given.
-            embedder, reranker: names or paths, or open models that stay the caller's to close. The embedder is the
-                memory's own if not given; it cannot change once there are memories.
-            generator: extracts facts for `add(..., infer=True)`; stays the caller's to close.
-            clock: returns the present moment; the day it says it is decides what has expired.
-            budget: a ledger shared with other parts of the program, instead of `memory`.
+            path: by default the platform's folder for the user's data.
+            user_id, agent_id, run_id: the scope that the object is bound to; none of them leaves it unbound.
+            memory: limit of the whole process, such as `300MB`; by default the configuration's.
+            embedder, reranker: names or paths, or open models, which the caller closes. By default, an existing
+                memory uses the embedder that made its vectors. The embedder cannot change once there are memories.
+            generator: extracts facts for `add(..., infer=True)`; the caller closes it.
+            clock: returns the present moment. Its day decides which memories have expired.
+            budget: a budget shared with other parts of the program, instead of `memory`.
 
         Raises:
-            InputError: an id or the path can be none.
-            StorageError: it cannot be opened, or a newer version wrote it.
-            BudgetExceeded: the limit is too small; the error names the smallest that works.
+            InputError: an id or the path is not valid.
+            StorageError: the memory cannot be opened, or a newer version wrote it.
+            BudgetExceeded: the limit is too small. The message names the smallest limit that works.
         """
         self.bound = Scope.of({"user_id": user_id, "agent_id": agent_id, "run_id": run_id})
         self.path = check_path(path).expanduser().absolute() if path is not None else default_path()
@@ -76,7 +79,7 @@ class OpenMemory:
         self.trace = trace or Trace()
         limit = config.memory if memory is None else parse_size(memory)
         self.budget = budget or opened_budget(
-            "the memory", limit, config, embedder=embedder, reranker=reranker, candidates=DEPTH
+            "the memory", limit, config, embedder=embedder, reranker=reranker, candidates=DEPTH, writes=True
         )
         self._clock = clock
         self._generator = generator
@@ -89,39 +92,46 @@ class OpenMemory:
 
     @property
     def actions(self) -> ActionCache:
-        """What was done before, to be done again without asking a model."""
+        """The cache of earlier trajectories, which an agent can repeat without asking a model."""
         return self._actions
 
+    def within(self: Opened, scope: Scope) -> Opened:
+        """This memory for one scope only, as if it had been opened for it. It shares everything, and is not closed."""
+        narrowed = copy(self)
+        narrowed.bound = scope.within(self.bound)
+        narrowed._actions = ActionCache(self.store, narrowed.bound, self._clock)
+        return narrowed
+
     def health(self, *, thorough: bool = False) -> Health:
-        """What is unfinished or damaged, of all scopes, as far as it is known without reading everything.
+        """The known damage and unfinished work of the memory, in all scopes. It does not read all stored data.
 
         Args:
-            thorough: also counts the vectors.
+            thorough: also count the vectors.
         """
         return self.store.health(thorough=thorough)
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
-        """Puts the vector index in order now, which otherwise happens in the background; None if nothing was ever
+        """Runs the maintenance of the vector index now instead of in the background; None if nothing was ever
         stored."""
         return self.store.upkeep.maintain(full=full)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
-        """Embeds everything again, memories and actions of all scopes, from the texts that are stored: what to do where
-        vectors are damaged. Interrupted, it goes on when it is called again, or in the background of the next writes.
+        """Embeds the stored texts of all memories and actions of all scopes again; for damaged vectors. An interrupted
+        rebuild goes on with the next call, or in the background after the next writes.
 
         Args:
-            progress: called with how many are done and how many there are.
+            progress: called with the number of texts done, and of all texts.
 
         Returns:
-            How many were embedded.
+            The number of texts embedded.
 
         Raises:
-            ModelError, BudgetExceeded, StorageError: what is done stays.
+            ModelError, BudgetExceeded, StorageError: the vectors made before the error are kept.
         """
         index = self.store.index
         if index is None:
             return 0
-        self.store.models.describe()  # before anything is forgotten: the embedder is there, and the right one
+        self.store.models.describe()  # checks that the right embedder is there, before any vector is dropped
         self.store.rebuilding.begin(index)
         made = self.store.rebuilding.finish(index, progress)
         self.maintain()

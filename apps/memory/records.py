@@ -1,4 +1,4 @@
-"""`Record`: one memory as it is stored, and the forms it takes for callers and for the indexes."""
+"""`Record`: a stored memory, and its forms for callers and for the indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge.apps.store.failures import DamagedStore
 from edge.connection import Connection
 
 _BATCH = 500
-"""Ids in one statement."""
+"""The number of ids in one SQL statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,13 @@ class Record:
     """A row of `memories`, in the order of its columns.
 
     Attributes:
-        id: what the indexes know it by; `uuid` is what callers know it by.
-        timestamp: when what it tells was said or happened, if anybody said.
-        local_timestamp: the same in the time zone it was given in; None where that is UTC or was not said.
-        expiration_date: the last day on which it is shown.
-        forgotten_at: since when it is hidden.
-        follows: the `id` of the turn before it, where it is one of a conversation.
+        id: the id in the indexes.
+        uuid: the id for callers.
+        timestamp: the time of the statement or event, if it was given.
+        local_timestamp: the same time in the time zone it was given in; None if that is UTC or was not given.
+        expiration_date: the last day on which the memory is shown.
+        forgotten_at: the time from which the memory is hidden; None if it is not.
+        follows: the `id` of the turn before, if the memory is a turn of a conversation.
     """
 
     id: int
@@ -57,7 +58,7 @@ class Record:
         """A record from a row of `COLUMNS`.
 
         Raises:
-            DamagedStore: it is not what was stored.
+            DamagedStore: the row differs from the one stored.
         """
         values = list(row)
         try:
@@ -80,18 +81,18 @@ class Record:
 
     @property
     def scope(self) -> Scope:
-        """The ids it is stored under."""
+        """The ids that the memory is stored under."""
         return Scope(self.user_id, self.agent_id, self.run_id)
 
     @property
     def indexed_text(self) -> str:
-        """What the text index holds: the date as a person writes it, and the text."""
+        """The text in the full-text index: the date as a person writes it, and the memory's text."""
         when = self.local_timestamp or self.timestamp
         return f"{spoken(when)}: {self.text}" if when else self.text
 
     def to_json(self) -> dict[str, Any]:
-        """The memory as mem0 returns it, with what only this library knows beside it; fields without a value are left
-        out but for `metadata`, which is then empty."""
+        """The memory in mem0's form, with additional fields of this library. Fields without a value are left out,
+        except `metadata`, which is then empty."""
         document: dict[str, Any] = {
             "id": self.uuid, "memory": self.text, "hash": self.hash, "metadata": dict(self.metadata),
             "created_at": self.created_at, "updated_at": self.updated_at,
@@ -113,25 +114,25 @@ _OPTIONAL = (
 
 
 def not_stored(what: str) -> DamagedStore:
-    """The error for a row that is not what was written."""
+    """The error for a row that differs from the one stored."""
     return DamagedStore(
         f"{what} is not what was stored; `edge memory check` says what is lost, `edge memory repair` mends what it can"
     )
 
 
 def dump_metadata(metadata: Mapping[str, Any]) -> str:
-    """Metadata as stored."""
+    """The stored form of metadata."""
     return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
 
 
 def text_hash(text: str) -> str:
-    """mem0's hash of a memory's text; tells texts apart, protects nothing."""
+    """mem0's hash of a memory's text. It distinguishes texts and has no security purpose."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def visible(now: datetime) -> tuple[str, list[str]]:
-    """SQL that holds for memories that are neither forgotten nor, unless pinned, expired on the day that `now` says it
-    is where it was read off; with its parameters."""
+    """SQL for memories that are neither forgotten nor expired, with its parameters. Pinned memories never expire. The
+    present day is that of `now` in its own time zone."""
     return (
         "memories.forgotten_at IS NULL AND "
         "(memories.pinned OR memories.expiration_date IS NULL OR memories.expiration_date >= ?)",
@@ -140,7 +141,7 @@ def visible(now: datetime) -> tuple[str, list[str]]:
 
 
 def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
-    """Records by id; ids that are not there are missing."""
+    """Records by id. Ids without a record are left out."""
     found: dict[int, Record] = {}
     for group in batches(list(ids)):
         rows = db.execute(f"{SELECT} WHERE memories.id IN ({', '.join('?' * len(group))})", group)
@@ -149,10 +150,10 @@ def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
 
 
 def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
-    """The memory with this id, if it belongs to `scope`.
+    """The memory with this id; None if `scope` has none.
 
     Raises:
-        InputError: no text can be an id.
+        InputError: the id is empty or not text.
     """
     check_text(uuid, "an id")
     condition, params = scope.condition()

@@ -1,8 +1,8 @@
-"""What a memory's relevance means: the probability that it helps to answer a question, for short first-person texts.
+"""The relevance of a memory: the probability that it helps to answer a question, for short first-person texts.
 
-A reranker that was trained on passages finds "I am allergic to peanuts" of little relevance to "what can Ada eat?".
-The vector of the question as the person would ask it, "what can I eat?", is near: people tell of themselves as I and
-are asked about by name. `edge bench memory-relevance` fits how much each signal counts.
+A reranker trained on passages gives "I am allergic to peanuts" little relevance for "what can Ada eat?". People speak
+of themselves as "I" but are asked about by name. The question in the first person, "what can I eat?", has a vector near
+that of the memory. `edge bench memory-relevance` fits the weight of each signal.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from edge.models.evidence import Evidence
 from edge.models.logistic import log_odds
 
 NAME = "memories"
-"""What the fitted model is stored under."""
+"""The name under which the fitted model is stored."""
 
 SIGNALS = ("reranker", "cosine", "first_person_cosine")
-"""The reranker's log-odds, and the cosines of the question as it was asked and as the person would ask it."""
+"""The reranker's log-odds, and the memory's cosines with the question and with the question in the first person."""
 
 _ALWAYS = ("the user",)
 _VERBS = {"does": "do", "is": "am", "has": "have"}
 
 
 def first_person(question: str, names: Iterable[str | None]) -> str:
-    """A question about a person as that person would ask it.
+    """A question about a person, rewritten in the first person.
 
     >>> first_person("what can Ada eat?", ["ada"]), first_person("who is Ada's boss?", ["ada"])
     ('what can I eat?', 'who is my boss?')
@@ -45,5 +45,6 @@ def signals(reranker: float, cosine: float, personal: float) -> list[float]:
 
 
 def relevance(fitted: Evidence | None, reranker: float, cosine: float, personal: float) -> float:
-    """The probability that a memory helps; the reranker's own where nothing was fitted for the models in use."""
+    """The probability that a memory helps to answer; the reranker's own probability if no model was fitted for the
+    models in use."""
     return reranker if fitted is None else fitted.probability(signals(reranker, cosine, personal))

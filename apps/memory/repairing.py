@@ -1,4 +1,4 @@
-"""`edge memory repair`: brings a damaged memory back from what can be read, and lost memories from their history."""
+"""`edge memory repair`: restores a damaged memory from its readable data, and lost memories from their history."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import apsw
 import numpy as np
 
 from edge.apps.memory.checking import HISTORY, VERBS, Opener, check
-from edge.apps.memory.ledger import Ledger
+from edge.apps.memory.memory_rebuild import MemoryRebuild
 from edge.apps.memory.opening import OpenMemory
 from edge.apps.memory.records import COLUMNS, Record, text_hash
-from edge.apps.memory.remembered import Remembered
+from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import ACTIONS, migrations
 from edge.apps.memory.store import DATABASE, SEGMENTS
 from edge.apps.memory.trajectories import ROW, read_action
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.health import forget
+from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.rebuilding import Progress
-from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again
+from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again, move_log
 from edge.apps.store.salvage import Row, Wreck
 from edge.budget import MemoryBudget
 
@@ -34,24 +35,28 @@ _LAST: dict[str, dict[str, Any]] = {
 
 
 def repair(path: Path, opened: Opener, *, budget: MemoryBudget, progress: Progress | None = None) -> RepairReport:
-    """Checks every stored byte of a memory, and makes again what is damaged. A copy of what was damaged is kept.
+    """Checks every stored byte of a memory, and repairs the damage. A copy of the damaged files is kept.
 
     Args:
         opened: opens the memory.
-        progress: called with the texts whose vectors are made.
+        progress: called with the number of texts embedded again, and of all these texts.
 
     Raises:
-        StorageError: there is no memory, or the disk refuses.
-        ModelError: the embedder is missing; what was done before stays.
+        StorageError: there is no memory, or the disk fails.
+        ModelError: the embedder is missing. The repairs made before stay.
         BudgetExceeded: the limit is too small.
     """
     actions: list[str] = []
     kept: Path | None = None
-    before = check(path, opened, read_data=True, noting=False)
-    if before.damaged("database", "texts", "full text"):
-        bringing = _Bringing()
-        kept = make_again(path / DATABASE, migrations(), bringing, budget=budget, verbs=VERBS)
-        actions += bringing.said
+    with WriterLock(path / LOCK)():
+        now = before = check(path, opened, read_data=True, noting=False)
+        if before.damaged("log") and (kept := move_log(path / DATABASE, VERBS)) is not None:
+            actions.append("what the log held is in the database")
+            now = check(path, opened, read_data=True, noting=False)
+        if now.damaged("database", "log", "texts", "full text"):
+            bringing = _Bringing()
+            kept = make_again(path / DATABASE, migrations(), bringing, budget=budget, verbs=VERBS)
+            actions += bringing.said
     with opened() as memory:
         kept = _mend_vectors(memory, kept, actions, progress)
         with memory.store.write() as db:
@@ -64,15 +69,15 @@ def repair(path: Path, opened: Opener, *, budget: MemoryBudget, progress: Progre
 
 
 class _Bringing:
-    """Brings the rows of a memory over into a new database.
+    """Copies the readable rows of a damaged memory into a new database.
 
     Attributes:
-        said: what was lost, and what happens with it.
+        said: messages about the copied and the lost rows.
     """
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self._ledger = Ledger()
+        self._records_writer = RecordsWriter()
 
     def __call__(self, wreck: Wreck, new: Database) -> None:
         self.said.clear()
@@ -104,7 +109,7 @@ class _Bringing:
             self.said.append("all vectors are made again")
 
     def _memories(self, wreck: Wreck, new: Database) -> tuple[dict[str, int], int]:
-        """Brings memories over; returns their numbers by id, and how many were not what was stored."""
+        """Copies the memories. Returns their row numbers by id, and the number of memories with a wrong hash."""
         known: dict[str, int] = {}
         numbers: set[int] = set()
         wrong = 0
@@ -120,11 +125,11 @@ class _Bringing:
                     numbers.add(record.id)
                     known[record.uuid] = record.id
                 texts = [record.indexed_text for record in records]
-                self._ledger.lexical.add(db, [record.id for record in records], texts)
+                self._records_writer.lexical.add(db, [record.id for record in records], texts)
         return known, wrong
 
     def _history(self, wreck: Wreck, new: Database) -> dict[str, list[Row]]:
-        """Brings the histories over; returns those lines, by the id of their memory, that say what it is now."""
+        """Copies the histories. Returns their lines by the id of the memory."""
         last: dict[str, list[Row]] = {}
         marks = ", ".join("?" * len(HISTORY))
         for some in in_batches(wreck.rows("history", HISTORY)):
@@ -136,7 +141,7 @@ class _Bringing:
         return last
 
     def _from_history(self, new: Database, known: dict[str, int], histories: dict[str, list[Row]]) -> list[str]:
-        """Makes memories again that are lost, from the last lines of their histories; returns their ids."""
+        """Restores lost memories from their histories. Returns their ids."""
         back: list[str] = []
         for uuid, lines in histories.items():
             fields = dict(zip(HISTORY, lines[-1], strict=True))
@@ -153,13 +158,13 @@ class _Bringing:
                 change = {"forgotten_at": when} if event == "FORGET" else _LAST.get(event, {})
                 record = replace(record, **change)
             with new.write() as db:
-                self._ledger.bring(db, record)
+                self._records_writer.bring(db, record)
             back.append(uuid)
         return back
 
     @staticmethod
     def _actions(wreck: Wreck, new: Database) -> tuple[int, int]:
-        """Brings actions over; returns how many, and how many were not what was stored."""
+        """Copies the actions. Returns the number copied, and the number with a wrong hash."""
         brought = wrong = 0
         columns = (*ROW, "user_id", "agent_id", "run_id")
         marks = ", ".join("?" * len(columns))
@@ -187,7 +192,7 @@ def _record(row: Row) -> Record | None:
 
 
 def _mend_vectors(memory: OpenMemory, kept: Path | None, actions: list[str], progress: Progress | None) -> Path | None:
-    """Makes vectors again that cannot be read; returns the folder that has copies of what was damaged."""
+    """Computes unreadable vectors again. Returns the folder with the copies of damaged files, if there is one."""
     store = memory.store
     with store.read() as db:
         memories, others = (
@@ -195,11 +200,12 @@ def _mend_vectors(memory: OpenMemory, kept: Path | None, actions: list[str], pro
             for table in ("memories", "actions")
         )
     expected = np.concatenate((memories, others + ACTIONS))
-    if not len(expected):
+    # Even if no text is left, the index may hold vectors of lost texts.
+    index = store.claimed_index() if len(expected) else store.index
+    if index is None:
         return kept
-    index = store.claimed_index()
     if any(trouble.kind == "rebuilding" for trouble in store.health()):
-        memory.rebuild(progress=progress)  # which goes on
-    source, folder = Remembered(store.embed), store.path / SEGMENTS
+        memory.rebuild(progress=progress)  # finishes the interrupted rebuild
+    source, folder = MemoryRebuild(store.embed), store.path / SEGMENTS
     mending = Mending(store.database, index, source, folder, lambda: memory.rebuild(progress=progress))
     return mending(expected, kept, "memories and actions", actions)

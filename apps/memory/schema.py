@@ -1,4 +1,4 @@
-"""Tables of an agent's memory: the whole history of their schema."""
+"""The tables of an agent's memory: all migrations of their schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge.ivf.index import VectorIndex
 TEXT_INDEX = "memories_fts"
 
 ACTIONS = 1 << 48
-"""Added to the id of an action, it is the id of its vector: memories and actions share one vector index."""
+"""Added to an action's id, this gives the id of its vector. Memories and actions share one vector index."""
 
 _MEMORIES = f"""
 CREATE TABLE memories (
@@ -80,11 +80,11 @@ CREATE INDEX memories_hash ON memories(hash, user_id, agent_id, run_id, timestam
 
 
 _VECTORS = 1
-"""Steps of the vector index before the first later one of this file."""
+"""The number of the vector index's migrations that come before the later migrations of this file."""
 
 
 def migrations() -> list[Migration]:
-    """The history of the schema. New steps of either part go to the end, in the order they were made."""
+    """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
     vectors = VectorIndex.migrations()
     whole = LexicalIndex.keep_pages_whole(TEXT_INDEX)
     later: list[Migration] = [_LOCAL_MOMENTS, _REPEATED_TEXTS, _key_actions, whole]
@@ -92,12 +92,13 @@ def migrations() -> list[Migration]:
 
 
 def action_text(task: str, state: str) -> str:
-    """What of an action is embedded and ranked."""
+    """The text of an action that is embedded and ranked."""
     return f"{task}\n{state}" if state else task
 
 
 def action_key(task: str, state: str) -> str:
-    """A hash by which the same task and state are found; what has the same hash must still be compared."""
+    """A hash for finding an action by its task and state. Equal hashes must still be verified by comparing the
+    texts."""
     return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()
 
 

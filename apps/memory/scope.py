@@ -1,4 +1,4 @@
-"""`Scope`: whose memory it is. Data of one scope is never returned to another."""
+"""`Scope`: the owner of a memory, by user, agent and run. Data of one scope is never returned to another."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SCOPE_FIELDS = ("user_id", "agent_id", "run_id")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Ids that a memory must carry; None leaves one open.
+    """The ids of a user, an agent and a run; None leaves an id open.
 
-    Stored with a memory, the three ids are what they are, missing ones included. Asked for, a scope holds every memory
-    that carries all the ids it names.
+    The scope of a stored memory is its three ids, including missing ones. The scope of a query matches every memory
+    that has all the ids it names.
     """
 
     user_id: str | None = None
@@ -26,7 +26,7 @@ class Scope:
 
     @classmethod
     def of(cls, ids: Mapping[str, Any]) -> Scope:
-        """Reads the three ids from a mapping, ignoring its other keys. Ids are turned into text and stripped.
+        """Reads the three ids from a mapping and ignores its other keys. Ids are converted to text and stripped.
 
         Raises:
             InputError: an id is empty, not valid Unicode, or neither text nor a whole number.
@@ -37,11 +37,11 @@ class Scope:
         return any(value is not None for _, value in self.items())
 
     def items(self) -> Iterator[tuple[str, str | None]]:
-        """Names and values, in the order of `SCOPE_FIELDS`."""
+        """The names and values of the ids, in the order of `SCOPE_FIELDS`."""
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def within(self, bound: Scope) -> Scope:
-        """This scope narrowed by what a memory is bound to.
+        """This scope, narrowed to the scope that a memory is bound to.
 
         Raises:
             InputError: both name the same id with different values.
@@ -55,12 +55,12 @@ class Scope:
         return (value for _, value in self.items())
 
     def condition(self, table: str = "memories") -> tuple[str, list[str]]:
-        """SQL that holds for rows of this scope, with its parameters."""
+        """SQL for the rows that this scope matches, with its parameters."""
         named = [(name, value) for name, value in self.items() if value is not None]
         return " AND ".join(f"{table}.{name} = ?" for name, _ in named) or "1", [value for _, value in named]
 
     def exactly(self, table: str = "memories") -> tuple[str, list[str | None]]:
-        """SQL that holds for rows stored under exactly these ids, missing ones included."""
+        """SQL for the rows stored under exactly these ids, including missing ones, with its parameters."""
         return " AND ".join(f"{table}.{name} IS ?" for name in SCOPE_FIELDS), list(self)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Searcher`: BM25 and vectors, fused, then reranked; nothing outside the asked scope is ever looked at as a result."""
+"""`Searcher`: fuses BM25 and vector search, then reranks. Memories outside the query's scope are never candidates."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import check_share
 from edge.apps.memory.filters import Condition
+from edge.apps.memory.memory_rebuild import REBUILD
 from edge.apps.memory.moments import Clock, age_days
 from edge.apps.memory.records import SELECT, Record, read_records, visible
 from edge.apps.memory.relevance import NAME, SIGNALS, first_person, relevance
-from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.fusion import convex_combination
@@ -27,26 +28,26 @@ from edge.errors import InputError
 Ids = npt.NDArray[np.int64]
 
 DEPTH = 100
-"""Results that each of the two rankings contributes."""
+"""The number of results that each of the two rankings contributes."""
 
 POOL = 40
-"""Fused candidates that are reranked, at least."""
+"""The least number of fused candidates that are reranked."""
 
-WORDS = 0.4
-"""Weight of BM25 beside the vectors' 0.6. On short turns of conversations vectors are much weaker than words: ranks
-alone (reciprocal rank fusion) lose to BM25, scores do not (`edge bench memory`)."""
+BM25_WEIGHT = 0.4
+"""The weight of BM25 beside the vectors' 0.6. On short turns of conversations, vectors are much weaker than words:
+fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (`edge bench memory`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much recency and importance count beside relevance; both off by default.
+    """The weights of recency and importance beside relevance; both are 0 by default.
 
-    The score becomes `(1 - recency - importance) * score + recency * 0.5 ** (age / half_life) + importance * value`:
-    all three parts lie in 0 ... 1. Age counts from a memory's timestamp, else from its creation; pinned memories do
-    not age. A memory without an importance counts as 0.5, a pinned one as 1.
+    The score becomes `(1 - recency - importance) * score + recency * 0.5 ** (age / half_life) + importance * value`.
+    All three parts lie in 0 ... 1. The age is counted from a memory's timestamp, or from its creation if it has none;
+    pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned memory as 1.
 
     Attributes:
-        half_life: days after which recency has halved.
+        half_life: the days after which recency has halved.
     """
 
     recency: float = 0.0
@@ -71,13 +72,13 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A memory on its way through the stages.
+    """A memory that passes through the stages of a search.
 
     Attributes:
-        score: what the order follows, in 0 ... 1.
-        relevance: a judgement of this memory alone, whatever else was found: the cosine, or, reranked, the probability
-            that it helps to answer (see `relevance`).
-        details: each stage's score and rank, by name.
+        score: the score that orders the results, in 0 ... 1.
+        relevance: a judgement of this memory that does not depend on the other results: the cosine or, with
+            reranking, the probability that the memory helps to answer (see `relevance`).
+        details: the score and rank of each stage, by name.
     """
 
     record: Record
@@ -85,15 +86,22 @@ class Candidate:
     relevance: float
     details: Mapping[str, float | int] = field(default_factory=dict)
 
+    def to_json(self, *, explain: bool) -> dict[str, Any]:
+        """mem0's form of a result: the memory with `score` and `relevance`, and with `explain` its `score_details`."""
+        document = {**self.record.to_json(), "score": self.score, "relevance": self.relevance}
+        if explain:
+            document["score_details"] = dict(self.details)
+        return document
+
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """What the first stage found, by row number.
+    """The results of the first stage, by row number.
 
     Attributes:
-        words: BM25 scores of what matches by words.
-        near: cosines of all that was found either way.
-        records: of all that was found.
+        words: the BM25 scores of the full-text results.
+        near: the cosines of all results.
+        records: the records of all results.
     """
 
     words: Mapping[int, float]
@@ -126,13 +134,13 @@ class Searcher:
         """The best `top_k` memories of `scope` that meet `condition`, best first.
 
         Args:
-            threshold: lowest relevance; those of the best `top_k` that are below are left out.
+            threshold: the lowest relevance; results below it are left out.
         """
         if top_k == 0:
             return []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
         found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired)
-        fused = convex_combination(found.words, found.near, WORDS)[: max(POOL, top_k)]
+        fused = convex_combination(found.words, found.near, BM25_WEIGHT)[: max(POOL, top_k)]
         candidates = [
             Candidate(
                 found.records[identifier],
@@ -143,7 +151,7 @@ class Searcher:
             for rank, (identifier, score) in enumerate(fused, 1)
         ]
         if rerank and candidates:
-            # Recency and importance may lift any candidate, so all of them need their final scores then.
+            # Recency and importance may lift any candidate, so with them all candidates need their final scores.
             candidates = self._rerank(query, candidates, scope, None if weights else min(top_k, len(candidates)))
         if weights:
             candidates = weigh(candidates, weights, self._clock())
@@ -152,7 +160,7 @@ class Searcher:
         return candidates[:top_k]
 
     def retrieve(self, query: str, scope: Scope, condition: Condition, depth: int, *, show_expired: bool) -> Retrieved:
-        """The best `depth` memories by words and the best by vectors, in one consistent view."""
+        """The best `depth` memories by full text and the best `depth` by vectors, in one consistent view."""
         index = self._store.index
         if index is None:
             return Retrieved({}, {}, {})
@@ -167,7 +175,7 @@ class Searcher:
             near = {int(i): float(s) for i, s in zip(found.ids[0], found.scores[0], strict=True) if i >= 0}
             words = self._lexical(db, query, depth, whose, everything)
             unknown = [identifier for identifier in words if identifier not in near]
-            if unknown:  # by vectors; or to them, as long as a rebuild has not come to it
+            if unknown:  # the vector search did not return these, or a rebuild has not made their vectors yet
                 vectors = index.vectors(db, np.array(unknown, np.int64), absent_as_zero=True)
                 near |= zip(unknown, (vectors @ vector[0]).tolist(), strict=True)
             records = read_records(db, near)
@@ -176,7 +184,7 @@ class Searcher:
             return Retrieved(words, near, records)
 
     def listed(self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool) -> list[Record]:
-        """Memories of `scope` that meet `condition`, newest first."""
+        """The memories of `scope` that meet `condition`, newest first."""
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         with self._store.read() as db:
             rows = db.execute(
@@ -186,8 +194,8 @@ class Searcher:
             return [Record.of(row) for row in rows]
 
     def neighbours(self, record: Record, count: int, *, show_expired: bool) -> list[tuple[int, Record]]:
-        """The `count` memories stored before and after this one under the same ids, with their places relative to it,
-        in the order in which they were stored: the turns around a turn."""
+        """The turns around a turn: the `count` memories stored before it and after it under the same ids, with their
+        positions relative to it, in the order in which they were stored."""
         sql, params = record.scope.exactly()
         same = self.condition(Scope(), Condition(sql, tuple(params)), self._clock(), show_expired=show_expired)
         around: list[tuple[int, Record]] = []
@@ -202,7 +210,7 @@ class Searcher:
         return sorted(around, key=lambda pair: pair[0])
 
     def condition(self, scope: Scope, condition: Condition, now: datetime, *, show_expired: bool) -> Condition:
-        """What a memory must meet to be returned: of the scope, passing the filters, and shown."""
+        """The condition for a memory to be returned: it is in the scope, passes the filters, and is shown."""
         sql, params = scope.condition()
         parts = [Condition(sql, tuple(params)), condition]
         if not show_expired:
@@ -211,20 +219,20 @@ class Searcher:
         return Condition.all_of(parts)
 
     def close(self) -> None:
-        """Gives back what is remembered."""
+        """Frees the cached ids."""
         with self._lock:
             self._remembered = None
             self._lease.release()
 
     def _allowed(self, db: Connection, whose: Condition) -> tuple[Ids, bool]:
-        """Ids of the memories that may be returned, ascending, and whether they are all there are. Remembered until
-        any process writes."""
+        """The ids of the memories that may be returned, ascending, and whether these are all ids of the vector index.
+        The result is cached until any process writes."""
         generation = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()[0]
         key = (generation, whose.sql, whose.params)
         with self._lock:
             if self._remembered is not None and self._remembered[0] == key:
                 return self._remembered[1], self._remembered[2]
-        # As one text: a row for each of 100,000 ids takes three times as long.
+        # The ids are read as one text, because 100,000 rows of one id take three times as long.
         sql = f"SELECT group_concat(memories.id) FROM memories WHERE {whose.sql}"
         text = db.execute(sql, whose.params).fetchone()[0]
         allowed = np.sort(np.fromstring(text, np.int64, sep=",")) if text else np.empty(0, np.int64)
@@ -236,18 +244,18 @@ class Searcher:
         return allowed, len(allowed) == total
 
     def _lexical(self, db: Connection, query: str, depth: int, whose: Condition, everything: bool) -> dict[int, float]:
-        """BM25 scores of the best `depth` memories that may be returned."""
-        lexical = self._store.ledger.lexical
+        """The BM25 scores of the best `depth` memories that may be returned."""
+        lexical = self._store.records_writer.lexical
         if everything:
             return dict(lexical.search(db, query, depth))
-        # The plus keeps SQLite from running the whole full-text query once for every id of the set.
+        # The plus sign keeps SQLite from running the whole full-text query once for every id of the set.
         inside = f"+rowid IN (SELECT memories.id FROM memories WHERE {whose.sql})"
         return dict(lexical.search(db, query, depth, where=inside, params=whose.params))
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
-        """The best `top_k` candidates (all if None) in the reranker's order, blended with the one they came in.
+        """The best `top_k` candidates (all if None) in the reranker's order, blended with the order of retrieval.
 
-        The reranker reads a turn after what it answers: alone, few answers say what they are about.
+        The reranker reads a turn together with the turn before it, because few answers name their subject.
         """
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
         with self._store.read() as db:
@@ -269,7 +277,7 @@ class Searcher:
         return found
 
     def _personal(self, query: str, candidates: Sequence[Candidate], scope: Scope) -> list[float]:
-        """Cosines of candidates with the question as the person it names would ask it."""
+        """The cosines of candidates with the question rewritten in the first person."""
         asked = first_person(query, scope)
         index = self._store.index
         if asked == query or index is None:
@@ -282,7 +290,7 @@ class Searcher:
 
 
 def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:
-    """Candidates by score, recency and importance together, best first."""
+    """The candidates ordered by score, recency and importance together, best first."""
     weighed = []
     for candidate in candidates:
         record = candidate.record
@@ -297,6 +305,6 @@ def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> l
 
 
 def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict[str, float | int]:
-    """The first stages' figures of one candidate."""
+    """The figures of the first stages for one candidate."""
     details: dict[str, float | int] = {"semantic": found.near[identifier], "fused": score, "fused_rank": rank}
     return details | ({"bm25": found.words[identifier]} if identifier in found.words else {})

@@ -1,4 +1,4 @@
-"""Long-context selection: what of a long text or conversation to show a model whose context, or patience, is smaller
+"""Long-context selection: chooses the parts of a long text or conversation to give to a model with a smaller context
 (GRATING, section 6: application "LLM long context selection")."""
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from edge.errors import InputError
 from edge.sentences import boundaries
 
 LONGEST_SEGMENT = 800
-"""Characters of a segment at most, some 200 tokens: what a cross-encoder reads at once."""
+"""The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""
 
 _SHORTEST_SEGMENT = 80
-"""A paragraph below this (a heading) goes with what follows it."""
+"""A paragraph with fewer characters, such as a heading, is joined with the paragraph after it."""
 
 _SPARE = 1.5
-"""So many times as many pieces are ranked as fit on average: the relevant ones may be shorter."""
+"""The number of ranked pieces, as a multiple of the number that fits on average. Relevant pieces may be shorter than
+the average."""
 
 _RERANKED = 256
-"""Segments that the reranker judges; of more, those nearest to the query by their vectors."""
+"""The most segments that the reranker judges. Of a longer text, it judges those with vectors nearest to the query."""
 
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 
@@ -38,10 +39,10 @@ class Segment:
     """A piece of the text, or one message.
 
     Attributes:
-        index: its place among all pieces.
-        start, end: characters of the text it covers; for messages, 0 and the length of its text.
+        index: its position among all pieces.
+        start, end: the characters of the text that it covers; for messages, 0 and the length of its text.
         score: relevance to the query, in 0 ... 1; higher is better.
-        tokens: what it counts against the budget.
+        tokens: its tokens, which count against the budget.
     """
 
     index: int
@@ -54,13 +55,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was kept, in its own order.
+    """The pieces that were kept, in their original order.
 
     Attributes:
-        segments: the pieces that were kept.
-        messages: those of the messages that were kept, unchanged; empty for a text.
-        tokens: what was kept, counted; never above the budget.
-        left_out: pieces that were not kept.
+        segments: the kept pieces.
+        messages: the kept messages, unchanged; empty for a text.
+        tokens: the tokens of all kept pieces; never above the budget.
+        left_out: the number of pieces that were not kept.
     """
 
     segments: tuple[Segment, ...]
@@ -70,7 +71,7 @@ class Selection:
 
     @property
     def text(self) -> str:
-        """The kept pieces as one text, an empty line between them."""
+        """The kept pieces as one text, separated by empty lines."""
         return "\n\n".join(segment.text for segment in self.segments)
 
 
@@ -83,18 +84,19 @@ def select(
     rerank: bool,
     count: Count,
 ) -> Selection:
-    """Keeps the pieces most relevant to `query` that fit the budget together, most relevant first in, in their order.
+    """Fills a token budget with the pieces most relevant to `query`, most relevant first. Returns them in their
+    original order.
 
     Args:
-        source: a text, split at paragraphs and, where those are long, at sentences; or messages, kept whole. System
-            messages are kept whatever the query is.
-        budget_tokens: tokens of all kept pieces.
-        rerank: judge by the cross-encoder; else by vectors alone.
-        count: tokens of a text, best counted as the model counts that will read it.
+        source: a text, which is split at paragraphs and, if those are long, at sentences; or messages, which stay
+            whole. System messages are always kept.
+        budget_tokens: the most tokens of all kept pieces.
+        rerank: judge pieces with the cross-encoder; otherwise by their vectors alone.
+        count: counts the tokens of a text, best as the model that will read it.
 
     Raises:
-        InputError: the query is empty, the budget is no positive number, system messages alone exceed it, or `source`
-            is neither.
+        InputError: the query is empty, the budget is not a positive number, system messages alone exceed it, or
+            `source` is neither a text nor messages.
     """
     check_text(query, "the query")
     if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
@@ -129,8 +131,8 @@ def select(
 
 
 def split(text: str) -> Iterator[tuple[int, int]]:
-    """Spans (start, end) of the pieces of a text, in order: paragraphs; long ones in groups of sentences; headings with
-    what follows. Only white space lies between them."""
+    """The spans (start, end) of the pieces of a text, in order. A piece is a paragraph, a group of sentences of a long
+    paragraph, or a heading with the paragraph after it. Only white space lies between pieces."""
     waiting: int | None = None
     for start, end in _paragraphs(text):
         if end - start < _SHORTEST_SEGMENT and waiting is None:
@@ -144,7 +146,7 @@ def split(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Groups of whole sentences of at most `LONGEST_SEGMENT` characters; a longer sentence is cut."""
+    """The spans of groups of whole sentences of at most `LONGEST_SEGMENT` characters. A longer sentence is cut."""
     if end - start <= LONGEST_SEGMENT:
         yield start, end
         return
@@ -162,7 +164,7 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    """Spans between empty lines, without the white space around them; empty ones are left out."""
+    """The spans of the paragraphs between empty lines, without white space around them."""
     start = 0
     for match in _PARAGRAPH.finditer(text):
         yield from _stripped(text, start, match.start())
@@ -171,7 +173,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Spans of the sentences of a part of a text, without the white space around them."""
+    """The spans of the sentences of a part of a text, without white space around them."""
     begin = start
     for stop, following in boundaries(text[start:end]):
         yield from _stripped(text, begin, start + stop)
@@ -188,8 +190,8 @@ def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def _score(
     models: Models, texts: Sequence[str], tokens: Sequence[int], query: str, room: int, rerank: bool
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A score of each piece, by which they fill `room` tokens. The reranker judges to the end as many as fill it; the
-    others come after these."""
+    """A score for each piece, [n] float64. The reranker fully judges enough pieces to fill `room` tokens; all other
+    pieces score lower."""
     numbers = [number for number, text in enumerate(texts) if text.strip()]
     scores = np.zeros(len(texts))
     if not rerank or len(numbers) > _RERANKED:
@@ -208,7 +210,7 @@ def _score(
     judged = models.rank(query, pieces, min(wanted, len(pieces)), retrieved=False)
     if len(judged) < len(pieces) and sum(tokens[numbers[ranked.index]] for ranked in judged) < room:
         judged = models.rank(query, pieces, retrieved=False)
-    # Pieces that the reranker has not judged come after those that it has.
+    # Pieces that the reranker has not judged rank below all judged pieces.
     scores *= min(ranked.score for ranked in judged)
     for ranked in judged:
         scores[numbers[ranked.index]] = ranked.score

@@ -1,4 +1,4 @@
-"""`MemoryStore`: the files of a memory and all that lives in them, within one budget."""
+"""`MemoryStore`: the database, the indexes and the models of a memory, within one budget."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 
 from edge.apps.memory.filters import register
-from edge.apps.memory.ledger import Ledger
+from edge.apps.memory.memory_rebuild import REBUILD, MemoryRebuild
 from edge.apps.memory.models import Models, TextEmbedder, TextReranker
-from edge.apps.memory.remembered import REBUILD, Remembered
+from edge.apps.memory.place import holds_memory
+from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.upkeep import Upkeep
-from edge.apps.store.database import Database, make_folder
+from edge.apps.store.database import Database
+from edge.apps.store.folder import MEMORY, claim
+from edge.apps.store.frozen import can_be_written
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
@@ -27,23 +29,13 @@ from edge.connection import Connection
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
-DATABASE = "memory.db"
+DATABASE = MEMORY
 SEGMENTS = "segments"
 _EMBEDDER = "embedder"
 
 
-def default_path() -> Path:
-    """Where a memory lies when nobody says where: the platform's place for the user's data."""
-    return platformdirs.user_data_path("edge-rag", appauthor=False) / "memory"
-
-
-def holds_memory(path: Path) -> bool:
-    """Whether there is a memory in a directory."""
-    return (path / DATABASE).is_file()
-
-
 class MemoryStore:
-    """Database, indexes and models of one directory. Thread-safe."""
+    """The database, indexes and models of one directory. Thread-safe."""
 
     def __init__(
         self,
@@ -55,41 +47,42 @@ class MemoryStore:
         embedder: str | Path | TextEmbedder | None,
         reranker: str | Path | TextReranker | None,
     ) -> None:
-        """Opens the directory `path`, or makes it.
+        """Opens the directory `path`, or creates it.
 
         Raises:
-            StorageError: it cannot be made or opened.
+            StorageError: the directory cannot be created or opened.
         """
         self.path = path
         self.budget = budget
         self.trace = trace
-        make_folder(path)
-        self.database = Database(path / DATABASE, migrations(), budget=budget, verbs="edge memory")
-        self.ledger = Ledger()
+        claim(path, DATABASE)
+        frozen = holds_memory(path) and not can_be_written(path)  # a memory on a read-only disk can still be read
+        self.database = Database(path / DATABASE, migrations(), budget=budget, read_only=frozen, verbs="edge memory")
+        self.records_writer = RecordsWriter()
         self.models = Models(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
         self._config = config
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
-        self.rebuilding = Rebuilding(self.database, Remembered(self.embed))
-        self.upkeep = Upkeep(lambda: self.index, self.database.write, self.rebuilding.finish)
+        self.rebuilding = Rebuilding(self.database, MemoryRebuild(self.embed))
+        self.upkeep = Upkeep(lambda: self.index, self.database.write, self.rebuilding.finish, self.models.make_way)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view; the connection knows the functions that filters use."""
+        """One consistent view. The connection has the SQL functions that filters use."""
         with self.database.read() as db:
             register(db)
             yield db
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction, as `Database.write`."""
+        """One transaction, as in `Database.write`."""
         with self.database.write() as db:
             register(db)
             yield db
 
     @property
     def index(self) -> VectorIndex | None:
-        """The vector index; None as long as there is not one memory, because then nobody knows the vectors' width."""
+        """The vector index; None before the first memory, because the vectors' width is not known yet."""
         with self._opening:
             if self._index is None:
                 identity = self._identity()
@@ -98,7 +91,7 @@ class MemoryStore:
             return self._index
 
     def claimed_index(self) -> VectorIndex:
-        """The vector index, begun with the present embedder if there is none; raises as `Models.embed`."""
+        """The vector index; created for the current embedder if there is none. Raises the errors of `Models.embed`."""
         index = self.index
         if index is not None:
             return index
@@ -110,10 +103,10 @@ class MemoryStore:
         return index
 
     def health(self, *, thorough: bool = False) -> Health:
-        """What is unfinished or damaged, as far as it is known without reading everything (see `check`).
+        """The known damage and unfinished work. It does not read all stored data, as `check` does.
 
         Args:
-            thorough: also counts the vectors.
+            thorough: also count the vectors.
         """
         index = self.index if thorough else None
         with self.read() as db:
@@ -128,21 +121,23 @@ class MemoryStore:
             return gathered(db, self.database.lost, rebuilding, missing)
 
     def counts(self) -> dict[str, int]:
-        """How many memories and actions there are, of all scopes."""
+        """The numbers of memories and actions of all scopes."""
         with self.read() as db:
             return {
                 name: int(db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in ("memories", "actions")
             }
 
     def embed(self, texts: list[str], *, query: bool = False) -> npt.NDArray[np.float32]:
-        """Vectors of texts; raises as `Models.embed`."""
+        """The vectors of texts, [n, dim] float32. Raises the errors of `Models.embed`."""
         with self.trace.span("embed", "memory"):
+            if not query:
+                self.models.check_room("remembering", rerank=False, candidates=0, writes=True)
             return self.models.embed(texts, query=query)
 
     def close(self) -> None:
         """Closes everything. Closing twice is harmless."""
         self.upkeep.close()
-        # First, so that what other threads read has ended, and nobody opens again what is closed here.
+        # The database is closed before the index, so that reads of other threads have ended and none reopens the index.
         self.database.close()
         with self._opening:
             index, self._index = self._index, None
@@ -158,5 +153,5 @@ class MemoryStore:
     def _open_index(self, dim: int) -> VectorIndex:
         return VectorIndex(
             self.path / SEGMENTS, dim, budget=self.budget, trace=self.trace, threads=self._config.threads,
-            search_on=self._config.device,
+            search_on=self._config.opened_device,
         )  # fmt: skip

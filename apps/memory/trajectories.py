@@ -1,4 +1,4 @@
-"""`Action`: a trajectory as it is stored, and the ways its rows are found."""
+"""`Action`: a stored trajectory, and the queries that find its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edge.connection import Connection
 from edge.errors import InputError
 
 ROW = ("id", "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key")
-"""Columns that an action is read from."""
+"""The columns that an action is read from."""
 
 _SELECT = f"SELECT {', '.join(ROW)} FROM actions"
 _SAME = "key = ? AND task = ? AND state = ?"
@@ -26,11 +26,11 @@ class Action:
     """A stored trajectory.
 
     Attributes:
-        trajectory: what was stored; anything JSON can hold.
-        confidence: probability that it answers the task it was looked up for, lowered by failures; 1 where task and
-            state are the same.
-        similarity: cosine with what was asked.
-        relevance: the reranker's probability; None without reranking, and where `lookup` found the same task and state.
+        trajectory: the stored value, which can be any JSON value.
+        confidence: the probability that it solves the task it was looked up for, lowered by failures. Without failures
+            it is 1 if task and state are the same.
+        similarity: the cosine with the task and state that were looked up.
+        relevance: the reranker's probability; None without reranking, or if `lookup` found the same task and state.
     """
 
     id: str
@@ -47,15 +47,15 @@ class Action:
 
     @property
     def kept(self) -> float:
-        """What failures have left of its confidence, as a share."""
+        """The share of the confidence that remains after failures."""
         return (self.successes + 1) / (self.successes + self.failures + 1)
 
 
 def dump_trajectory(trajectory: Any) -> str:
-    """A trajectory as stored.
+    """The stored form of a trajectory.
 
     Raises:
-        InputError: JSON cannot hold it.
+        InputError: JSON cannot hold the trajectory.
     """
     try:
         text = json.dumps(trajectory, ensure_ascii=False, allow_nan=False)
@@ -65,10 +65,10 @@ def dump_trajectory(trajectory: Any) -> str:
 
 
 def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:
-    """The trajectory with this id, if it belongs to `scope`, with its row's number.
+    """The row number and the trajectory with this id; None if `scope` has none.
 
     Raises:
-        InputError: no text can be an id.
+        InputError: the id is empty or not text.
     """
     condition, params = scope.condition("actions")
     row = db.execute(f"{_SELECT} WHERE uuid = ? AND {condition}", (check_text(uuid, "an id"), *params)).fetchone()
@@ -81,8 +81,8 @@ def read_actions(db: Connection, numbers: Iterable[int]) -> list[Action]:
 
 
 def same_actions(db: Connection, task: str, state: str, scope: Scope, most: int) -> dict[int, Action]:
-    """Trajectories of `scope` for exactly this task and state, by row number: what worked best comes first, then the
-    newest. There are several where the scope leaves an id open."""
+    """The trajectories of `scope` for exactly this task and state, by row number: first those with the best feedback,
+    then the newest. There may be several if the scope leaves an id open."""
     condition, params = scope.condition("actions")
     order = "ORDER BY (successes + 1.0) / (successes + failures + 1) DESC, updated_at DESC, id DESC LIMIT ?"
     sql = f"{_SELECT} WHERE {_SAME} AND {condition} {order}"
@@ -105,7 +105,7 @@ def read_action(row: Sequence[Any]) -> Action:
     """A trajectory from a row of `ROW`.
 
     Raises:
-        DamagedStore: it is not what was stored.
+        DamagedStore: the row differs from the one stored.
     """
     _, identifier, task, state, trajectory, *rest, key = row
     try:

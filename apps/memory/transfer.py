@@ -1,34 +1,50 @@
-"""Export and import as JSON Lines: a memory a line, as `get` returns it, with its history; nothing of it depends on a
-model, so a memory can move to another embedder this way."""
+"""Export and import as JSON Lines: one memory per line, in the form of `get`, with its history. The format does not
+depend on a model, so that memories can be moved to another embedder."""
 
 from __future__ import annotations
 
 import json
 import uuid as uuids
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
+from edge.apps.mcp.envelope import parsed_nbytes
 from edge.apps.memory.arguments import check_metadata, check_share, check_text
-from edge.apps.memory.ledger import HistoryLine, read_history, restore_history
+from edge.apps.memory.history import HistoryLine, note_changes, read_history, restore_history
 from edge.apps.memory.moments import Clock, parse_day, parse_local, parse_moment, stamp
 from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.turns import Vectors, in_context
+from edge.config import format_size
 from edge.errors import InputError, StorageError
-from edge.input_file import open_input
+from edge.input_file import open_input, read_line
 from edge.output_file import open_output
 
 _TOGETHER = 256
-"""Lines embedded and stored in one transaction."""
+"""The number of lines that are embedded and stored in one transaction."""
+
+_NBYTES_TOGETHER = 4 << 20
+"""The memory in bytes of the lines of one transaction. A single line may need more."""
+
+_PER_LINE = 2_000
+"""Memory of a line in bytes besides its content."""
+
+_ALWAYS_READ = 1 << 20
+"""A line of so many bytes is read even if little memory is free."""
+
+_LINES_BESIDE = 10
+"""The free memory in units of the longest line that is read before its need is known."""
+
+_MARKS = (b"[", b"{", b",", b":")
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A memory to take in, what happened to it elsewhere, the `uuid` of the turn before it, and what it resembles."""
+    """A memory to import, with its history, the `uuid` of the turn before it, and its links to similar memories."""
 
     record: Record
     history: list[HistoryLine]
@@ -37,10 +53,10 @@ class _Line:
 
 
 def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
-    """Writes all memories of a scope to a file, oldest first; returns how many.
+    """Writes all memories of a scope to a file, oldest first. Returns their number.
 
     Raises:
-        StorageError: the file cannot be written; nothing of it is left.
+        StorageError: the file cannot be written. No partial file is left.
     """
     try:
         with open_output(target) as file, TextIOWrapper(file, encoding="utf-8") as text:
@@ -50,10 +66,10 @@ def export_jsonl(store: MemoryStore, scope: Scope, target: Path) -> int:
 
 
 def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
-    """Writes all memories of a scope to a stream, oldest first; returns how many.
+    """Writes all memories of a scope to a stream, oldest first. Returns their number.
 
     Raises:
-        OSError: the stream refuses.
+        OSError: the stream cannot be written.
     """
     sql, params = scope.condition()
     count = 0
@@ -61,7 +77,7 @@ def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
         for row in db.execute(f"{SELECT} WHERE {sql} ORDER BY memories.id", params):
             record = Record.of(row)
             document = {**record.to_json(), "history": read_history(db, record.uuid, scope)}
-            links = store.ledger.links(db, record)
+            links = store.records_writer.links(db, record)
             if links:
                 document["links"] = [{"id": uuid, "similarity": similarity} for uuid, similarity in links]
             if record.follows is not None:
@@ -72,10 +88,10 @@ def write_jsonl(store: MemoryStore, scope: Scope, file: TextIO) -> int:
 
 
 def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -> int:
-    """Takes in a file of lines as `export_jsonl` or mem0's `get_all` give them; returns how many were new.
+    """Imports a file with lines of `export_jsonl` or mem0's `get_all`. Returns the number of new memories.
 
     Raises:
-        InputError: a line is none; those before it are kept.
+        InputError: a line holds no memory; the lines before it are kept.
         StorageError: the file cannot be read.
     """
     try:
@@ -85,30 +101,41 @@ def import_jsonl(store: MemoryStore, scope: Scope, source: Path, clock: Clock) -
         raise StorageError(f"{source} cannot be read: {error.strerror}") from error
 
 
-def read_jsonl(store: MemoryStore, scope: Scope, lines: Iterable[bytes], source: str, clock: Clock) -> int:
-    """Takes in lines as `export_jsonl` or mem0's `get_all` give them; returns how many were new.
+def read_jsonl(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock: Clock) -> int:
+    """Imports lines of `export_jsonl` or mem0's `get_all`. Returns the number of new memories.
 
     Args:
-        source: what errors call the lines.
-        scope: what the memory is bound to: lines without those ids get them.
+        file: an open stream of lines.
+        source: the name of the lines in error messages.
+        scope: the scope that the memory is bound to. Lines without its ids get them.
 
     Raises:
-        InputError: a line is none; those before it are kept.
+        InputError: a line holds no memory, or is too long for the memory limit; the lines before it are kept.
+        BudgetExceeded: a line needs more memory than is free; the lines before it are kept.
         OSError: the lines cannot be read.
     """
-    count = 0
+    count = number = 0
     waiting: list[_Line] = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
+    with store.budget.reserve("imported lines", 0) as lease:
+        while (read := read_line(file, max(_ALWAYS_READ, store.budget.free // _LINES_BESIDE)))[1]:
+            line, length = read
+            number += 1
+            if not line.strip():
+                continue
+            needed = _PER_LINE + parsed_nbytes(length, sum(map(line.count, _MARKS)), wide=not line.isascii())
+            if waiting and (len(waiting) >= _TOGETHER or lease.nbytes + needed > _NBYTES_TOGETHER):
+                count += _store(store, waiting, clock)
+                waiting = []
+                lease.resize(0)
             try:
+                if length > len(line):
+                    raise InputError(f"it has {format_size(length)}, more than the memory limit has room for")
+                lease.resize(lease.nbytes + needed)
                 waiting.append(_read(line, scope, stamp(clock())))
             except InputError as error:
                 count += _store(store, waiting, clock)
                 raise InputError(f"{source}, line {number}: {error}") from None
-        if len(waiting) >= _TOGETHER:
-            count += _store(store, waiting, clock)
-            waiting = []
-    return count + _store(store, waiting, clock)
+        return count + _store(store, waiting, clock)
 
 
 def _read(line: bytes, scope: Scope, now: str) -> _Line:
@@ -145,7 +172,7 @@ def _read(line: bytes, scope: Scope, now: str) -> _Line:
 
 
 def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The timestamp, and the same in its own time zone, which `export_jsonl` names beside it."""
+    """The timestamp of a line, and its local time, which `export_jsonl` writes as `local_timestamp`."""
     if document.get("timestamp") is None:
         return None, None
     timestamp, local = parse_local(document["timestamp"])
@@ -187,7 +214,7 @@ def _text_or_none(document: dict[str, Any], name: str) -> str | None:
 
 
 def _store(store: MemoryStore, lines: list[_Line], clock: Clock) -> int:
-    """Stores what is not there yet."""
+    """Stores the memories that do not exist yet. Returns their number."""
     if not lines:
         return 0
     index = store.claimed_index()
@@ -199,19 +226,19 @@ def _store(store: MemoryStore, lines: list[_Line], clock: Clock) -> int:
             if find_record(db, line.record.uuid, Scope()) is None:
                 new.setdefault(line.record.uuid, number)
         chosen = [lines[number] for number in new.values()]
-        records = store.ledger.restore(
+        records = store.records_writer.restore(
             db, index, [(line.record, line.follows) for line in chosen], vectors[list(new.values())]
         )
         for line, record in zip(chosen, records, strict=True):
             restore_history(db, record, line.history)
-            store.ledger.link(db, record, line.links)
-        store.ledger.note(db, ((None, record, "IMPORT") for record in records), now)
+            store.records_writer.link(db, record, line.links)
+        note_changes(db, ((None, record, "IMPORT") for record in records), now)
     store.upkeep.wrote(len(records))
     return len(records)
 
 
 def _embed(store: MemoryStore, lines: list[_Line]) -> Vectors:
-    """Vectors of the lines' texts, turns in their context."""
+    """The vectors of the lines' texts. A turn is mixed with the turn before it."""
     texts = [line.record.text for line in lines]
     places = {line.record.uuid: number for number, line in enumerate(lines)}
     with store.read() as db:

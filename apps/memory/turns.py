@@ -1,4 +1,4 @@
-"""Vectors of the turns of a conversation."""
+"""The vectors of a conversation's turns."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import numpy.typing as npt
 Vectors = npt.NDArray[np.float32]
 
 CONTEXT = 0.5
-"""Weight of the turn before in a turn's vector (`edge bench memory`)."""
+"""The weight of the previous turn in a turn's vector (`edge bench memory`)."""
 
 _TINY = 1e-12
 
 
 def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
-    """Vectors of turns, each with a share of what was said before it: an answer seldom names what it answers.
+    """The vectors of turns, each mixed with the vector of the turn before it, because an answer seldom names its
+    question.
 
     Args:
-        vectors: [n or more, dim], of unit length.
-        previous: for each of the first n rows, the row of the turn before, None if there is none.
+        vectors: vectors of unit length, [n or more, dim].
+        previous: for each of the first n rows, the row of the turn before it; None if there is none.
 
     Returns:
-        [n, dim], of unit length.
+        The mixed vectors, [n, dim], of unit length.
     """
     mixed: Vectors = vectors[: len(previous)].copy()
     for row, place in enumerate(previous):

@@ -1,4 +1,4 @@
-"""`Upkeep`: keeps the vector index in order in the background."""
+"""`Upkeep`: maintains the vector index in the background."""
 
 from __future__ import annotations
 
@@ -13,29 +13,41 @@ from edge.ivf.base import MaintenanceReport
 from edge.ivf.index import VectorIndex
 
 _CHECK_ROWS = 256
-"""Rows this process writes before it looks again whether something is to be done."""
+"""The number of rows that this process writes before it checks again whether maintenance is due."""
 
 Write = Callable[[], AbstractContextManager[Connection]]
+MakeWay = Callable[[Callable[[], MaintenanceReport]], MaintenanceReport]
 
 
 class Upkeep:
-    """Runs the index's maintenance when enough was written. Thread-safe; while another process is at it, nothing is
-    done here."""
+    """Runs the index's maintenance after enough writes. Thread-safe. While another process maintains the index, this
+    one does nothing."""
 
     def __init__(
-        self, index: Callable[[], VectorIndex | None], write: Write, finish: Callable[[VectorIndex], object]
+        self,
+        index: Callable[[], VectorIndex | None],
+        write: Write,
+        finish: Callable[[VectorIndex], object],
+        make_way: MakeWay,
     ) -> None:
-        """`finish` makes the vectors that an interrupted rebuild has left to make."""
+        """
+        Args:
+            index: gives the vector index; None if there is none yet.
+            write: begins a transaction.
+            finish: makes the vectors that an interrupted rebuild has not made yet.
+            make_way: calls a function, and calls it again without the models if the memory was not enough.
+        """
         self._index = index
         self._write = write
         self._finish = finish
-        self._rows = _CHECK_ROWS  # the first write of a process looks, so that many short ones get it done, too
+        self._make_way = make_way
+        self._rows = _CHECK_ROWS  # the first write of a process checks, so that short processes maintain it, too
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
     def wrote(self, rows: int) -> None:
-        """Notes that rows were written or deleted, and begins maintenance in the background if it may be due."""
+        """Counts rows that were written or deleted, and starts maintenance in the background if it may be due."""
         with self._starting:
             self._rows += rows
             if self._rows < _CHECK_ROWS or self._stop.is_set() or (self._thread and self._thread.is_alive()):
@@ -45,19 +57,19 @@ class Upkeep:
             self._thread.start()
 
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
-        """Does now what is due; None if nothing was ever stored.
+        """Runs all due maintenance now; None if nothing was ever stored.
 
         Args:
-            full: also merges and reclaims everything.
+            full: run all maintenance, due or not, down to one segment without deleted rows.
         """
         index = self._index()
         if index is None:
             return None
         self._finish(index)
-        return index.maintain(self._write, full=full, stop=self._stop)
+        return self._make_way(lambda: index.maintain(self._write, full=full, stop=self._stop))
 
     def close(self) -> None:
-        """Ends maintenance after its present step."""
+        """Stops maintenance after its current step."""
         self._stop.set()
         with self._starting:
             thread = self._thread
@@ -67,5 +79,5 @@ class Upkeep:
     def _run(self) -> None:
         try:
             self.maintain()
-        except EdgeError as error:  # nothing is lost: what is not in order yet is found all the same, only slower
+        except EdgeError as error:  # no data is lost: without maintenance, searches are only slower
             logging.getLogger(__name__).warning("the memory's index could not be put in order: %s", error)

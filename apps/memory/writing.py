@@ -1,4 +1,4 @@
-"""`Writer`: what changes a memory, each change one transaction, begun after embedding so that others wait little."""
+"""`Writer`: changes memories. Each change is one transaction, begun after embedding so that other writers wait less."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.entries import Entry, goes_on
-from edge.apps.memory.ledger import Added
 from edge.apps.memory.moments import Clock, stamp
+from edge.apps.memory.near_duplicates import find_similar
 from edge.apps.memory.records import SELECT, Record, find_record, read_records, text_hash
-from edge.apps.memory.resemblance import find_similar
+from edge.apps.memory.records_writer import Added
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.turns import in_context
@@ -24,7 +24,7 @@ from edge.ivf.index import VectorIndex
 Vectors = npt.NDArray[np.float32]
 
 _DELETED_TOGETHER = 1_000
-"""Memories deleted in one transaction: other writers wait for no more."""
+"""The number of memories deleted in one transaction, which bounds the time that other writers wait."""
 
 
 class Writer:
@@ -35,7 +35,7 @@ class Writer:
         self._clock = clock
 
     def add(self, entries: Sequence[Entry], scope: Scope) -> list[Added]:
-        """Stores entries under exactly these ids: all of them or, if anything fails, none."""
+        """Stores entries under exactly the ids of `scope`: all of them or, if anything fails, none."""
         if not entries:
             return []
         store = self._store
@@ -54,12 +54,12 @@ class Writer:
         with store.read() as db:
             similar = find_similar(db, index, vectors, scope, store.budget)
         with store.write() as db:
-            added = store.ledger.insert(db, index, entries, vectors, similar, follows, scope, self._clock())
+            added = store.records_writer.insert(db, index, entries, vectors, similar, follows, scope, self._clock())
         store.upkeep.wrote(len(added))
         return added
 
     def update(self, uuid: str, scope: Scope, changes: dict[str, Any]) -> Record:
-        """Gives fields of a memory new values; `metadata` are merged into the present ones.
+        """Sets fields of a memory; `metadata` are merged into the existing ones.
 
         Raises:
             InputError: there is no such memory in `scope`.
@@ -82,14 +82,14 @@ class Writer:
             merged = {**old.metadata, **changes.get("metadata", {})}
             new = replace(old, **{**changes, "metadata": merged, "updated_at": stamp(self._clock())})
             same = new.text == old.text
-            store.ledger.change(
+            store.records_writer.change(
                 db, index, old, new, "UPDATE", vector=None if same or vector is None else vector[0], similar=similar
             )
         store.upkeep.wrote(1)
         return new
 
     def mark(self, uuid: str, scope: Scope, event: str, change: Callable[[Record, str], Record]) -> Record:
-        """Changes how a memory is shown; where `change` changes nothing, nothing is written.
+        """Changes whether a memory is pinned or hidden. Nothing is written if `change` returns an equal record.
 
         Raises:
             InputError: there is no such memory in `scope`.
@@ -102,7 +102,7 @@ class Writer:
             new = change(old, now)
             if new != old:
                 new = replace(new, updated_at=now)
-                store.ledger.change(db, index, old, new, event)
+                store.records_writer.change(db, index, old, new, event)
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
@@ -115,11 +115,11 @@ class Writer:
         index = self._index(uuid)
         with store.write() as db:
             record = self._found(find_record(db, uuid, scope), uuid)
-            store.ledger.delete(db, index, [record], stamp(self._clock()))
+            store.records_writer.delete(db, index, [record], stamp(self._clock()))
         store.upkeep.wrote(1)
 
     def delete_all(self, scope: Scope) -> int:
-        """Deletes every memory of a scope that is there now, hidden ones included; how many they were."""
+        """Deletes every memory of a scope that exists at the start, including hidden ones. Returns their number."""
         store = self._store
         index = store.index
         if index is None:
@@ -136,22 +136,22 @@ class Writer:
                 records = [Record.of(row) for row in rows]
                 if not records:
                     break
-                store.ledger.delete(db, index, records, stamp(self._clock()))
+                store.records_writer.delete(db, index, records, stamp(self._clock()))
             deleted += len(records)
             store.upkeep.wrote(len(records))
         return deleted
 
     def reset(self) -> None:
-        """Deletes everything: memories, their history, actions."""
+        """Deletes all memories with their histories, and all actions."""
         store = self._store
         index = store.index
         with store.write() as db:
-            store.ledger.clear(db, index)
+            store.records_writer.clear(db, index)
         store.upkeep.wrote(1)
 
     @staticmethod
     def _turn_before(db: Connection, entry: Entry, scope: Scope) -> Record | None:
-        """What was said last in a run, if `entry` goes on with it."""
+        """The last turn of a run, if `entry` continues its conversation."""
         if scope.run_id is None or not entry.turn:
             return None
         sql, params = scope.exactly()
@@ -164,7 +164,11 @@ class Writer:
         return record if record is not None and goes_on(record, entry) else None
 
     def _index(self, uuid: str) -> VectorIndex:
-        """The vector index; without one there is no memory `uuid` either."""
+        """The vector index. Without one, the memory `uuid` cannot exist.
+
+        Raises:
+            InputError: there is no vector index yet.
+        """
         index = self._store.index
         if index is None:
             raise InputError(f"there is no memory {uuid!r} here")

@@ -39,7 +39,7 @@ def make(tmp_path: Path, clock: StillClock) -> Iterator[Make]:
     opened: list[Memory] = []
 
     def open_one(name: str = "memory", **options: Any) -> Memory:
-        options = {"embedder": WordEmbedder(), "reranker": WordReranker(), "clock": clock, "memory": "1GB"} | options
+        options = {"embedder": WordEmbedder(), "reranker": WordReranker(), "clock": clock, "memory": "10GB"} | options
         opened.append(Memory(tmp_path / name, **options))
         return opened[-1]
 

@@ -192,7 +192,7 @@ def test_of_the_same_in_several_sessions_what_worked_best_is_chosen(make: Make, 
 
 
 class Contrary(WordReranker):
-    """Finds least relevant what says the same."""
+    """Finds texts that say the same least relevant."""
 
     def rank(self, *given: Any, **options: Any) -> list[Ranked]:
         return super().rank(*given, **options)[::-1]

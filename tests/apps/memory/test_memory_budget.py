@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from naive.program import printed
 
 from edge.apps.memory.memory import Memory
 from edge.errors import BudgetExceeded
@@ -39,9 +39,7 @@ def test_the_process_stays_below_its_limit(tmp_path: Path) -> None:
     synth("tiny-bert-embedder", tmp_path / "embedder").close()
     synth("tiny-bert", tmp_path / "reranker").close()
     arguments = [str(tmp_path / "memory"), str(tmp_path / "embedder"), str(tmp_path / "reranker"), str(LIMIT)]
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(printed(SCRIPT, *arguments))
     assert report["found"] == [10] * 10
     assert report["peak"] < LIMIT
     assert {"SQLite", "process"} <= set(report["holders"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import click.testing
 import pytest
+from naive.program import settings_of
 
 from edge.apps.memory.command import memory as group
 from edge.errors import InputError
@@ -18,12 +19,9 @@ Edge = Callable[..., click.testing.Result]
 
 @pytest.fixture
 def edge(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edge:
-    """Runs a verb with tiny random models; what is refused is raised."""
-    settings = {
-        "EDGE_MODELS_DIR": str(tiny_models), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
-        "EDGE_MEMORY": "1GB", "EDGE_THREADS": "1", "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path),
-    }  # fmt: skip
-    for name, value in settings.items():
+    """Runs a verb with tiny random models; its errors are raised."""
+    own = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_MEMORY": "10GB", "EDGE_THREADS": "1"}
+    for name, value in settings_of(tmp_path, **own).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
 
@@ -64,7 +62,8 @@ def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
     assert (document(found)["results"][0]["memory"], found.return_value) == ("I like tea", 0)
     shown = edge("search", "tea", "--no-rerank", "--explain", "--neighbours", "1").stdout
     assert "[2023-05-08T00:00Z] I like tea" in shown
-    assert "relevance" in shown
+    hit = document(edge("search", "tea", "--no-rerank", "--json"))["results"][0]
+    assert f"{hit['score']:.3f}  relevance {hit['relevance']:.2f}  [2023-05-08T00:00Z] I like tea" in shown
     assert document(edge("search", "tea", "--json", "--filters", '{"a": 2}'))["results"] == []
     assert edge("search", "tea", "--filters", '{"a": 2}').return_value == 1
     assert len(document(edge("search", "tea", "--recency", "0.5", "--importance", "0.5", "--json"))["results"]) == 3
@@ -135,6 +134,9 @@ def test_export_and_import(edge: Edge, tmp_path: Path) -> None:
     edge("add", "hers", "--user-id", "ann")
     assert document(edge("export", str(tmp_path / "mine.jsonl"), "--json")) == {"count": 1}
     assert document(edge("export", str(tmp_path / "all.jsonl"), "--everyone", "--json")) == {"count": 2}
+    assert json.loads(edge("export", "-", "--user-id", "ann").stdout)["memory"] == "hers"
+    none = edge("export", "-", "--user-id", "nobody")
+    assert (none.stdout, none.stderr) == ("", "edge: no memory has these ids; --everyone writes those of all\n")
     edge("delete", "--all")
     assert document(edge("import", str(tmp_path / "all.jsonl"), "--everyone", "--json")) == {"count": 1}
     assert document(edge("import", str(tmp_path / "mine.jsonl"), "--json")) == {"count": 0}
@@ -191,7 +193,7 @@ def test_where_there_is_no_memory_none_is_made(
 def test_a_memory_without_a_path_is_not_made_by_looking_either(
     edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.apps.memory.command.default_path", lambda: tmp_path / "nowhere")
+    monkeypatch.setattr("edge.apps.memory.command_scope.default_path", lambda: tmp_path / "nowhere")
     with pytest.raises(InputError, match="nowhere"):
         click.testing.CliRunner().invoke(group, ["list"], standalone_mode=False, catch_exceptions=False)
     assert not (tmp_path / "nowhere").exists()

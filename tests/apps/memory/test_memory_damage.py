@@ -1,9 +1,10 @@
-"""Whatever is damaged of a memory is noticed, named, and brought back from what can be read."""
+"""Any damage to a memory is noticed, named, and repaired from the readable rows."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from edge.apps.memory.checking import check
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.repairing import repair
+from edge.apps.store.connecting import plain
 from edge.apps.store.failures import DamagedStore
+from edge.apps.store.log import FRAME, HEADER
 from edge.apps.store.pages import PAGE
 from edge.apps.store.repairing import RepairReport
 from edge.budget import MemoryBudget
@@ -51,7 +54,7 @@ def look(make: Make) -> list[tuple[str, str, bool]]:
 
 
 def mended(make: Make, path: Path) -> RepairReport:
-    return repair(path, make, budget=MemoryBudget(10**9))
+    return repair(path, make, budget=MemoryBudget(10**10))
 
 
 def test_a_sound_memory_is_said_to_be(make: Make, whole: Path) -> None:
@@ -217,3 +220,50 @@ def test_a_log_that_was_cut_off_is_repaired(make: Make, tmp_path: Path, share: f
     assert have.items() <= right.items()
     assert have or share == 0.0
     assert have == right or share < 1.0
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_log_that_is_damaged_while_it_is_open_is_found_and_repaired(make: Make, tmp_path: Path, needed: bool) -> None:
+    live = make()
+    for n in range(12):
+        live.add(f"Fact {n}: the river floods in year {n}.", user_id="ann")
+    path = tmp_path / "memory"
+    log = path / "memory.db-wal"
+    data = log.read_bytes()
+    frames = [data[at : at + FRAME] for at in range(HEADER, len(data), FRAME + PAGE)]
+    pages = [int.from_bytes(frame[:4], "big") for frame in frames]
+    last = {page: number for number, page in enumerate(pages)}
+    start = len(pages) // 2
+    number = next(n for n in range(start, len(pages)) if (last[pages[n]] == n) == needed)
+    with log.open("r+b") as file:
+        file.seek(HEADER + number * (FRAME + PAGE) + FRAME + 2000)
+        file.write(bytes([data[HEADER + number * (FRAME + PAGE) + FRAME + 2000] ^ 4]))
+    report = check(path, make, read_data=True)
+    assert report.damaged("log", "database"), report.findings
+    repaired = mended(make, path)
+    assert repaired.after.findings == []
+    found = {row["memory"] for row in make().get_all(user_id="ann", top_k=100)["results"]}
+    whole = {f"Fact {n}: the river floods in year {n}." for n in range(12)}
+    assert found < whole if needed else found == whole
+    assert len(found) > 3
+    live.add("One more.", user_id="ann")
+    assert check(path, make, read_data=True).findings == []
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_vectors_of_memories_that_are_all_lost_are_removed(make: Make, tmp_path: Path, segments: bool) -> None:
+    memory = make()
+    for n in range(5):
+        memory.add(f"Fact {n}: the river floods in year {n}.", user_id="ann")
+    if segments:
+        memory.maintain(full=True)
+    memory.close()
+    path = tmp_path / "memory"
+    with closing(plain(path / "memory.db")) as db:  # as if all their pages were lost, and those of their history
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute("DELETE FROM memories")
+        db.execute("DELETE FROM history")
+    assert not check(path, make, read_data=True).sound
+    repaired = mended(make, path)
+    assert repaired.after.findings == []
+    assert make().get_all(user_id="ann", top_k=10)["results"] == []

@@ -23,7 +23,7 @@ SAID = [
 
 
 class Scripted:
-    """Answers what it was told to; raises what it was told to raise."""
+    """Gives scripted answers; raises scripted errors."""
 
     name = "scripted"
     context = 4096

@@ -1,4 +1,4 @@
-"""What cannot be stored or asked for is refused with one sentence, wherever it comes in."""
+"""Text that cannot be stored or searched for is refused with one sentence, wherever it comes in."""
 
 from __future__ import annotations
 

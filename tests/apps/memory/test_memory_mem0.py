@@ -18,16 +18,16 @@ from edge.config import Config
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """`Memory()` takes default models and the user's own place: here, models that know words and a temporary folder."""
-    monkeypatch.setattr("edge.apps.memory.store.platformdirs.user_data_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("platformdirs.user_data_path", lambda *_, **__: tmp_path)
     monkeypatch.setattr(models, "Embedder", lambda *_, **__: WordEmbedder())
     monkeypatch.setattr(models, "Reranker", lambda *_, **__: WordReranker())
-    monkeypatch.setattr(Config, "load", classmethod(lambda cls: cls(memory=10**9)))
+    monkeypatch.setattr(Config, "load", classmethod(lambda cls: cls(memory=10**11)))
     yield
     assert {path.name for path in tmp_path.iterdir()} <= {"memory"}
 
 
 class OpenAI:
-    """Answers with the last line of what it was given."""
+    """Answers with the last line of its prompt."""
 
     def __init__(self) -> None:
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))

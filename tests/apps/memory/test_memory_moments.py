@@ -1,4 +1,4 @@
-"""Moments and days: what is understood, and how it is stored and written."""
+"""Moments and days: the understood forms, the stored form, and the form in texts."""
 
 from __future__ import annotations
 

@@ -19,8 +19,10 @@ from typing import Any
 
 import pytest
 from apsw import Connection
+from naive.waiting import until
 from naive.words import WordEmbedder
 
+from edge.apps.memory import records_writer
 from edge.apps.memory.memory import Memory
 from edge.errors import StorageError
 
@@ -30,7 +32,7 @@ PROCESSES = 8
 
 
 class Child:
-    """One process after the other in one place, and what they said."""
+    """One process after the other in one place, and their reports."""
 
     def __init__(self, directory: Path, logs: Path, user: str) -> None:
         self.directory, self.logs, self.user = directory, logs, user
@@ -55,7 +57,7 @@ class Child:
         return self.runs[-1].stat().st_size > 0
 
     def lines(self) -> list[list[dict[str, Any]]]:
-        """What each run said; a last line may be cut."""
+        """The report of each run; a last line may be cut."""
         return [[json.loads(x) for x in run.read_text().split("\n")[:-1]] for run in self.runs]
 
 
@@ -67,10 +69,7 @@ def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> 
     children = [Child(tmp_path / "memory", logs, f"u{n}") for n in range(PROCESSES)]
     for child in children:
         child.start()
-    waiting = time.monotonic() + 120
-    while not all(child.ready() for child in children):
-        assert time.monotonic() < waiting, "the processes do not start"
-        time.sleep(0.05)
+    until(lambda: all(child.ready() for child in children), 0.05)
     choose = random.Random(0)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -95,7 +94,7 @@ def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> 
 
 
 def check(memory: Memory, child: Child) -> int:
-    """Compares what a place's processes said with what is there; how many changes were said to be done."""
+    """Compares the reports of a place's processes with the stored memories. Returns the number of reported changes."""
     expected: dict[str, str | None] = {}  # id -> text, None for deleted
     changes: dict[str, list[str | None]] = {}
     open_ends: list[dict[str, Any]] = []
@@ -160,7 +159,7 @@ def test_what_fails_halfway_leaves_nothing(make: Make, monkeypatch: pytest.Monke
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(memory.store.ledger, "note", broken)
+        patch.setattr(records_writer, "note_changes", broken)
         with pytest.raises(OSError, match="gone"):
             memory.add(["one", "two"], user_id="ann")
     assert [m["memory"] for m in memory.get_all(user_id="ann")["results"]] == ["before"]

@@ -1,4 +1,4 @@
-"""Vectors made anew from what is stored, whatever became of the files that held them."""
+"""Vectors made anew from the stored texts, after any damage to the files that held them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def filled(make: Make) -> Memory:
     memory.delete(told[0]["id"])
     for n in range(3):
         memory.actions.add(f"open door {n}", ["push", n], state="hall" * n, user_id="ada")
-    memory.close()  # what went on in the background has ended, and nothing keeps this from being done
+    memory.close()  # work in the background has ended, and nothing keeps this from being done
     memory = make()
     memory.maintain(full=True)
     return memory

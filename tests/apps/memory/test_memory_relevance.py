@@ -1,4 +1,4 @@
-"""What a memory's relevance means."""
+"""The meaning of a memory's relevance."""
 
 from __future__ import annotations
 

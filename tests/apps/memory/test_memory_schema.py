@@ -17,6 +17,7 @@ BACK = (
     "ALTER TABLE memories DROP COLUMN local_timestamp",
     "DROP INDEX actions_key", "ALTER TABLE actions DROP COLUMN key",
     *(f"ALTER TABLE ivf_{name} DROP COLUMN crc" for name in ("codec", "lists", "segments", "pending")),
+    "DROP TABLE ivf_tuning",
     "PRAGMA user_version = 2",
 )  # fmt: skip
 """Takes away what was added since the first version."""

@@ -35,7 +35,7 @@ steps = st.lists(
 
 
 def open_memory(folder: str, **bound: Any) -> Memory:
-    return Memory(Path(folder), embedder=WordEmbedder(16), reranker=WordReranker(), memory="1GB", **bound)
+    return Memory(Path(folder), embedder=WordEmbedder(16), reranker=WordReranker(), memory="10GB", **bound)
 
 
 def inside(stored: dict[str, Any], asked: dict[str, Any]) -> bool:
@@ -118,7 +118,7 @@ def test_a_bound_memory_refuses_other_scopes(make: Make) -> None:
 
 
 def test_what_others_add_meanwhile_stays_theirs(make: Make) -> None:
-    """A scope that held everything there was does not hold what another process has stored since."""
+    """A scope that held all memories does not hold those that another process has stored since."""
     one, other = make(), make()
     one.add("tea is good", user_id="ann")
     assert len(other.search("good tea", user_id="ann", rerank=False)["results"]) == 1

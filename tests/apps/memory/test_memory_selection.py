@@ -1,4 +1,4 @@
-"""Selection keeps order, stays within its budget, and takes what matters most."""
+"""Selection keeps order, stays within its budget, and takes the most relevant parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export and import: nothing is lost on the way, and what cannot be read is named."""
+"""Export and import: nothing is lost on the way, and unreadable lines are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs, their shapes, and what they refuse."""
+"""The verbs, the shapes of their results, and their refusals."""
 
 from __future__ import annotations
 
@@ -268,17 +268,17 @@ def test_another_embedder_is_refused_with_both_names(make: Make) -> None:
 
 
 def test_a_memory_is_opened_again_by_the_embedder_it_was_made_with(make: Make, tmp_path: Path) -> None:
-    """By name, by the files of one handed over, or, for one without files, by what is configured."""
+    """By name, by the files of one handed over, or, for one without files, by the configuration."""
     from edge.runtimes.embedder import Embedder
 
     synth("tiny-bert-embedder", tmp_path / "models" / "tiny").close()
-    with Embedder(tmp_path / "models" / "tiny", memory="1GB") as embedder, make("files", embedder=embedder) as memory:
+    with Embedder(tmp_path / "models" / "tiny", memory="10GB") as embedder, make("files", embedder=embedder) as memory:
         add(memory, "I like tea")
     with make("files", embedder=None) as memory:
         assert texts(memory.search("tea", user_id="ann")) == ["I like tea"]
     with make("words") as memory:
         add(memory, "I like tea")
-    config = Config(memory=10**9, embedder="tiny", models_dir=str(tmp_path / "models"))
+    config = Config(memory=10**11, embedder="tiny", models_dir=str(tmp_path / "models"))
     with make("words", embedder=None, config=config) as memory, pytest.raises(ModelError, match="WordEmbedder"):
         memory.search("tea", user_id="ann")
 

@@ -1,9 +1,9 @@
-"""`Ledger`: changes to memories inside a transaction, in all tables and indexes at once; each leaves its history."""
+"""`RecordsWriter`: changes memories in all tables and indexes in one transaction, and records each change's history."""
 
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import check_text
 from edge.apps.memory.entries import Entry
+from edge.apps.memory.history import note_changes
+from edge.apps.memory.memory_rebuild import REBUILD
 from edge.apps.memory.moments import stamp
 from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, text_hash, visible
-from edge.apps.memory.remembered import REBUILD
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
 from edge.apps.store.lexical import LexicalIndex
@@ -27,22 +27,21 @@ Vectors = npt.NDArray[np.float32]
 
 _INSERT = f"INSERT INTO memories ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))}) RETURNING id"
 _UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in COLUMNS[1:])} WHERE id = ?"
-_HISTORY = (
-    "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
-    "user_id", "agent_id", "run_id",
-)  # fmt: skip
-_INSERT_HISTORY = f"INSERT INTO history ({', '.join(_HISTORY)}) VALUES ({', '.join('?' * len(_HISTORY))})"
-_SHOWN = _HISTORY[:9]
 _TOLD = ("role", "actor_id", "timestamp", "expiration_date", "importance")
-"""What an entry says beside its text and metadata."""
+"""The fields of an entry besides its text and metadata."""
 
 MOST_LINKS = 3
-"""Earlier memories that one is linked to, however many there are like it: what is often said has very many."""
+"""The most earlier memories that a memory is linked to. A frequent statement would otherwise have very many links."""
 
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """An earlier memory that a new one resembles: its id, or `-1 - n` for the n-th of the same call; their cosine."""
+    """An earlier memory that a new one resembles.
+
+    Attributes:
+        id: its id, or `-1 - n` for the n-th entry of the same call.
+        similarity: their cosine.
+    """
 
     id: int
     similarity: float
@@ -50,32 +49,33 @@ class Similar:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of an entry.
+    """The result of adding an entry.
 
     Attributes:
-        record: the new memory, or the one that was there already.
-        event: ADD, or NONE where exactly this was remembered before.
-        similar: earlier memories it was linked to, most similar first.
+        record: the new memory, or the existing one.
+        event: ADD, or NONE if the same memory existed before.
+        similar: the earlier memories that it was linked to, most similar first.
     """
 
     record: Record
     event: str
     similar: tuple[tuple[Record, float], ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """mem0's form: `id`, `memory`, `event`, and in addition `similar` earlier memories if there are any."""
+        record = self.record
+        document: dict[str, Any] = {"id": record.uuid, "memory": record.text, "event": self.event}
+        if record.role is not None:
+            document |= {"actor_id": record.actor_id, "role": record.role}
+        if self.similar:
+            document["similar"] = [
+                {"id": other.uuid, "memory": other.text, "similarity": similarity} for other, similarity in self.similar
+            ]
+        return document
 
-@dataclass(frozen=True, slots=True)
-class HistoryLine:
-    """A change of a memory: its text before and after, what happened, when the memory was made and when it changed."""
 
-    old: str | None
-    new: str | None
-    event: str
-    created_at: str
-    updated_at: str
-
-
-class Ledger:
-    """Writes memories. Holds no connection: every method belongs to the transaction of the `db` it is given."""
+class RecordsWriter:
+    """Writes memories. Holds no connection: every method works inside the transaction of the `db` it is given."""
 
     def __init__(self) -> None:
         self.lexical = LexicalIndex(TEXT_INDEX)
@@ -91,15 +91,15 @@ class Ledger:
         scope: Scope,
         now: datetime,
     ) -> list[Added]:
-        """Stores entries under exactly these ids.
+        """Stores entries under exactly the ids of `scope`.
 
-        An entry of which everything is already stored there and shown is recognised and not stored twice; entries of
-        one call are never taken for each other, because a conversation may repeat itself.
+        An entry that equals a shown memory of the scope in all fields is not stored twice. Entries of one call are
+        never compared with each other, because a conversation may repeat itself.
 
         Args:
-            vectors: [n, dim], one for each entry.
-            similar: for each entry, what it is to be linked to if that is stored under the same ids.
-            follows: for each entry, the id of the turn before, or `-1 - n` for the n-th of this call.
+            vectors: the vector of each entry, [n, dim].
+            similar: for each entry, the memories to link it to. Memories stored under other ids are left out.
+            follows: for each entry, the id of the turn before, or `-1 - n` for the n-th entry of this call.
         """
         known = [self._known(db, entry, scope, now) for entry in entries]
         twins = {text: self._twins(db, text, scope, now) for text in {entry.text for entry in entries}}
@@ -111,14 +111,14 @@ class Ledger:
             if before is not None and before < 0:
                 before = outcomes[-1 - before].record.id
             elif before is not None and not db.execute("SELECT 1 FROM memories WHERE id = ?", (before,)).fetchone():
-                before = None  # deleted since
+                before = None  # another process has deleted it since
             record = _new_record(entry, scope, before, stamp(now))
             same_text = tuple((twin, 1.0) for twin in twins[entry.text])
             outcomes.append(Added(self._insert_row(db, record), "ADD", same_text))
         added = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.event == "ADD"]
         records = [outcome.record for _, outcome in added]
         self._index(db, index, records, vectors[[number for number, _ in added]])
-        self.note(db, ((None, record, "ADD") for record in records), stamp(now))
+        note_changes(db, ((None, record, "ADD") for record in records), stamp(now))
         for number, outcome in added:
             outcomes[number] = self._link(db, outcome, similar[number], outcomes)
         self.advance(db)
@@ -131,10 +131,12 @@ class Ledger:
         records: Sequence[tuple[Record, str | None]],
         vectors: Vectors,
     ) -> list[Record]:
-        """Stores records as they are, dates and `uuid` included, without history; `id` is given anew.
+        """Stores records with their dates and `uuid`s, but without history and under new `id`s.
 
         Args:
-            records: each with the `uuid` of the turn before it, which must come earlier or be stored already.
+            records: the records, each with the `uuid` of the turn before it, which must come earlier or be stored
+                already.
+            vectors: the vector of each record, [n, dim].
         """
         stored = []
         for record, before in records:
@@ -146,7 +148,7 @@ class Ledger:
         return stored
 
     def bring(self, db: Connection, record: Record) -> None:
-        """Stores a record as it is, under a new `id`; its vector is made later."""
+        """Stores a record unchanged, except for a new `id`. Its vector must be made later."""
         stored = self._insert_row(db, record)
         self.lexical.add(db, [stored.id], [stored.indexed_text])
 
@@ -161,12 +163,12 @@ class Ledger:
         vector: Vectors | None = None,
         similar: Sequence[Similar] = (),
     ) -> None:
-        """Replaces a memory by a new version of itself.
+        """Replaces a memory by a new version.
 
         Args:
-            new: the same `id` and `uuid`; its `updated_at` is the moment of the change.
-            vector: [dim], of the new text where that differs.
-            similar: what the new text is to be linked to.
+            new: the new version, with the same `id` and `uuid`; its `updated_at` is the moment of the change.
+            vector: the vector of the new text, [dim]; None if the text is unchanged.
+            similar: the memories to link the new text to.
         """
         if new.indexed_text != old.indexed_text:
             self.lexical.delete(db, [old.id], [old.indexed_text])
@@ -177,7 +179,7 @@ class Ledger:
             db.execute("DELETE FROM links WHERE memory = ? OR earlier = ?", (new.id, new.id))
             self._link(db, Added(new, event), similar, [])
         db.execute(_UPDATE, (*new.row[1:], new.id))
-        self.note(db, [(old, new, event)], new.updated_at)
+        note_changes(db, [(old, new, event)], new.updated_at)
         self.advance(db)
 
     def delete(self, db: Connection, index: VectorIndex, records: Sequence[Record], now: str) -> None:
@@ -188,11 +190,11 @@ class Ledger:
             index.delete(db, np.array(ids, np.int64))
         for group in batches(ids):
             db.execute(f"DELETE FROM memories WHERE id IN ({', '.join('?' * len(group))})", group)
-        self.note(db, ((record, None, "DELETE") for record in records), now)
+        note_changes(db, ((record, None, "DELETE") for record in records), now)
         self.advance(db)
 
     def clear(self, db: Connection, index: VectorIndex | None) -> None:
-        """Deletes all rows of all tables, history included, and of the settings what was learnt of actions."""
+        """Deletes all rows of all tables, with the histories, and the action cache's settings."""
         if index is not None:
             index.clear(db)
         db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
@@ -202,28 +204,19 @@ class Ledger:
         self.advance(db)
 
     def advance(self, db: Connection) -> None:
-        """Tells every process that what it remembers of the rows is out of date."""
+        """Increments the generation, which tells every process that its cached ids are out of date."""
         db.execute("UPDATE settings SET value = value + 1 WHERE name = 'generation'")
 
-    def note(self, db: Connection, changes: Iterable[tuple[Record | None, Record | None, str]], now: str) -> None:
-        """Lines of history: the memory before, after, and what happened."""
-        rows = []
-        for old, new, event in changes:
-            record = new or old
-            assert record is not None
-            before, after = (None if version is None else version.text for version in (old, new))
-            rows.append(_history_row(record, HistoryLine(before, after, event, record.created_at, now)))
-        db.executemany(_INSERT_HISTORY, rows)
-
     def link(self, db: Connection, record: Record, earlier: Sequence[tuple[str, float]]) -> None:
-        """Links a memory to earlier ones stored under the same ids, by `uuid` and similarity; others are left out."""
+        """Links a memory to earlier ones, given as (`uuid`, similarity). Memories that are not earlier, or not stored
+        under the same ids, are left out."""
         for uuid, similarity in earlier:
             other = find_record(db, uuid, record.scope)
             if other is not None and other.id < record.id and other.scope == record.scope:
                 db.execute("INSERT OR IGNORE INTO links VALUES (?, ?, ?)", (record.id, other.id, similarity))
 
     def links(self, db: Connection, record: Record) -> list[tuple[str, float]]:
-        """Ids of the memories that are linked to this one, either way, and how similar they are; most similar first."""
+        """The ids and similarities of the memories linked with this one in either direction, most similar first."""
         return [
             (str(uuid), float(similarity))
             for uuid, similarity in db.execute(
@@ -236,7 +229,7 @@ class Ledger:
         ]
 
     def _known(self, db: Connection, entry: Entry, scope: Scope, now: datetime) -> Record | None:
-        """The oldest shown memory of exactly these ids that says all that an entry says."""
+        """The oldest shown memory of exactly these ids that equals an entry in all fields."""
         same, params = _same_text(entry.text, scope, now)
         told = " AND ".join(f"memories.{name} IS ?" for name in _TOLD)
         values = [getattr(entry, name) for name in _TOLD]
@@ -244,7 +237,7 @@ class Ledger:
         return next((record for row in rows if (record := Record.of(row)).metadata == dict(entry.metadata)), None)
 
     def _twins(self, db: Connection, text: str, scope: Scope, now: datetime) -> list[Record]:
-        """The latest shown memories of exactly these ids with this text, as many as are linked."""
+        """The latest shown memories of exactly these ids with this text, at most `MOST_LINKS`."""
         same, params = _same_text(text, scope, now)
         latest = "ORDER BY memories.timestamp DESC, memories.id DESC LIMIT ?"
         return [Record.of(row) for row in db.execute(f"{SELECT} {same} {latest}", (*params, MOST_LINKS))]
@@ -275,37 +268,6 @@ class Ledger:
         return Added(record, outcome.event, tuple(linked))
 
 
-def read_history(db: Connection, uuid: str, scope: Scope) -> list[dict[str, Any]]:
-    """A memory's history in mem0's form, oldest first; empty outside `scope`.
-
-    Raises:
-        InputError: no text can be an id.
-    """
-    named = [(name, value) for name, value in scope.items() if value is not None]
-    condition = "".join(f" AND {name} = ?" for name, _ in named)
-    rows = db.execute(
-        f"SELECT id, {', '.join(_SHOWN)} FROM history WHERE memory_id = ?{condition} ORDER BY id",
-        (check_text(uuid, "an id"), *(value for _, value in named)),
-    )
-    names = ("id", *_SHOWN)
-    return [
-        dict(zip(names, (str(row[0]), *row[1:]), strict=True)) | {"is_deleted": bool(row[names.index("is_deleted")])}
-        for row in rows
-    ]
-
-
-def restore_history(db: Connection, record: Record, changes: Iterable[HistoryLine]) -> None:
-    """Gives a memory the history it had elsewhere."""
-    db.executemany(_INSERT_HISTORY, [_history_row(record, change) for change in changes])
-
-
-def _history_row(record: Record, change: HistoryLine) -> tuple[Any, ...]:
-    return (
-        record.uuid, change.old, change.new, change.event, change.created_at, change.updated_at,
-        int(change.new is None), record.actor_id, record.role, record.user_id, record.agent_id, record.run_id,
-    )  # fmt: skip
-
-
 def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Record:
     return Record(
         id=0, uuid=str(uuids.uuid4()), text=entry.text, hash=text_hash(entry.text), user_id=scope.user_id,
@@ -317,7 +279,7 @@ def _new_record(entry: Entry, scope: Scope, follows: int | None, now: str) -> Re
 
 
 def _same_text(text: str, scope: Scope, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    """SQL that holds for shown memories of exactly these ids with this text, with its parameters."""
+    """SQL for the shown memories of exactly these ids with this text, with its parameters."""
     exactly, ids = scope.exactly()
     shown, day = visible(now)
     sql = f"INDEXED BY memories_hash WHERE memories.hash = ? AND {exactly} AND memories.text = ? AND {shown}"

@@ -1,4 +1,4 @@
-"""`Tally`: how often the action cache was asked, and how often it knew."""
+"""`ActionCounter`: counts the lookups of the action cache, and its hits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _COUNTERS = ("lookups", "hits")
 
 @dataclass(frozen=True, slots=True)
 class ActionStats:
-    """How the cache has served: lookups and hits of all processes, and the feedback that hits were given. What another
-    process has counted is here once it closes its memory or asks for its own.
+    """Figures of the action cache: the lookups and hits of all processes, and the feedback on hits. The counts of
+    another process are included once that process closes its memory or reads its own figures.
 
     Attributes:
-        wrong: hits that feedback called failures.
+        trajectories: the number of stored trajectories.
+        right, wrong: feedback on hits that reported success, and failure.
     """
 
     trajectories: int
@@ -31,18 +32,18 @@ class ActionStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of lookups that were hits."""
+        """The share of lookups that were hits."""
         return self.hits / self.lookups if self.lookups else 0.0
 
     @property
     def wrong_rate(self) -> float:
-        """Share of the hits with feedback that were wrong."""
+        """The share of wrong hits among the hits with feedback."""
         return self.wrong / (self.right + self.wrong) if self.right + self.wrong else 0.0
 
 
-class Tally:
-    """Counts in this process, and adds that to the store when something is written anyway, asked for, or closed: a
-    lookup does not wait for the disk. Thread-safe."""
+class ActionCounter:
+    """Counts in memory, so that a lookup does not wait for the disk. The counts are added to the store with the next
+    feedback, when the figures are read, and on closing. Thread-safe."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -50,12 +51,12 @@ class Tally:
         self._counts: Counter[str] = Counter()
 
     def count(self, *, hit: bool) -> None:
-        """Notes a lookup."""
+        """Counts a lookup."""
         with self._lock:
             self._counts.update(lookups=1, hits=int(hit))
 
     def save(self, db: Connection) -> None:
-        """Adds what was counted here since to what all have, inside a transaction."""
+        """Adds this process's new counts to the common ones, inside a transaction."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         for name in _COUNTERS:
@@ -65,7 +66,7 @@ class Tally:
             )
 
     def stats(self) -> ActionStats:
-        """What all have counted."""
+        """The figures of all processes."""
         with self._store.write() as db:
             self.save(db)
             counted = dict(db.execute("SELECT name, value FROM settings WHERE name LIKE 'actions:count:%'").fetchall())
@@ -76,12 +77,12 @@ class Tally:
         return ActionStats(total, lookups, hits, right, wrong)
 
     def clear(self) -> None:
-        """Forgets what was counted here."""
+        """Drops the counts that are not stored yet."""
         with self._lock:
             self._counts.clear()
 
     def close(self) -> None:
-        """Adds what was counted here to the store."""
+        """Adds the remaining counts to the store."""
         with self._lock:
             counted = bool(self._counts)
         if not counted:
@@ -89,5 +90,5 @@ class Tally:
         try:
             with self._store.write() as db:
                 self.save(db)
-        except EdgeError as error:  # what remains to be closed must be
+        except EdgeError as error:  # the caller must still be able to close the other parts
             logging.getLogger(__name__).warning("the lookups of the action cache were not counted: %s", error)

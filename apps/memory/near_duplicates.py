@@ -1,13 +1,13 @@
-"""Near-duplicates: which earlier memories a new one repeats in other words. They are linked, never merged."""
+"""Near-duplicates: finds earlier memories that a new one repeats in other words. They are linked, never merged."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.ledger import MOST_LINKS, Similar
+from edge.apps.memory.memory_rebuild import REBUILD
 from edge.apps.memory.records import batches
-from edge.apps.memory.remembered import REBUILD
+from edge.apps.memory.records_writer import MOST_LINKS, Similar
 from edge.apps.memory.scope import Scope
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
@@ -17,25 +17,31 @@ from edge.ivf.index import VectorIndex
 Vectors = npt.NDArray[np.float32]
 
 NEAR = 0.93
-"""Cosine from which two memories are linked. With the default embedder, above it lie rewordings and typing errors."""
+"""The cosine from which two memories are linked. With the default embedder, such texts differ by wording or typing
+errors only."""
 
 _FEW = 2_000
-"""Memories up to which a scope is searched alone; a larger one is found in the whole index often enough."""
+"""A scope of at most this many memories is searched by itself. The memories of a larger scope are found in a search of
+the whole index often enough."""
 
 _BEYOND = 16
 _BLOCK = 256
 _COLUMNS = 2_048
-"""Earlier vectors that a block of 256 is compared with at a time: 2 MB of cosines."""
+"""The number of earlier vectors that a block of 256 vectors is compared with at a time: 2 MB of cosines."""
 
 
 def find_similar(
     db: Connection, index: VectorIndex, vectors: Vectors, scope: Scope, budget: MemoryBudget
 ) -> list[list[Similar]]:
-    """For each of `vectors` [n, dim], the most similar memories stored under exactly these ids, and those before it in
-    `vectors` itself (as `-1 - row`), with a cosine of at least `NEAR`; at most 3, most similar first.
+    """The memories most similar to each of `vectors`, with a cosine of at least `NEAR`; at most 3, most similar first.
+
+    They are memories stored under exactly the ids of `scope`, and earlier rows of `vectors`, given as `-1 - row`.
+
+    Args:
+        vectors: the vectors of the new memories, [n, dim].
 
     Raises:
-        BudgetExceeded: there is no room to compare them.
+        BudgetExceeded: there is no room for the cosines.
     """
     found: list[list[Similar]] = []
     sql, params = scope.exactly()
@@ -56,18 +62,18 @@ def _most_similar(similar: list[Similar]) -> list[Similar]:
 
 
 def _add_earlier(found: list[list[Similar]], vectors: Vectors, start: int) -> None:
-    """Adds to what was found for the block of `vectors` from `start` on the most similar ones before each of them."""
+    """Adds the most similar earlier rows of `vectors` to the results of the block that begins at `start`."""
     block = vectors[start : start + _BLOCK]
     for first in range(0, start + len(block), _COLUMNS):
         cosines = block @ vectors[first : min(first + _COLUMNS, start + len(block))].T
-        for row in range(len(block)):  # neither itself nor what comes after it
+        for row in range(len(block)):  # leave out the row itself and the rows after it
             cosines[row, max(0, start + row - first) :] = -1
         for _ in range(MOST_LINKS):
             best = cosines.argmax(axis=1)
             for row in np.flatnonzero(cosines[np.arange(len(block)), best] >= NEAR).tolist():
                 found[start + row].append(Similar(-1 - first - int(best[row]), float(cosines[row, best[row]])))
                 cosines[row, best[row]] = -1
-        # Cut after each block of columns: of a text that is said again and again nearly all are near.
+        # Cut after each block of columns: if a text is repeated often, nearly all rows are near.
         found[start : start + _BLOCK] = [_most_similar(similar) for similar in found[start : start + _BLOCK]]
 
 
@@ -85,7 +91,7 @@ def _in_index(
     sql, params = scope.exactly()
     ours: set[int] = set()
     for group in batches(sorted({one.id for similar in near for one in similar})):
-        # Without an index: by row number. SQLite would rather go through the whole scope.
+        # NOT INDEXED makes SQLite look up the row numbers. It would otherwise scan the whole scope.
         inside = f"SELECT id FROM memories NOT INDEXED WHERE id IN ({', '.join('?' * len(group))}) AND {sql}"
         ours.update(row[0] for row in db.execute(inside, (*group, *params)))
     return [[one for one in similar if one.id in ours] for similar in near]

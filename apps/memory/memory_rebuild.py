@@ -1,4 +1,4 @@
-"""`Remembered`: what the vectors of a memory are made from."""
+"""`MemoryRebuild`: supplies the texts from which the vectors of a memory are computed again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from edge.apps.memory.turns import Vectors, in_context
 from edge.connection import Connection
 
 REBUILD = "edge memory rebuild"
-"""The command to name where vectors cannot be read."""
+"""The command that messages recommend when vectors cannot be read."""
 
 
 class MadeFrom(NamedTuple):
-    """A text, and what was said before it if it is a turn of a conversation."""
+    """The input of a vector: a text, and the turn before it if the text is a turn of a conversation."""
 
     text: str
     before: str | None = None
 
 
-class Remembered:
+class MemoryRebuild:
     """The source of a rebuild (`edge.apps.store.rebuilding.Source`): memories first, then actions."""
 
     def __init__(self, embed: Callable[[list[str]], Vectors]) -> None:
