@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
@@ -27,7 +28,7 @@ from edge.knowledge.store import KnowledgeStore
 from edge.knowledge.tree import KnowledgeTree
 from edge.predictor import TimePredictor
 from edge.public_calls import checked_arguments
-from edge.runtimes.generation.base import Generator
+from edge.runtimes.generation.base import Generator, Message, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.opening import open_generator
@@ -38,11 +39,12 @@ _TIMES = "generation-times.json"
 
 @checked_arguments
 class Assistant:
-    """Answers questions from a collection. Writes one answer at a time; other threads wait. A context manager.
+    """Answers questions from a collection. It writes one answer at a time; other threads wait. A context manager.
 
-    >>> with Assistant("notes.edge", llm="model.gguf", memory="2GB") as assistant:
-    ...     answer = assistant.ask("when does the river flood")
-    ...     print(answer.text, *(citation.place for citation in answer.citations), sep="\\n")
+    Examples:
+        >>> with Assistant("notes.edge", llm="model.gguf", memory="2GB") as assistant:
+        ...     answer = assistant.ask("when does the river flood")
+        ...     print(answer.text, *(citation.place for citation in answer.citations), sep="\\n")
     """
 
     def __init__(
@@ -57,24 +59,24 @@ class Assistant:
         config: Config | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """Opens what is needed: index, embedder, reranker, generator and KV states share one budget.
+        """Opens the index, the models and the KV states, which share one memory budget.
 
         Args:
-            collection: an open one, which stays the caller's to close and whose budget and trace are used, or its
-                directory.
+            collection: the collection's directory, or an open collection. An open one keeps its budget and trace, and
+                the caller closes it.
             llm: a GGUF file, the name of a pulled generator, the address of an OpenAI-compatible server on this
-                machine, `extractive` (the best sentences of the documents), or an open generator, which stays the
-                caller's to close; if not given the configuration's, and that is `extractive` unless somebody chose.
-            memory: limit of the whole process, such as `2GB`; the configuration's if not given.
-            pipeline: how a question becomes retrievals and generations, one of `PIPELINES`.
-            options: how questions are answered unless said otherwise for one.
-            kv_cache: keep the KV states of documents and reuse them, in later processes, too. Changes times only.
+                machine, `extractive` (the best sentences of the documents), or an open generator, which the caller
+                closes. If not given, the configuration's generator, by default `extractive`.
+            memory: limit of the whole process, such as `2GB`; by default the configuration's.
+            pipeline: the name of the pipeline, one of `PIPELINES`.
+            options: default options for questions that are asked without options of their own.
+            kv_cache: keep the KV states of documents and reuse them, also in later processes. This changes times only.
 
         Raises:
             InputError: there is no such pipeline.
             StorageError: there is no collection.
             ModelError: the model is missing or broken.
-            BudgetExceeded: it does not fit the limit; the error names what would.
+            BudgetExceeded: the model does not fit the limit. The message says how it would fit.
             CapabilityError: the pipeline needs a generator that follows instructions.
         """
         self.options = options or AskOptions()
@@ -106,28 +108,51 @@ class Assistant:
         """Answers a question.
 
         Raises:
-            InputError: the question holds no word, the sentence that asks is too long to judge passages by, or it is
-                too long for the generator's context.
+            InputError: the question holds no word, its asking sentence is too long to judge passages by, or the
+                question is too long for the generator's context.
             ModelError: a model failed, or cannot be reached.
             BudgetExceeded: the limit is too small.
         """
         return self.stream(question, options=options).answer
 
     def stream(self, question: str, *, options: AskOptions | None = None) -> AnswerStream:
-        """Answers a question text by text; `answer` of what is returned has the whole with its citations.
+        """Answers a question piece by piece. The `answer` of the returned stream is the whole, with its citations.
 
         Raises:
-            As for `ask`, when the texts are read.
+            The errors of `ask`, when the pieces are read.
         """
         return self._stream(question, (), lambda turn: None, options)
 
     def chat(self, *, options: AskOptions | None = None) -> Conversation:
-        """A conversation, in which questions may refer to what was said before."""
+        """A conversation, in which questions may refer to earlier questions and answers."""
         return Conversation(lambda question, turns, keep: self._stream(question, turns, keep, options))
 
+    def write(self, messages: Sequence[Message], sampling: Sampling, cancel: threading.Event) -> Iterator[str]:
+        """Yields the generator's reply to messages, without any document, piece by piece.
+
+        Args:
+            cancel: once set, it ends the writing before the next token.
+
+        Raises:
+            CapabilityError: the generator only picks sentences of documents.
+            InputError: this thread is still writing another answer.
+            Also the errors of `Generator.stream`.
+        """
+        if not self.generator.follows_instructions:
+            raise CapabilityError(
+                f"{self.generator.name} only picks sentences of documents: a language model is needed (--llm FILE.gguf)"
+            )
+        if not self._turns.take(lambda: None, cancel):
+            return
+        try:
+            for piece in self.generator.stream(messages, sampling, cancel=cancel):
+                yield piece.text
+        finally:
+            self._turns.give()
+
     def close(self) -> None:
-        """Closes what was opened here, and keeps what was learned about times. Ends an answer that was not read to its
-        end: closing the generator under it would wait for it."""
+        """Closes everything that this assistant opened, and saves the learned step times. An answer that was not read
+        to its end is ended first, because closing the generator would wait for it."""
         self._turns.end()
         self._predictor.save()
         self._opened.close()
@@ -168,7 +193,7 @@ def _find(pipeline: str) -> Callable[[str, Steps], Iterator[str]]:
 
 
 def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
-    """A follow-up question as one that can be understood, and searched for, without the conversation."""
+    """A follow-up question, rewritten so that it can be understood and searched for without the conversation."""
     if not turns or not steps.generator.follows_instructions:
         return standalone(question, turns)
     ahead = [f"{turns[-1].question} {question}"]
@@ -177,10 +202,10 @@ def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
 
 _STATES = "kv-states"
 _STATES_DISK = 2 << 30
-"""Bytes of documents' KV states kept on disk, for all collections and models together."""
+"""The most bytes of documents' KV states on disk, for all collections and models together."""
 
 _STATES_SHARE = 0.25
-"""Of the memory limit that documents' KV states may take, as long as nothing else wants it."""
+"""The share of the memory limit that documents' KV states may take while nothing else needs the memory."""
 
 
 def open_llm(
@@ -191,11 +216,11 @@ def open_llm(
     *,
     kv_cache: bool,
 ) -> tuple[Generator, int]:
-    """Opens a generator, and closes it with `opened`; returns it with the bytes that retrieval needs beside it.
+    """Opens a generator; `opened` closes it. Returns the generator, and the bytes that retrieval needs beside it.
 
     Args:
         llm: see `Assistant`.
-        judge: judges sentences, where they are picked.
+        judge: judges the sentences for the `extractive` generator.
 
     Raises:
         ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
@@ -203,8 +228,8 @@ def open_llm(
     llm = llm or collection.config.llm
     if not llm or llm == ExtractiveGenerator.name:
         return PickedSentences(judge), 0
-    # What embedder and reranker need is kept free while the generator takes what it can: its memory is taken once and
-    # for good, theirs gives way to it down to their least.
+    # The working memory of embedder and reranker is reserved while the generator is opened. The generator takes its
+    # memory for good, and it would otherwise leave the two models too little to run.
     working = _working_memory(collection)
     with collection.budget.reserve("retrieval", working):
         generator = open_generator(os.fspath(llm), collection.budget, collection.config, trace=collection.trace)
@@ -215,14 +240,14 @@ def open_llm(
 
 
 def _working_memory(collection: Collection) -> int:
-    """Bytes that must be free, or held by what gives way, for embedder and reranker to work one after the other. Both
-    are open afterwards."""
+    """The bytes that embedder and reranker need to run one after the other. They must be free, or held by caches that
+    can be evicted. Opens both models."""
     engines = [] if collection.vectors is None else [collection.embedder.engine]
     return max(engine.working for engine in [*engines, collection.reranker.engine])
 
 
 def _reuse_states(generator: Generator, collection: Collection, opened: ExitStack) -> None:
-    """Gives a generator that can cut out KV states a knowledge tree over them, in memory and on disk."""
+    """Gives a generator that can extract KV states a knowledge tree, which keeps them in memory and on disk."""
     if not isinstance(generator, LlamaGenerator) or generator.states is None:
         return
     budget, trace = collection.budget, collection.trace

@@ -1,8 +1,8 @@
-"""What a pipeline is made of: the collection it reads, the settings it keeps to, and how it ends early."""
+"""The interfaces of a pipeline: the collection it reads, its options, and the exceptions that end it early."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
@@ -19,31 +19,43 @@ from edge.trace import Trace
 Vectors = npt.NDArray[np.float32]
 
 MIN_RELEVANCE = 0.1
-"""Relevance below which a passage does not answer a question, for a reranker that nothing was fitted for (see
-`evidence`): then its probability alone decides. `edge bench floor` measures what that costs."""
+"""The relevance below which a passage does not answer a question. It applies to rerankers without a fitted probability
+model (see `evidence`), where the reranker's probability alone decides. `edge bench floor` measures its error rates."""
+
+
+READ = 6
+"""Number of passages that are judged for an answer and quoted from. Of 71 paraphrased questions of `edge bench
+answers`, 92 % have their answer in the first six passages and 82 % in the first four."""
+
+GIVEN = 4
+"""Number of passages that a language model is given. Reading each of them delays the first word of the answer."""
 
 
 class Ahead(Protocol):
-    """Clusters being fetched (`edge.lookahead.Lookahead`)."""
+    """Clusters that are being fetched (`edge.lookahead.Lookahead`)."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that may be fetched."""
+        """The number of bytes that may be fetched."""
 
     def supersede(self, earlier: Any, *, follows: bool) -> None:
-        """Ends an earlier prediction for the same search; `follows` if this is the same one with more known."""
+        """Ends an earlier prediction for the same search. `follows` says that this prediction refines the earlier
+        one."""
 
     def cancel(self) -> Sequence[Outcome]:
-        """Fetches nothing more, and gives up what protects that which has arrived. Twice is harmless.
+        """Stops fetching and releases the protection of the clusters that have arrived. Calling it twice is harmless.
 
         Returns:
-            The outcomes of this prediction and of those it superseded, the first one first; none if no search came.
+            The outcomes of this prediction and of the predictions it superseded, oldest first; empty if no search
+            came.
         """
 
 
 class Library(Protocol):
-    """What a pipeline needs of a collection (`edge.apps.collection.Collection`). Thread-safe; every call sees one
-    committed state of the collection, whatever is written meanwhile."""
+    """The part of a collection (`edge.apps.collection.Collection`) that a pipeline uses.
+
+    Thread-safe. Every call sees one committed state of the collection, even while another process writes to it.
+    """
 
     @property
     def budget(self) -> MemoryBudget: ...
@@ -52,7 +64,7 @@ class Library(Protocol):
     def trace(self) -> Trace: ...
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
-        """Vectors of questions, [n, dim] float32, unit length."""
+        """The vectors of questions, [n, dim] float32, of unit length."""
 
     def candidates(
         self,
@@ -64,26 +76,32 @@ class Library(Protocol):
         seconds: float | None = None,
         window: Ahead | None = None,
     ) -> list[list[Hit]]:
-        """For each query the best `k` passages near its vector and with its words together, best first. All queries are
+        """The best `k` passages for each query, best first, by fusing full-text and vector search. All queries are
         one search of the index, so that a list that several of them probe is read once.
 
         Args:
             vectors: [n, dim], one for each query.
-            seconds: all may take together; as many lists are searched as fit, instead of those the recall target asks
-                for.
-            window: a lookahead whose time is over now.
+            seconds: the time that all queries may take together. If given, as many lists are searched as fit into it,
+                and the recall target is not used.
+            window: the lookahead made for this search; it ends now.
         """
 
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-        """The best of `hits`, which come in retrieval order; with `stages.relevance`."""
+        """The best of `hits`, which are given in retrieval order. The result has `stages.relevance` set."""
 
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
-        """The probability that `hits` answer a question, and the one that is enough; None if nothing was fitted for the
-        models in use, and the reranker's relevance of each decides."""
+        """The probability that `hits` answer a question, and the probability that is enough. None if no probability
+        model was fitted for the models in use; then the reranker's relevance of each hit decides."""
 
-    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead | None:
-        """Starts fetching the clusters nearest to `queries` [n, dim]: as much as arrives in `seconds`, as much as there
-        is room for if that is not known. None if there is nothing to fetch."""
+    def lookahead(
+        self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
+    ) -> Ahead | None:
+        """Starts fetching the clusters nearest to `queries` [n, dim]. None if there is nothing to fetch.
+
+        Args:
+            seconds: the time to fetch for. If not given, fetching goes on until memory has no more room.
+            lost: called with the seconds that later searches wait for clusters which these clusters displaced.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +109,24 @@ class AskOptions:
     """How a question is answered.
 
     Attributes:
-        passages: how many the generator is given at most.
-        pool: candidates the reranker reads, over all queries of a round.
-        min_relevance: probability that the passages answer the question, below which the answer is that the documents
-            do not say; what was fitted for the models if None. For models that nothing was fitted for it is the
-            relevance that a passage needs, `MIN_RELEVANCE` if None.
-        rerank: off keeps the retrieval order, and then nothing is refused.
+        passages: the most passages that are judged and given to the generator. None: `READ` passages are judged and
+            quoted from, and a language model is given the best `GIVEN` of them.
+        pool: candidates that the reranker reads, over all queries of a round.
+        min_relevance: the probability that the passages answer the question below which the answer is "not in the
+            documents". None: the threshold fitted for the models. Without a fitted threshold this is the relevance
+            that each passage needs, `MIN_RELEVANCE` if None.
+        rerank: False keeps the retrieval order, and then no question is refused.
         check: numbers and names of an answer that no passage holds are not shown as certain (see `grounding`).
-        lookahead: fetch clusters while the generator writes. Changes times, never results.
-        temperature, max_tokens, seed: of answers; everything written on the way to one is greedy.
-        rounds: most rounds of the pipelines that have rounds.
-        where: the files that may be looked at.
-        floor: what `min_relevance` was called before.
-        order_tolerance: passages whose relevance differs by at most so much may change places in the prompt, so that
-            one begins it whose KV states are there. 0 keeps the order: another one may change what a model answers.
+        lookahead: fetch clusters while the generator writes. This changes times, never results.
+        temperature, max_tokens, seed: sampling of answers. Intermediate texts are always written greedily.
+        rounds: the most rounds, for the pipelines that have rounds.
+        where: the files that may be searched.
+        floor: the former name of `min_relevance`.
+        order_tolerance: passages whose relevance differs by at most this much may change places in the prompt, so that
+            a passage with cached KV states comes first. 0 keeps the order. Another order may change a model's answer.
     """
 
-    passages: int = 4
+    passages: int | None = None
     pool: int = 30
     min_relevance: float | None = None
     rerank: bool = True
@@ -125,8 +144,12 @@ class AskOptions:
         if floor is not None:
             object.__setattr__(self, "min_relevance", floor)
         checks: tuple[tuple[bool, str, Any], ...] = (
-            (self.passages >= 1, "the number of passages must be at least 1", self.passages),
-            (self.pool >= self.passages, f"the pool must hold at least the {self.passages} passages", self.pool),
+            (self.passages is None or self.passages >= 1, "the number of passages must be at least 1", self.passages),
+            (
+                self.pool >= (self.passages or 1),
+                f"the pool must hold at least {self.passages or 1} passages",
+                self.pool,
+            ),
             (0 <= (self.min_relevance or 0) <= 1, "the least relevance lies between 0 and 1", self.min_relevance),
             (0 <= self.order_tolerance <= 1, "the tolerance of the order lies between 0 and 1", self.order_tolerance),
             (self.temperature >= 0, "the temperature must be at least 0", self.temperature),
@@ -137,10 +160,19 @@ class AskOptions:
             if not fine:
                 raise InputError(f"{rule}, not {value}")
 
+    @property
+    def read(self) -> int:
+        """The number of passages that are judged."""
+        return min(READ, self.pool) if self.passages is None else self.passages
+
+    def given(self, *, writes: bool) -> int:
+        """The number of passages that a generator is given; `writes` tells a language model from one that quotes."""
+        return min(GIVEN, self.read) if self.passages is None and writes else self.read
+
 
 class Cancelled(Exception):
-    """The question was withdrawn while it was being answered; what was written stands."""
+    """The question was withdrawn while it was being answered. The text written so far is kept."""
 
 
 class NotInDocuments(Exception):
-    """No passage answers the question. Not an error: it is the answer."""
+    """No passage answers the question. This is not an error: the answer is that the documents do not say."""

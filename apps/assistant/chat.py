@@ -18,13 +18,18 @@ from edge.apps.assistant.presentation import cited, figures, reasons
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.options import OutputFile, engine_options
 from edge.apps.store.health import Health
+from edge.config import format_size
 from edge.errors import EdgeError
+from edge.input_file import read_line
 from edge.trace import Trace
 
 _HELP = """/sources  the passages of the last answer
 /why      how the last answer came about
 /new      forget the conversation
 /quit     end (so does the end of the input)"""
+
+_LONGEST_LINE = 1 << 20
+"""The most bytes of a question that is piped in. The longest query has fewer."""
 
 
 @click.command()
@@ -58,10 +63,10 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
                 _command(line, conversation, as_json)
             else:
                 _answer(conversation.stream(line), assistant.collection.health(), as_json, stats)
-        except EdgeError as error:  # the conversation goes on; whatever else happens is a fault of ours, to be seen
+        except EdgeError as error:  # the conversation goes on; any other exception is a bug and stays visible
             click.echo(f"edge: {error}", err=True)
         except KeyboardInterrupt:
-            if not sys.stdin.isatty():  # nobody is there to go on
+            if not sys.stdin.isatty():  # without a terminal no user can continue the conversation
                 raise
             click.echo("edge: interrupted", err=True)
 
@@ -69,7 +74,7 @@ def _talk(assistant: Assistant, as_json: bool, stats: bool) -> None:
 def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) -> None:
     """Prints an answer, with its sources or as JSON."""
     if as_json:
-        with stream, interruptible(stream):
+        with stream, interruptible(stream.cancel):
             answer = stream.answer
         click.echo(json.dumps(answer.to_json() | {"health": health.to_json()}, ensure_ascii=False))
     else:
@@ -84,10 +89,10 @@ def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) ->
 
 
 def _lines() -> Iterator[str]:
-    """What is typed or piped in, line by line, without empty lines; a prompt only on a terminal."""
+    """Yields the non-empty lines that are typed or piped in. A prompt is shown only on a terminal."""
     if not sys.stdin.isatty():
-        for raw in sys.stdin.buffer:
-            if line := raw.decode("utf-8", errors="replace").strip():
+        while (read := read_line(sys.stdin.buffer, _LONGEST_LINE))[1]:
+            if line := _decoded(*read):
                 yield line
         return
     with suppress(ImportError):  # Windows has none
@@ -109,8 +114,18 @@ def _lines() -> Iterator[str]:
             yield line
 
 
+def _decoded(line: bytes, length: int) -> str:
+    """A line as text; empty if it was too long, which is reported."""
+    if length > len(line):
+        click.echo(
+            f"edge: a line of {format_size(length)} is not read: {format_size(_LONGEST_LINE)} is the most", err=True
+        )
+        return ""
+    return line.decode("utf-8", errors="replace").strip()
+
+
 def _command(line: str, conversation: Conversation, as_json: bool) -> None:
-    """Does what a line that begins with / says; with `as_json`, stdout is left to answers."""
+    """Executes a line that begins with /. With `as_json`, output goes to stderr, and stdout holds answers only."""
     if line not in ("/sources", "/why"):
         click.echo(_HELP, err=as_json or line != "/help")
     elif not conversation.turns:

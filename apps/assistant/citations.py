@@ -1,8 +1,8 @@
-"""Numbered citations: from the marks a generator writes to passages, and from passages to lines of files.
+"""Numbered citations: they map a generator's marks to passages, and passages to lines of files.
 
-A prompt numbers its passages 1, 2, 3 in the order it gives them, and the generator refers to them as [2]. An answer may
-come from several prompts with different passages, so its own numbers are given in the order in which passages are first
-referred to, while the text streams.
+A prompt numbers its passages 1, 2, 3 in order, and the generator refers to them as [2]. An answer may come from several
+prompts with different passages. Its passages are therefore numbered anew, in the order in which the text first refers
+to them, while it streams.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Citation:
     """A passage that an answer refers to.
 
     Attributes:
-        number: what the answer calls it.
-        id: of the passage's chunk.
-        path: the file, absolute; or the id under which a text was added.
-        line: where in the file the answer's statement is found, as near as the passage's lines tell.
-        line_start, line_end: lines of the passage, from 1, the last one included.
-        page: page, slide or chapter, where the format has them.
-        title: of the file.
+        number: the citation's number in the answer.
+        id: the id of the passage's chunk.
+        path: the file's absolute path; or the id under which a text was added.
+        line: the line of the file that supports the answer's statement, as exactly as it can be found.
+        line_start, line_end: the first and last line of the passage, from 1, both included.
+        page: page, slide or chapter, for formats that have them.
+        title: the title of the file.
         quote: the passage's sentence nearest to the statement.
         score: the reranker's probability that the passage answers the question; None without reranking.
     """
@@ -59,7 +59,7 @@ class Citation:
         return f"{self.path}:{self.line}" if self.page is None else f"{self.path} p. {self.page}"
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The citation in the form that `--json` prints."""
         return {
             "number": self.number, "id": self.id, "path": self.path, "line": self.line,
             "line_start": self.line_start, "line_end": self.line_end, "page": self.page, "title": self.title,
@@ -68,20 +68,20 @@ class Citation:
 
 
 class Citations:
-    """The passages of one answer, numbered as they are first referred to."""
+    """The passages that one answer cites, numbered in the order in which it first refers to them."""
 
     def __init__(self) -> None:
         self._cited: list[Hit] = []
 
     def reader(self, passages: Sequence[Hit]) -> MarkReader:
-        """Reads a text that refers to these passages by their place, from 1."""
+        """A reader for a text that refers to these passages by their place, from 1."""
         return MarkReader(
             [hit.text for hit in passages], lambda place: self.number(passages[place - 1]), lambda: len(self._cited)
         )
 
     def number(self, passage: Hit) -> int:
-        """The answer's number of a passage; a new one if the answer has not referred to it yet. A passage that has
-        grown, because a later round found its neighbour, too, takes the place of what it was."""
+        """The answer's number of a passage; a new number if the answer has not referred to it yet. A later round may
+        find a longer version of a passage, joined with its neighbour. It replaces the shorter version."""
         for number, known in enumerate(self._cited, 1):
             if known.id == passage.id:
                 if _covers(passage, known):
@@ -91,14 +91,14 @@ class Citations:
         return len(self._cited)
 
     def prompted(self, text: str, passages: Sequence[Hit]) -> str:
-        """An answer's text as a generator would have written it: with the numbers that a prompt gives to these
-        passages. Marks of others are left out; what is the documents' own stays."""
+        """An answer's text with the numbers that a prompt gives to these passages, as a generator would write it. Marks
+        of other passages are left out; the documents' own marks stay."""
         places = {self.number(hit): place for place, hit in enumerate(passages, 1) if self._knows(hit)}
         sources = Sources(hit.text for hit in (*self._cited, *passages))
 
         def written(match: re.Match[str]) -> str:
             own = _OWN.fullmatch(match[0])
-            if own is None:  # code, or a document's own mark as `MarkReader` shows it
+            if own is None:  # code, or a document's own mark in the form [ 2 ] that `MarkReader` gave it
                 return re.sub(r"^\[ (.*) \]$", r"[\1]", match[0])
             if not 1 <= int(own[1]) <= len(self._cited) or sources.index(text[: match.start()]):
                 return match[0]
@@ -110,7 +110,7 @@ class Citations:
         """The citations of a finished text.
 
         Args:
-            given: passages to name if the text refers to none: what the generator was given to read.
+            given: the passages that the generator was given; they are cited if the text refers to none.
         """
         if not self._cited and text:
             for hit in given:
@@ -131,7 +131,8 @@ def _without_holes(text: str) -> str:
 
 
 def _statement(text: str, number: int) -> str:
-    """The first sentence that carries a mark, since answers begin with what matters; the whole text if none does."""
+    """The first sentence with the mark of a number, since answers begin with the main statement; the whole text if
+    no sentence has the mark."""
     # A mark after the full stop belongs to the sentence before it.
     lines = _CLOSED.sub(r" \2\1", text).splitlines()
     return next((s for line in lines for s in sentences(line) if f"[{number}]" in s), text)
@@ -146,13 +147,13 @@ def _citation(number: int, hit: Hit, statement: str) -> Citation:
 
 
 QUOTE_CHARS = 240
-"""Longest quote, without the ellipsis for what was cut off."""
+"""Longest quote in characters, without the ellipsis that marks a cut."""
 
 _QUOTED_LINES = 3
-"""Lines of a file that a quote is looked for on."""
+"""The number of lines over which a quote may run in its file."""
 
 _LONGEST_FILE = 4 << 20
-"""Bytes of a file in which a line is looked for."""
+"""The largest file, in bytes, that is searched for the line of a quote."""
 
 # Scripts without spaces between words: Thai, Chinese, Japanese. A character stands for a word there.
 _UNSPACED = "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
@@ -162,11 +163,14 @@ Span = tuple[int, int]
 
 
 def support(passage: str, statement: str) -> tuple[int, str]:
-    """The part of a passage that shares the most words with a statement; of two with as many the shorter one, its
-    beginning if none shares any. A part that the statement quotes word for word comes before all others.
+    """The part of a passage that supports a statement best.
+
+    A part that the statement quotes word for word comes before all others. Otherwise it is the part that shares the
+    most words with the statement; of two equal parts the shorter one; and the passage's beginning if no part shares a
+    word.
 
     Returns:
-        Where the nearest line of that part begins, in characters from the passage's beginning; and the part on one
+        The position of that part's nearest line, in characters from the passage's beginning; and the part on one
         line, cut to `QUOTE_CHARS`.
     """
     wanted = set(_stems(statement))
@@ -183,15 +187,17 @@ def support(passage: str, statement: str) -> tuple[int, str]:
         return _line_start(passage, best.start), _cut(best.text)
     lines = _lines(passage, (best.start, best.end))
     line, _ = lines[0] if best.text in quoted else max(lines, key=lambda span: _shared(wanted, passage[slice(*span)]))
-    # What would be cut before the line that counts begins with it.
+    # A part that is too long to be quoted whole is quoted from its nearest line on.
     quote = best.text if best.end - best.start <= QUOTE_CHARS else " ".join(passage[line : best.end].split())
     return line, _cut(quote)
 
 
 def line_of(hit: Hit, at: int, quote: str) -> int:
-    """The line of a hit's file that the character `at` of its text stands on, from 1. A text that was laid out anew
-    does not have the file's lines: they are looked through for the quote then, and if the file cannot be read the line
-    is estimated from the place in the text."""
+    """The line of a hit's file, from 1, that holds the character `at` of the hit's text.
+
+    If extraction changed the line breaks, the text's lines are not those of the file. The quote is then searched for in
+    the file; if it is not found, the line is estimated from the position in the text.
+    """
     lines, height = hit.text.count("\n"), hit.line_end - hit.line_start
     above = hit.text.count("\n", 0, at)
     if lines == height:
@@ -201,16 +207,16 @@ def line_of(hit: Hit, at: int, quote: str) -> int:
     lines_there = _file_lines(hit.path, hit.line_start, hit.line_end) if hit.page is None else ()
     found = []
     for number, line in enumerate(lines_there):
-        if stems and stems[0] in _stems(line):  # where the quote may begin
+        if stems and stems[0] in _stems(line):  # the quote may begin on this line
             share = _shared(set(stems), " ".join(lines_there[number : number + _QUOTED_LINES]))
             found.append((share, -abs(hit.line_start + number - guess), hit.line_start + number))
     share, _, line_found = max(found, default=(0, 0, guess))
-    # With fewer words in common the file has changed, or its text is written in another way.
+    # If fewer words match, the file has changed or holds its text in another form.
     return line_found if share * 2 >= len(set(stems)) else guess
 
 
 def _file_lines(path: str, first: int, last: int) -> Sequence[str]:
-    """Lines of a file; none if it is not there or is too large."""
+    """Lines of a file; empty if it is missing or too large."""
     try:
         file = Path(path)
         if not file.is_file() or file.stat().st_size > _LONGEST_FILE:
@@ -223,7 +229,7 @@ def _file_lines(path: str, first: int, last: int) -> Sequence[str]:
 
 @lru_cache(maxsize=16)
 def _parts(text: str) -> tuple[Unit, ...]:
-    """The parts of a passage that can be cited: of a long item or docstring its sentences."""
+    """The parts of a passage that can be cited. Long list items and docstrings are split into sentences."""
     return tuple(unit for unit in units(text) if unit.kind != "navigation")
 
 
@@ -236,7 +242,7 @@ def _line_start(text: str, at: int) -> int:
 
 
 def _lines(text: str, span: Span) -> list[Span]:
-    """The lines of a part of a text that is not blank, those without text left out."""
+    """The spans of the lines of a part of a text, without blank lines; the whole span if all lines are blank."""
     at, found = span[0], []
     for line in text[slice(*span)].split("\n"):
         if line.strip():

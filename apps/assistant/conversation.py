@@ -1,4 +1,4 @@
-"""What was said before: the turns of a chat, and follow-up questions as questions that stand alone."""
+"""The turns of a chat, and the rewriting of follow-up questions so that they stand alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from edge.apps.assistant.judged_question import new_topic, refers_back
 from edge.apps.assistant.stream import AnswerStream
 
 _REMEMBERED = 3
-"""Turns shown to the generator; what a follow-up refers to was said a moment ago."""
+"""Number of turns shown to the generator. Follow-up questions seldom refer to older ones."""
 
 _REMEMBERED_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question as it was asked, as it stands alone, and its answer."""
+    """One turn of a conversation.
+
+    Attributes:
+        asked: the question as the user put it.
+        question: the question in a form that is understood without the conversation.
+        answer: its answer.
+    """
 
     asked: str
     question: str
@@ -25,16 +31,17 @@ class Turn:
 
 
 def recent(turns: Sequence[Turn]) -> list[tuple[str, str]]:
-    """The last turns as (question, answer), cut to what a follow-up can refer to."""
+    """The last turns as (question, answer) pairs; long answers are cut."""
     return [(turn.question, turn.answer.text[:_REMEMBERED_CHARS]) for turn in turns[-_REMEMBERED:]]
 
 
 def standalone(question: str, turns: Sequence[Turn]) -> str:
-    """A follow-up question as one that can be searched for without the conversation: what can be done without a
-    language model.
+    """Rewrites a follow-up question, without a language model, so that it can be searched for without the
+    conversation.
 
-    A question that points back is put behind the one it continues. One that only names something new leaves that
-    question behind, but stays in the documents of its answer: it is asked below their titles.
+    A question that refers back is appended to the question before it. A question that only names a new topic replaces
+    the question before it, and the title of the last answer's first citation is appended, so that the search stays
+    near the same document.
     """
     if not turns:
         return question
@@ -46,15 +53,16 @@ def standalone(question: str, turns: Sequence[Turn]) -> str:
 
 
 class Conversation:
-    """A chat: questions may refer to what was said before."""
+    """A chat, in which questions may refer to earlier turns."""
 
     def __init__(self, ask: Callable[[str, Sequence[Turn], Callable[[Turn], None]], AnswerStream]) -> None:
-        """Starts with nothing said; `ask` is the assistant's."""
+        """Starts an empty conversation. `ask` is the assistant's function that streams an answer."""
         self.turns: list[Turn] = []
         self._ask = ask
 
     def stream(self, question: str) -> AnswerStream:
-        """The answer as it is written; when it has ended it is part of the conversation, as far as it got."""
+        """Streams the answer to a question. Once the stream has ended, its text, even if cut short, is a turn of the
+        conversation."""
         return self._ask(question, tuple(self.turns), self.turns.append)
 
     def ask(self, question: str) -> Answer:

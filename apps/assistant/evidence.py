@@ -1,10 +1,10 @@
-"""Whether passages answer a question, judged on their units: sentences, items, rows, settings.
+"""Judges whether passages answer a question, by their units: sentences, items, rows and settings.
 
-A cross-encoder's probability for a whole passage says what the passage is about. A question that is worded otherwise
-than its answer has a low one, and one that nobody answers has a high one as soon as something is on its subject. A
-small cross-encoder also prefers short units that could stand below any question. Units tell more together with their
-vectors, and with the vectors of their words: the unit that answers is nearer to the question than what stands around
-it, and each word of the question has a near one in its passage. `edge bench evidence` fits how much each signal counts.
+A cross-encoder's probability for a whole passage mostly tells the passage's subject. It is low for a question worded
+differently from its answer, and high for an unanswered question whose subject some passage treats. A small
+cross-encoder also prefers short units that fit any question. Units tell more together with their vectors and the
+vectors of their words: the unit that answers is nearer to the question than the units around it, and each word of the
+question has a near word in its passage. `edge bench evidence` fits the weight of each signal.
 """
 
 from __future__ import annotations
@@ -25,24 +25,33 @@ from edge.models import evidence
 from edge.models.logistic import log_odds
 
 NAME = "answers"
-"""What the fitted model is stored under."""
+"""The name under which the fitted model is stored."""
 
 SIGNALS = ("passage", "words", "cosine_lead", "least_near", "repeated")
-"""The reranker's log-odds for the best passage; BM25's score of the best unit's passage; how far the best cosine of a
-unit is above those of the next; of the question's words the one that has no near one in the best unit's passage: its
-cosine; and the share of them that the best unit repeats. A unit that repeats the question and convinces the reranker
-no more than that is often about something similar."""
+"""The signals of the fitted model, in order:
+
+- passage: the reranker's log-odds for the best passage.
+- words: the BM25 score of the best unit's passage.
+- cosine_lead: the best cosine of a unit, less the mean cosine of the next units.
+- least_near: the smallest nearness of a word of the question to the words of the best unit's passage.
+- repeated: the share of the question's words that the best unit repeats. A unit that repeats the question without a
+  high relevance is often about a similar subject only.
+"""
+
+CERTAIN = 0.45
+"""The probability from which passages count as an answer without reservation. An answer from passages below it is shown
+with a warning. The value was chosen on the half `choose` of `edge bench answers`."""
 
 RELEVANCE, COSINE, NEARNESS, LENGTH = 0.37, 11.8, 6.9, 0.49
-"""What counts for a unit: the reranker's log-odds, its cosine with the question, the mean nearness of the question's
-words, and the logarithm of its own number of words. Fitted so that units are log-odds of being the one that answers,
-on the half `choose` of `edge bench answers`."""
+"""The weights of a unit's score: of the reranker's log-odds, of its cosine with the question, of the mean nearness of
+the question's words, and of the logarithm of the unit's number of words. They were fitted on the half `choose` of `edge
+bench answers`, so that a score is the log-odds that the unit is the answer."""
 
 _MOST_WORDS_SCORE = 30.0
-"""BM25 scores above this say no more."""
+"""BM25 scores are cut at this value, above which they tell no more."""
 
 _NEXT = 5
-"""Units that the best one is compared with."""
+"""The number of units that the best unit's cosine is compared with."""
 
 _REMEMBERED = 256
 
@@ -52,12 +61,13 @@ class Window:
     """A judged unit.
 
     Attributes:
-        passage: its passage's place among those that were judged.
+        unit: the unit.
+        passage: the index of its passage among the judged passages.
         relevance: the reranker's probability that the unit, below its headings, answers the question.
-        cosine: of its vector with the question's.
-        nearness: mean of the cosines of the question's words, each with its nearest in the unit and its headings.
-        repeated: share of the question's words that stand there.
-        least_near: the smallest of the cosines of the question's words with their nearest in the whole passage.
+        cosine: the cosine of the unit's vector with the question's.
+        nearness: the mean over the question's words of the cosine with the nearest word of the unit or its headings.
+        repeated: the share of the question's words that occur in the unit or its headings.
+        least_near: the smallest cosine of a word of the question with its nearest word in the whole passage.
     """
 
     unit: Unit
@@ -70,14 +80,17 @@ class Window:
 
     @property
     def score(self) -> float:
-        """What units are compared by, in log-odds."""
+        """The score by which units are compared, in log-odds."""
         words = math.log1p(len(self.unit.text.split()))
         return RELEVANCE * log_odds(self.relevance) + COSINE * self.cosine + NEARNESS * self.nearness + LENGTH * words
 
 
 class UnitJudge:
-    """Judges the units of passages by a collection's models, and remembers the last ones: what decides whether there
-    is an answer also picks the sentences. Thread-safe."""
+    """Judges the units of passages with a collection's models. Thread-safe.
+
+    It caches the last judgements, because the same units are judged twice: to decide whether there is an answer, and to
+    pick the sentences of that answer.
+    """
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
@@ -87,10 +100,10 @@ class UnitJudge:
         self._words = WordNearness("")
 
     def windows(self, question: str, passages: Sequence[tuple[str, str]]) -> list[Window]:
-        """The judged units of passages, (title, text) each, in their order.
+        """The judged units of passages, given as (title, text) pairs, in their order.
 
         Raises:
-            As `Collection.search`.
+            The errors of `Collection.search`.
         """
         found = [
             (number, unit, below_headings(title, unit))
@@ -116,8 +129,8 @@ class UnitJudge:
         return Window(unit, passage, *self._known[text], words.mean(text), words.repeated(text), least)
 
     def probability(self, question: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
-        """The probability that hits answer a question, and the one that is enough; None if nothing was fitted for the
-        models in use. Raises as `windows` does."""
+        """The probability that hits answer a question, and the probability that is enough; None if no model was
+        fitted for the embedder and reranker in use. Raises the errors of `windows`."""
         reranker = self._collection.reranker.model
         fitted = evidence.load(reranker.path, NAME, reranker.fingerprint, SIGNALS)
         if fitted is None or not hits or fitted.embedder != self._collection.embedder.model.name:
@@ -127,7 +140,7 @@ class UnitJudge:
 
 
 def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
-    """The values of `SIGNALS` for judged units of some hits; of none, those of a question that nothing answers."""
+    """The values of `SIGNALS` for the judged units of some hits. Without units, the values mean "no answer"."""
     if not windows:
         return [log_odds(0.0), 0.0, 0.0, 0.0, 0.0]
     best = max(windows, key=lambda window: window.score)
@@ -142,11 +155,11 @@ def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
 
 
 def title_of(hit: Hit) -> str:
-    """Title and headings of a hit on one line, as generators and judges read them."""
+    """The title and headings of a hit on one line, in the form that generators and rerankers are given."""
     return " > ".join(line.strip() for line in (hit.context or hit.title).splitlines() if line.strip())
 
 
 def below_headings(title: str, unit: Unit) -> str:
-    """A unit as it is judged: below the title of its document and the headings that it stands under."""
+    """The text by which a unit is judged: the title of its document and its headings, then the unit."""
     above = title if unit.heading in ("", title) or title.endswith(unit.heading) else f"{title} > {unit.heading}"
     return f"{above}\n{unit.text}" if above else unit.text

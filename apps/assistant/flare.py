@@ -21,21 +21,22 @@ UNSURE = 0.8
 """A sentence with a token less probable than this is looked up and written anew (theta)."""
 
 _MASKED = 0.4
-"""Tokens less probable than this are left out of the query: they are what may be wrong (beta)."""
+"""Tokens less probable than this are left out of the query, because they may be wrong (beta)."""
 
 _SENTENCE_TOKENS = 64
 _MARKS = ("[", "]")
 
 
 def flare(question: str, steps: Steps) -> Iterator[str]:
-    """Sentence by sentence: write it, and where the generator was unsure of a token, retrieve with what it was sure of
-    and write it again. While a sentence is written, clusters near the question and the sentence before are fetched.
+    """Writes an answer sentence by sentence. If the generator was unsure of a token, the sentence's other tokens are
+    the query of a retrieval, and the sentence is written again. While a sentence is written, clusters near the question
+    and the previous sentence are fetched.
 
-    The answer ends with a sentence after which the generator stopped by itself, and with one that it says twice: not
-    every server continues an assistant's message, some begin anew and would say the same until `max_tokens`.
+    The answer ends when the generator stops by itself or repeats a sentence. Some servers do not continue an
+    assistant's message but begin anew; they would repeat a sentence until `max_tokens`.
 
     Raises:
-        CapabilityError: the generator does not tell how probable its tokens are.
+        CapabilityError: the generator does not report the probabilities of its tokens.
     """
     passages = steps.retrieve(question)
     if not passages:
@@ -53,14 +54,14 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
             retrievals += 1
             rank_by = f"{judged_question(question)} {query}".strip()
             found = steps.retrieve(question, [Query.of(query or question)], rank_by=rank_by)
-            passages = merge_passages(steps.options.passages, found, passages)
+            passages = merge_passages(steps.most, found, passages)
             draft = _sentence(question, said, passages, steps, left)
         left -= len(draft)
         ended = steps.finished
         before, last = last, steps.shown(_text(draft), steps.given)
         if replies.refused(last):
             raise NotInDocuments
-        # Nothing but marks of passages that there are not would be written again and again, too.
+        # A reply that holds only marks of passages that do not exist would repeat for ever, too.
         if last.strip() in ("", before.strip()):
             return
         shown = f" {last.lstrip()}" if said and not said[-1].isspace() and not last[:1].isspace() else last
@@ -73,8 +74,8 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
 def _sentence(
     question: str, said: str, passages: Sequence[Hit], steps: Steps, left: int, ahead: Sequence[str] = ()
 ) -> list[Piece]:
-    """The next sentence's tokens, at most `left`; none when the answer has ended."""
-    begun = steps.citations.prompted(said, passages)
+    """The tokens of the next sentence, at most `left`; empty when the answer has ended."""
+    begun = steps.showing.citations.prompted(said, passages)
     prompt = prompts.answer(question, name="sentence", begun=begun, max_tokens=min(_SENTENCE_TOKENS, left))
     pieces: list[Piece] = []
     sampling = steps.sampling(prompt)
@@ -87,7 +88,7 @@ def _sentence(
                 )
             pieces.append(piece)
             if len(pieces) > 1 and len(sentences(_text(pieces))) > 1:
-                pieces.pop()  # the token that begins the sentence after
+                pieces.pop()  # the token that begins the following sentence
                 break
     return pieces
 
@@ -97,7 +98,7 @@ def _so_far(written: str) -> list[Query]:
 
 
 def _doubt(sentence: Sequence[Piece]) -> str | None:
-    """The query of an uncertain sentence: its tokens that are not improbable. None if all are certain."""
+    """The query of an uncertain sentence: its tokens without the improbable ones. None if all tokens are certain."""
     spoken = [piece for piece in sentence if piece.text.strip() and not piece.text.strip().startswith(_MARKS)]
     if all(_sure(piece, UNSURE) for piece in spoken):
         return None

@@ -1,10 +1,10 @@
-"""Whether what a generator writes stands in the passages: numbers, units, dates and names of each sentence.
+"""Checks that the passages support an answer: the numbers, units, dates and names of each sentence.
 
 Small models answer "The deposit is 30 euros" from a passage that says three months' rent. Every sentence is checked
-before it is shown. A number counts as said if a unit of a passage holds it with the same thing counted, and is about
-something that the sentence or the question names. A name counts as said if a passage or the question holds it. A
-sentence with anything else is replaced by the passage's own sentence on the question; where there is none, what is not
-said is marked.
+before it is shown. A number is supported if a unit of a passage holds the number with the same thing counted, and
+shares a word with the sentence or the question. A name is supported if a passage or the question holds it. A sentence
+with an unsupported number or name is replaced by a sentence of a passage on the question. If there is none, the
+unsupported facts are marked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAME = {"eur": "euro", "usd": "dollar", "gbp": "pound", "cent": "cent", "kilo":
 _TOKEN = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*|[€$£%°]|[^\W\d_]+(?:['’][^\W\d_]+)?")
 _PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _STEM_CHARS = 6
-"""Words that begin alike are taken to mean the same: examined, examination."""
+"""Words that share their first six letters are taken to mean the same: examined, examination."""
 
 _MONTHS = "january february march april may june july august september october november december"
 _PLACES = frozenset({*_MONTHS.split(), "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
@@ -46,24 +46,29 @@ _SILENT = (
     "yes"
 )
 _EMPTY = frozenset(_SILENT.split())
-"""Words that say nothing of what a text is about."""
+"""Words that do not tell the subject of a text."""
 
 _LIST_MARK = re.compile(r"\s*\d{1,2}[.)]")
 _NEAR = 3
-"""Words between a number and what it counts, at most."""
+"""The most words after a number among which the counted thing is looked for."""
 
 _LEAST_SHARED = 2
+_SAID_ONCE = 4
+"""Sentences of at least this many words are shown only once. Shorter ones may be list items, or a "yes"."""
+_LOOP = 2
+"""The number of repeated sentences at which the generator is stopped."""
+
 _FENCE = "```"
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A sentence that says more than the passages.
+    """A sentence with facts that the passages do not support.
 
     Attributes:
-        text: as it was written.
+        text: the sentence as the generator wrote it.
         facts: the numbers and names that no passage holds.
-        shown: what was shown instead.
+        shown: the text that was shown instead.
     """
 
     text: str
@@ -72,20 +77,25 @@ class Unsupported:
 
 
 class Grounding:
-    """Checks an answer sentence by sentence while it is written.
+    """Checks an answer sentence by sentence while it is written. Repeated sentences are left out, because small models
+    fall into loops.
 
     Attributes:
-        unsupported: what was found so far.
+        unsupported: the unsupported sentences found so far.
+        repeated: the number of repeated sentences that were left out.
     """
 
     def __init__(self, question: str, passages: Sequence[Hit]) -> None:
         self.unsupported: list[Unsupported] = []
+        self.repeated = 0
+        self._written: set[tuple[str, ...]] = set()
         self._question = question
         self._passages = [f"{hit.context or hit.title}\n\n{hit.text}" for hit in passages]
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """What can be shown after this piece: the sentences that have ended, with the marks behind them."""
+        """Takes a piece of the answer. Returns the text that can be shown now: the sentences that have ended, with the
+        citation marks after them."""
         self._held += text
         shown = ""
         while (end := _ended(self._held)) is not None:
@@ -94,11 +104,22 @@ class Grounding:
         return shown
 
     def finish(self) -> str:
-        """What was held back when the answer has ended."""
+        """Ends the answer and returns the text held back so far; empty if the generator was stopped in a loop."""
         held, self._held = self._held, ""
-        return self._checked(held)
+        return "" if self.loops else self._checked(held)
+
+    @property
+    def loops(self) -> bool:
+        """Whether the generator keeps repeating sentences."""
+        return self.repeated >= _LOOP
 
     def _checked(self, sentence: str) -> str:
+        words = tuple(_words(MARK.sub("", sentence)))
+        if len(words) >= _SAID_ONCE and _FENCE not in sentence:
+            if words in self._written:
+                self.repeated += 1
+                return ""
+            self._written.add(words)
         cited = sorted({n for mark in MARK.finditer(sentence) for n in numbers_of(mark[1])})
         cited = [number for number in cited if 1 <= number <= len(self._passages)]
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
@@ -119,7 +140,7 @@ class Grounding:
 
 
 def missing(statement: str, question: str, passages: Sequence[str]) -> list[str]:
-    """The numbers, with what they count, and the names of a statement that no passage holds."""
+    """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names."""
     about = _content(statement) | _content(question)
     parts = [(facts, stems & about) for passage in passages for facts, stems in _parts(passage)]
     known = {word for passage in passages for word in _words(passage)} | set(_words(question))
@@ -134,7 +155,8 @@ def missing(statement: str, question: str, passages: Sequence[str]) -> list[str]
 
 
 def quotation(question: str, statement: str, passages: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """The passage's own sentence on a question: the one that shares most words with it and with the statement."""
+    """The number of a passage and its sentence that shares most words with the question and the statement; None if no
+    sentence shares enough."""
     asked, said = _content(question), _content(statement)
     best: tuple[int, int, int, str] | None = None
     for number, passage in passages:
@@ -147,8 +169,8 @@ def quotation(question: str, statement: str, passages: Sequence[tuple[int, str]]
 
 
 def _ended(text: str) -> int | None:
-    """Where the first sentence of a text ends, with the marks behind it and the space after them; None if that is to
-    be seen yet."""
+    """The position after the first sentence of a text, its citation marks and the space after them; None if more text
+    is needed to tell."""
     if text.count(_FENCE) % 2:
         return None
     for _, begin in boundaries(text):
@@ -164,8 +186,8 @@ def _ended(text: str) -> int | None:
 
 @lru_cache(maxsize=32)
 def _parts(passage: str) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
-    """Each unit of a passage: its quantities, and the words that it and its headings are about. A sentence may be about
-    what the one before it names."""
+    """The quantities and the content words of each unit of a passage. The content words include those of the unit's
+    headings and of the unit before it, because a sentence may continue the subject of the one before."""
     found = []
     before: frozenset[str] = frozenset()
     for unit in units(passage):
@@ -182,7 +204,7 @@ def _counts(facts: frozenset[tuple[str, str]], value: str, counted: str) -> bool
 
 
 def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
-    """The numbers of a text: the value, the stem of what it counts (empty if that is not said), and the words."""
+    """The numbers of a text: the value, the stem of the thing counted (empty if not stated), and the words."""
     text = _PER_CENT.sub("percent", text)
     tokens = list(_TOKEN.finditer(text))
     for at, token in enumerate(tokens):
@@ -203,7 +225,8 @@ def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _value(word: str) -> str | None:
-    """A number in one form: without thousands' commas and with a dot; None if a word is none."""
+    """A number in a normal form, without thousands separators and with a decimal point; None if the word is no
+    number."""
     folded = word.casefold()
     if folded in _NUMBERS:
         return _NUMBERS[folded]
@@ -215,7 +238,7 @@ def _value(word: str) -> str | None:
 
 
 def _names(statement: str) -> Iterator[str]:
-    """Words with a capital that do not begin the sentence."""
+    """Words with a capital letter that do not begin a sentence."""
     words = list(re.finditer(r"[^\W\d_][\w'’-]*", statement))
     for at, word in enumerate(words):
         text = word[0]
@@ -231,7 +254,7 @@ def _names(statement: str) -> Iterator[str]:
 
 
 def _content(text: str) -> frozenset[str]:
-    """The stems of a text's words, without those that say nothing."""
+    """The stems of a text's content words."""
     return frozenset(_stem(word) for word in map(str.casefold, _TOKEN.findall(text)) if _means(word))
 
 
@@ -245,7 +268,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _stem(word: str) -> str:
-    """A stem by which units compare: months and days are names, and stay; possessives are the word."""
+    """A stem for comparing words. Names of months and days stay whole, and a possessive loses its ending."""
     word = word.casefold().split("'")[0].split("’")[0]
     if word in _PLACES:
         return word

@@ -1,10 +1,11 @@
-"""What a question asks: the sentence that passages are judged by, where somebody pastes a text and asks at its end."""
+"""Finds the asking sentence of a question, by which passages are judged when a user pastes a text and asks about it."""
 
 from __future__ import annotations
 
 import re
 
 from edge.apps.assistant.line_kinds import continues
+from edge.apps.store.query_text import bounded_query
 from edge.errors import InputError
 from edge.sentences import sentences
 
@@ -13,13 +14,13 @@ _POINTING = {
     "it", "its", "it's", "they", "them", "their", "theirs", "he", "him", "his", "she", "her", "hers", "this", "that",
     "these", "those", "there", "then", "one", "ones", "former", "latter", "same", "else",
 }  # fmt: skip
-"""Words that stand for something said before."""
+"""Words that refer to something mentioned before."""
 
 _CONTINUING = re.compile(
     r"^\s*(?:and|but|or|so|also|what about|how about|what if|why|how so|which one|when|where)\b", re.I
 )
 _ELLIPSIS = re.compile(r"^\s*(?:(?:and|but|or|so|also)\b[\s,]*)*(?:(?:what|how) about\b)?[\s,]*", re.I)
-"""What a question begins with that names something new and leaves the rest to what was asked before."""
+"""The beginning of a question that only names a new topic and leaves the rest to the question before it."""
 
 _ASKING = {
     "what", "when", "where", "who", "whom", "whose", "which", "why", "how", "is", "are", "was", "were", "do", "does",
@@ -27,22 +28,26 @@ _ASKING = {
 }  # fmt: skip
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
-"""A sentence of more words says what it is about, whatever its pronouns stand for."""
+"""A sentence of more words than this is clear enough without the sentence before it, even if it has pronouns."""
 
 _ASKS = re.compile(r"[?？؟][\"'”’»)\]」』）]*$")
 LONGEST = 300
-"""Characters that passages can be judged by; the longest of 5,396 test questions of five judged sets has 213."""
+"""The most characters of a question that passages are judged by. The longest of 5,396 test questions of five judged
+sets has 213."""
 
 
 def judged_question(question: str) -> str:
-    """What passages are judged by: of a text of several sentences the last one that ends with a question mark, or, if
-    none does, the last of more than three words, which leaves out thanks and names. A sentence that refers back takes
-    the one before it along. A question of one sentence is judged as it is.
+    """The asking sentence of a question, by which passages are judged.
 
-    Rerankers are trained on single sentences, and their probability means little for others. Of 60 to 70 test questions
-    of squad11-dev each, 3 % are below a relevance of 0.1 alone, 75 % behind 20 words about something else and 55 %
-    behind 60; by that sentence 7 %. Of as many questions of nq-oracle, asked of the same articles, 10 % are let pass
-    alone, 77 % behind 60 words of their own text, 9 % by that sentence.
+    In a text of several sentences it is the last sentence that ends with a question mark. If none does, it is the last
+    sentence of more than three words, which skips thanks and names. A short sentence that refers back is joined with
+    the sentence before it. A question of one sentence is returned unchanged.
+
+    Rerankers are trained on single sentences, and their probability means little for longer texts. 60 to 70 test
+    questions of squad11-dev were judged in each way. Their relevance was below 0.1 for 3 % of the questions alone, for
+    75 % with 20 unrelated words before them, and for 55 % with 60; judged by the asking sentence, for 7 %. As many
+    questions of nq-oracle were asked of the articles of squad11-dev. Passages were accepted for 10 % of the questions
+    alone, for 77 % with 60 words of the passages' own text before them, and for 9 % by the asking sentence.
 
     >>> judged_question("We moved in May. The boiler is a Thermo 200. When is its next service due? Thanks, Bob")
     'The boiler is a Thermo 200. When is its next service due?'
@@ -61,14 +66,16 @@ def judged_question(question: str) -> str:
 
 
 def check_question(question: str, *, judged: bool) -> None:
-    """Checks that passages can answer a question.
+    """Checks that a question can be searched for and judged by.
 
     Args:
-        judged: passages are judged by the sentence that asks.
+        judged: whether passages are judged by the asking sentence.
 
     Raises:
-        InputError: it holds no word, or the sentence that asks is longer than `LONGEST`.
+        InputError: the question is too long to be a query, holds no word, or its asking sentence is longer than
+            `LONGEST`.
     """
+    bounded_query(question)
     if not question.strip():
         raise InputError("the question is empty")
     if not _WORD.search(question):
@@ -81,7 +88,7 @@ def check_question(question: str, *, judged: bool) -> None:
 
 
 def refers_back(question: str) -> bool:
-    """Whether a question can be understood only after what was said before, judged by its words.
+    """Whether a question can be understood only together with the one before it, judged by its words.
 
     >>> refers_back("and how long does it last?"), refers_back("how long does the warranty last?")
     (True, False)
@@ -93,8 +100,7 @@ def refers_back(question: str) -> bool:
 
 
 def new_topic(question: str) -> str:
-    """What a question without a verb asks about, instead of what was asked before; empty if it is a question of its
-    own.
+    """The new topic that a question without a verb names; empty if the question is complete in itself.
 
     >>> new_topic("and the deposit?"), new_topic("What about pets?"), new_topic("and how long does it last?")
     ('the deposit', 'pets', '')
@@ -108,7 +114,7 @@ def new_topic(question: str) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """A text's sentences; one may go over lines, as in a mail."""
+    """The sentences of a text. A sentence may be wrapped over several lines, as in a mail."""
     units: list[str] = []
     last = ""
     for line in text.splitlines():

@@ -1,8 +1,8 @@
-"""What a passage is made of: sentences, items, rows, settings, docstrings; and what is none: headings, code, menus.
+"""Splits a passage into units: sentences, items, rows, settings and docstrings; and headings, code and menus.
 
-An answer without a language model quotes units of a passage, and a citation names a unit's line. A unit is one
-thought: a sentence joined over its wrapped lines, a list item or a docstring's paragraph as a whole, a table's row with
-the names of its columns, a setting with the comment above it.
+An answer without a language model quotes units of a passage, and a citation names a unit's line. A unit holds one
+statement: a sentence joined over its wrapped lines, a whole list item or docstring paragraph, a table's row with the
+names of its columns, or a setting with the comment above it.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ _SHORT_CODE = 3
 def units(text: str) -> list[Unit]:
     """The units of a passage in their order.
 
-    >>> [(unit.kind, unit.text) for unit in units("# Rent\\n\\nIt is 870 euros and\\ndue at once. Pay it.\\n- by bank")]
-    ... # doctest: +NORMALIZE_WHITESPACE
-    [('heading', 'Rent'), ('sentence', 'It is 870 euros and due at once.'), ('sentence', 'Pay it.'),
+    >>> text = "# Rent\\n\\nIt is 870 euros a month and\\ndue at once. Pay it.\\n- by bank"
+    >>> [(unit.kind, unit.text) for unit in units(text)]  # doctest: +NORMALIZE_WHITESPACE
+    [('heading', 'Rent'), ('sentence', 'It is 870 euros a month and due at once.'), ('sentence', 'Pay it.'),
      ('item', 'by bank')]
     """
     return _Reader(text).read()
 
 
 def quotable(text: str) -> list[Unit]:
-    """What of a passage can be quoted; where it holds no sentence, item or row, its lines."""
+    """The units of a passage that can be quoted. A passage without sentences, items or rows gives its headings and
+    code lines, or else all its units."""
     found = units(text)
     return (
         [unit for unit in found if unit.quotable]
@@ -77,8 +78,8 @@ class _Line:
 
 
 class _Reader:
-    """Reads a passage line by line. Each method that begins with `_take` reads what it is named after from the current
-    line on and returns whether there was any."""
+    """Reads a passage line by line. Each method `_take_<kind>` tries to read a part of that kind from the current line
+    on, and returns whether it found one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -112,7 +113,7 @@ class _Reader:
         return self._lines[self._at + 1].text if self._at + 1 < len(self._lines) else ""
 
     def _add(self, kind: Kind, first: int, last: int, text: str | None = None, heading: str | None = None) -> None:
-        """Adds lines `first` up to and with `last` as one unit."""
+        """Adds the lines `first` to `last`, both included, as one unit."""
         start, end = self._lines[first].start, self._lines[last].end
         shown = " ".join((self._text[start:end] if text is None else text).split())
         if WORD.search(shown):
@@ -142,8 +143,8 @@ class _Reader:
         return True
 
     def _code(self, first: int, end: int, *, command: bool = False) -> None:
-        """Lines of code. A command, or a few lines, go with the sentence that leads up to them with a colon; a command
-        in a block of its own can be quoted."""
+        """Adds lines of code. The first line of a short block is also appended to a sentence before it that ends in a
+        colon. A single command in a fenced block can be quoted by itself."""
         written = [n for n in range(first, min(end, len(self._lines))) if self._lines[n].text.strip()]
         if not written:
             return
@@ -178,7 +179,7 @@ class _Reader:
         return True
 
     def _take_rest_of_docstring(self) -> None:
-        """A passage that begins within a docstring: its end, up to the marks that close it."""
+        """Reads the end of a docstring, up to its closing quotes, if the passage begins inside one."""
         for number, line in enumerate(self._lines):
             if (at := line.text.find(_QUOTES)) < 0:
                 continue
@@ -191,7 +192,7 @@ class _Reader:
             return
 
     def _defined(self) -> str:
-        """The function or class whose docstring begins here, as `name(arguments)`."""
+        """The name of the function or class whose docstring begins here; otherwise the headings above."""
         for number in range(self._at - 1, max(-1, self._at - 6), -1):
             if match := _DEFINED.match(self._lines[number].text):
                 return match[1]
@@ -200,7 +201,8 @@ class _Reader:
         return self._under()
 
     def _take_table(self) -> bool:
-        """Rows with as many cells each; the first one, or the one above a rule, names the columns."""
+        """Reads rows with equal numbers of cells. The first row, if a rule follows it or the rows have no outer bars,
+        names the columns."""
         first = self._at
         rows: list[int] = []
         count, ruled = 0, False
@@ -246,7 +248,7 @@ class _Reader:
         return False
 
     def _take_comment(self) -> bool:
-        """A comment, with the setting right below it."""
+        """Reads a comment, with the setting directly below it."""
         if not COMMENT.match(self._line) or ITEM.match(self._line):
             return False
         first = last = self._at
@@ -269,7 +271,7 @@ class _Reader:
         return True
 
     def _take_section(self) -> bool:
-        """A section of a configuration file: `[mail]`, or a key with what belongs to it below."""
+        """Reads the head of a section of a configuration file: `[mail]`, or a key with an empty value."""
         if not SECTION.match(self._line):
             return False
         name = self._line.strip().strip("[]:").strip('"')
@@ -301,14 +303,14 @@ class _Reader:
 
     @staticmethod
     def _leads(line: str) -> bool:
-        """Whether a short item above a line is the heading of what it says."""
+        """Whether a line is text that a short list item above it is the heading of."""
         return bool(line.strip()) and not ITEM.match(line) and not line[:1].isspace() and len(line.split()) > 5
 
     def _continues(self, last: str, line: str) -> bool:
         return continues(last, line, self._width)
 
     def _after_code(self) -> bool:
-        """Whether indented lines here are code: they stand below code, or below a sentence that ends in a colon."""
+        """Whether indented lines here are code, since they follow code or a sentence that ends in a colon."""
         if not self._found:
             return False
         before = self._found[-1]
@@ -334,7 +336,7 @@ class _Reader:
         return True
 
     def _take_paragraph(self) -> None:
-        """An item of a list, or lines that continue one another."""
+        """Reads a list item, or the wrapped lines of a paragraph."""
         first = last = self._at
         item, inside = ITEM.match(self._line) is not None, indent(self._line)
         while last + 1 < len(self._lines):

@@ -1,9 +1,9 @@
-"""A collection as pipelines see it."""
+"""`CollectionLibrary`: the interface of a collection to the pipelines."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,20 +26,20 @@ from edge.trace import Trace
 
 
 class CollectionLibrary:
-    """The stages of a collection's search, one by one (`base.Library`)."""
+    """Gives pipelines the stages of a collection's search as separate calls (see `base.Library`)."""
 
     def __init__(self, collection: Collection, *, working: int = 0, judge: UnitJudge | None = None) -> None:
         """
         Args:
-            judge: judges units of passages; shared with what picks sentences, so that each is judged once.
-            working: bytes to have free before a model runs. An engine lays its work out in what is free and does not
-                ask others' caches to give way.
+            judge: judges units of passages. The sentence picker shares it, so that each unit is judged once.
+            working: bytes to free before a model runs. An engine plans its work for the memory that is free, and does
+                not ask other caches to shrink.
         """
         self._collection = collection
         self._working = working
         self._judge = judge or UnitJudge(collection)
         self._beside = Expected()
-        """Seconds of a search that are not the vector index's: full text, fusion, reading the passages."""
+        """Seconds that a search takes outside the vector index: full text, fusion, reading the passages."""
         self._searcher = Searcher(collection.database, Catalog(), collection.budget, collection.trace)
 
     @property
@@ -90,8 +90,10 @@ class CollectionLibrary:
         self._make_room()
         return self._judge.probability(query, hits)
 
-    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead | None:
-        return self._collection.lookahead(queries, seconds=seconds)
+    def lookahead(
+        self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
+    ) -> Ahead | None:
+        return self._collection.lookahead(queries, seconds=seconds, lost=lost)
 
     def _make_room(self) -> None:
         self.budget.reserve("retrieval", self._working).release()
@@ -99,13 +101,14 @@ class CollectionLibrary:
 
 @dataclass(slots=True)
 class _Batch:
-    """The queries of one retrieval. The first one that asks the index has all of them searched there.
+    """The queries of one retrieval. The first query that reaches the index searches it for all of them.
 
     Attributes:
-        vectors: [n, dim].
-        seconds: the search may take; None for as long as the recall target needs.
-        window: a lookahead whose time is over when the search begins.
-        took: seconds in the index.
+        index: the vector index.
+        vectors: the queries' vectors, [n, dim].
+        seconds: the time that the search may take; None for as long as the recall target needs.
+        window: a lookahead for this search, which ends when the search begins.
+        took: seconds spent in the index so far.
     """
 
     index: VectorIndex
@@ -116,18 +119,18 @@ class _Batch:
     _found: dict[int, Found] = field(default_factory=dict)
 
     def of(self, place: int) -> _Probing:
-        """The index as query number `place` sees it."""
+        """The index, seen from query number `place`."""
         return _Probing(self, place)
 
     def search(self, db: Connection, place: int, k: int, allowed: npt.NDArray[np.int64] | None) -> Found:
-        """The `k` nearest rows to one of the vectors. What several queries cost together is counted for the first."""
+        """The `k` nearest rows to one of the vectors. The cost of the common search is counted for its first query."""
         started = time.perf_counter()
         new = k not in self._found
         if new and not self._found:
             self._found[k] = self.index.search(
                 db, self.vectors, k, seconds=self.seconds, allowed=allowed, window=self.window
             )
-        elif new:  # a query of which too many results read alike asks for more
+        elif new:  # a query with too many near-duplicate results asks for more rows
             return self._timed(
                 started,
                 self.index.search(
@@ -145,7 +148,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Probing:
-    """The index for one query of a batch."""
+    """The index, restricted to one query of a batch."""
 
     batch: _Batch
     place: int

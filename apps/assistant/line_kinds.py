@@ -1,4 +1,4 @@
-"""Kinds of lines: which ones are code, settings, headings, rows of a table, and which continue the one before."""
+"""Classifies lines: code, settings, headings, table rows, and lines that continue the line before."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
 ITEM = re.compile(r"^\s*(?:[-*•–+]|\d{1,3}[.)]|\(\w\)|[A-Za-z][.)])\s+")
 FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})")
 RULE = re.compile(r"^\s*\|?\s*:?-{2,}[\s:|-]*$")
-"""What parts the head of a table from its rows, or one part of a text from the next."""
+"""A rule, which separates the head of a table from its rows, or one part of a text from the next."""
 
 DOCSTRING = re.compile(r"^\s*[rRuUbBfF]{0,2}(\"\"\"|\'\'\')")
 SECTION = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
-"""The head of a part of a configuration file: `[mail]` or `mail:`."""
+"""The head of a section of a configuration file: `[mail]` or `mail:`."""
 
 COMMENT = re.compile(r"^\s*(?:#(?!\s*#|include)\s?|//+\s?|--\s|;\s)")
 WORD = re.compile(r"[^\W_]+")
@@ -29,7 +29,7 @@ _CODE = re.compile("|".join((
     rf"^\s*(?:{_KEYWORDS})\b.*[{{;:(]$",
     r"^\s*(?:import [\w.]+(?: as \w+)?|from [\w.]+ import .+|return\b.*[\w)\]}\"']|raise \w+\(.*)$",
     r"^\s*(?:fi|done|esac|set -\w+)$",
-    r"^(?:\s*\S+){0,3}\s*[;{}]$",  # ends as statements and blocks do
+    r"^(?:\s*\S+){0,3}\s*[;{}]$",  # the end of a statement or block
     r"^.*[=()\[\]].*[;{}]$",
     r"^.*(?:\)\s*->.*|=>.*)$",
     r"^\s*[\w.]+\(.*\)\s*$",  # a call
@@ -60,21 +60,22 @@ _VALUE = re.compile(r"\d|[@$€£%]")
 
 _WRAPPED = 60
 _CONTINUED = 25
-"""A line that does not end a sentence goes on in the next: if it is as long as wrapped lines are, or the next begins
-with a small letter and this one is not as short as a label."""
+"""A line that does not end a sentence continues in the next line if it has at least `_WRAPPED` characters, as wrapped
+lines do. If the next line begins with a small letter, `_CONTINUED` characters are enough."""
 
 _FULL = 0.85
-"""Of the longest line, that a wrapped line fills at least."""
+"""The share of the longest line's width that a wrapped line fills at least."""
 
 HEADING_WORDS = 10
 
 
 def continues(last: str, line: str, width: int = 0) -> bool:
-    """Whether a line continues the sentence of the one before.
+    """Whether a line continues the sentence of the line before.
 
     Args:
-        width: of the longest line around: one that begins with a capital was wrapped only if its first word did not
-            fit above.
+        last: the line before.
+        width: the width of the passage's longest line. A line that begins with a capital continues the line before
+            only if its first word would not have fitted there.
     """
     last = last.rstrip()
     if not last or not line.strip() or ENDED.search(last) or ITEM.match(line) or _LABEL.match(line):
@@ -92,7 +93,7 @@ def is_code(line: str) -> bool:
 
 
 def is_setting(line: str) -> bool:
-    """Whether a line gives a value to a name, as configuration files and constants do."""
+    """Whether a line gives a value to a name, like a line of a configuration file or a constant."""
     if _SETTING.match(line) is None or ENDED.search(line.rstrip()) or len(line) > _SETTING_CHARS:
         return False
     if "=" in line.partition('"')[0]:
@@ -101,13 +102,13 @@ def is_setting(line: str) -> bool:
 
 
 def is_heading(text: str) -> bool:
-    """Whether a part is as short as headings are, and neither ends like a sentence nor holds a value."""
+    """Whether a part of a text is as short as a heading, does not end like a sentence, and holds no value."""
     words = len(WORD.findall(text))
     return words < HEADING_WORDS and not ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
 
 
 def is_menu(line: str) -> bool:
-    """Whether a line holds nothing but links, or short names between bars, or the alphabet."""
+    """Whether a line holds only links, short names between bars, or the alphabet."""
     if _LINK.search(line) and not WORD.search(_LINK.sub("", line)):
         return True
     bare = re.sub(r"\[([^\]]*)\](?!\()", r"\1 |", line) if _BARE_LINKS.fullmatch(line) else line
@@ -119,7 +120,7 @@ def is_menu(line: str) -> bool:
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a table's row; one if it is none."""
+    """The cells of a table row; the whole line as one cell if it is no table row."""
     line = line.strip()
     if "|" not in line:
         return [line]
@@ -127,18 +128,18 @@ def cells(line: str) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Text on one line without the marks of links and emphasis."""
+    """A text on one line, without the Markdown marks of links and emphasis."""
     return " ".join(_EMPHASIS.sub(r"\2", _LINK.sub(r"\1", text)).split())
 
 
 def indent(line: str) -> int:
-    """Characters of white space that a line begins with."""
+    """The number of white-space characters at the beginning of a line."""
     return len(line) - len(line.lstrip())
 
 
 def is_comment_above(line: str, below: str) -> bool:
-    """Whether `# words` is a comment of a configuration file or a script, and no heading: it ends like a sentence, or
-    what is right below it is a setting, code or more of it."""
+    """Whether `# words` is a comment of a configuration file or script, and not a heading: it ends like a sentence, or
+    the line below it is a setting, code or another comment."""
     if not line.lstrip().startswith("# "):
         return False
     if line.rstrip().endswith(".") or line.startswith((" ", "\t")):

@@ -1,8 +1,8 @@
-"""Marks in text: which brackets are an answer's citations, and which are the documents' own.
+"""Citation marks: tells the brackets that cite a passage from the brackets copied out of the documents.
 
-A paper refers to its literature as [2], and `frame[3]` is code. A generator that copies either must not be taken to
-cite a passage, and what it copied must not look as if it did: a document's own [2] is shown as [ 2 ] where the answer
-could have a citation of that number.
+A paper refers to its literature as [2], and `frame[3]` is code. When a generator copies such brackets, they must not
+be read or shown as citations of passages. A document's own [2] is therefore shown as [ 2 ] where the answer could have
+a citation of that number.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ _MARK_BEGUN = re.compile(r"\[[\sa-z0-9,;&–-]*", re.IGNORECASE)
 _LONGEST_MARK = 40
 _RANGE = re.compile(r"(\d+)\s*[–-]\s*(\d+)")
 _NAME = re.compile(r"(?<![^\W_])[A-Za-z_][A-Za-z0-9_]*$")
-"""What code gives an index to. Not just any word: Chinese has no space before a mark either."""
+"""A name that code may index, at the end of a text. Only ASCII names count, because Chinese text has no space before a
+citation mark."""
 
 _LAST_WORD = re.compile(r"(\S+)(\s*)$")
 _TICKS = re.compile(r"`+")
 _FENCE = 3
 _PAST = 80
-"""Characters before a mark that are looked at, to tell whether it was copied from a passage."""
+"""The characters before a mark that are compared with the passages, to tell whether the mark was copied."""
 
 
 class Sources:
-    """The texts of passages, and whether a mark stands in them."""
+    """The texts of passages, searched for marks."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [" ".join(text.split()) for text in texts]
 
     def index(self, before: str) -> bool:
-        """Whether a bracket after `before` is an index: it follows a name without a space, as in a passage."""
+        """Whether a bracket after `before` is an index in code: it directly follows a name that a passage indexes."""
         name = _NAME.search(before)
         if name is None:
             return False
@@ -39,7 +40,7 @@ class Sources:
         return any(indexed.search(text) for text in self._texts)
 
     def hold(self, mark: str, before: str | None = None) -> bool:
-        """Whether a mark stands in a passage; if `before` is given, after the same word."""
+        """Whether a passage holds a mark; if `before` is given, whether it holds the mark after the same word."""
         if before is not None:
             word = _LAST_WORD.search(before)
             if word is None:
@@ -49,18 +50,18 @@ class Sources:
 
 
 class MarkReader:
-    """Turns a streamed text's marks into the answer's numbers.
+    """Replaces the citation marks of a streamed text by the answer's numbers.
 
-    Marks of passages that were not given are left out, unless a passage has them: then they are the document's own, and
-    stay. Brackets in code stay as they are.
+    Marks of passages that were not given are left out, except where a passage holds the mark: then it was copied from
+    the document, and stays. Brackets in code stay unchanged.
     """
 
     def __init__(self, passages: Sequence[str], number: Callable[[int], int], highest: Callable[[], int]) -> None:
         """
         Args:
-            passages: their texts.
-            number: gives the answer's number of the passage at a place, from 1.
-            highest: gives the highest number that the answer has so far.
+            passages: the texts of the passages.
+            number: maps a passage's place in the prompt, from 1, to its number in the answer.
+            highest: gives the highest number in the answer so far.
         """
         self._count = len(passages)
         self._sources = Sources(passages)
@@ -71,20 +72,20 @@ class MarkReader:
         self._quoting = False
         self._fenced = False
         self._ticks = 0
-        """Length of the run of backticks that may have begun code on this line."""
+        """The length of the run of backticks that may have begun code on this line."""
 
     def feed(self, text: str, *, quoted: bool = False) -> str:
-        """What can be shown after this piece; a mark that has only begun is held back.
+        """Takes a piece of text and returns the text that can be shown now. An unfinished mark is held back.
 
         Args:
-            quoted: it is a document's, word for word: all marks in it are the document's own.
+            quoted: the piece is quoted word for word from a document, so all its marks are the document's own.
         """
         before = "" if quoted == self._quoting else self.finish()
         self._quoting = quoted
         return before + self._read(self._held + text, last=False)
 
     def finish(self) -> str:
-        """What was held back when the text has ended."""
+        """Ends the text and returns the part that was held back."""
         return self._read(self._held, last=True)
 
     def _read(self, text: str, *, last: bool) -> str:
@@ -102,13 +103,17 @@ class MarkReader:
         return "".join(out)
 
     def _next(self, text: str, at: int, last: bool) -> tuple[str, int] | None:
-        """What is shown for what stands at `at`, and where that ends; None if what follows has to be seen first."""
+        """Reads the next part of a text: a mark, a run of backticks or a character.
+
+        Returns:
+            The text to show for it, and the position where it ends; None if more text is needed to decide.
+        """
         char = text[at]
         if char == "\n":
             self._ticks = 0
         if char == "`":
             return self._code(text, at, last)
-        # A blank waits for what follows: it goes with a mark that is left out.
+        # A space is decided together with the next part: if a mark is left out, the space before it goes, too.
         blank = " " if char == " " else ""
         start = at + len(blank)
         if start == len(text):
@@ -125,7 +130,7 @@ class MarkReader:
         return (blank + shown if shown else ""), match.end()
 
     def _code(self, text: str, at: int, last: bool) -> tuple[str, int] | None:
-        """Goes over a run of backticks, which begins or ends code."""
+        """Reads a run of backticks, which begins or ends code."""
         run = _TICKS.match(text, at)
         assert run is not None
         if run.end() == len(text) and not last:
@@ -139,8 +144,8 @@ class MarkReader:
         return run[0], run.end()
 
     def _within_code(self, rest: str, last: bool) -> bool | None:
-        """Whether what stands before `rest` is code; a lone backtick does not make it so. None if that is to be
-        seen."""
+        """Whether the text before `rest` is inside code. A backtick that is never closed begins no code. None if more
+        text is needed to tell."""
         if self._fenced or not self._ticks:
             return self._fenced
         line, ended, _ = rest.partition("\n")
@@ -152,7 +157,7 @@ class MarkReader:
         return False if ended or last else None
 
     def _mark(self, match: re.Match[str], before: str) -> str:
-        """A mark as it is shown; empty if it is left out."""
+        """The text to show for a mark; empty if it is left out."""
         mark, numbers = match[0], numbers_of(match[1])
         places = [number for number in numbers if 1 <= number <= self._count]
         if self._sources.index(before) or (_NAME.search(before) and (self._quoting or 0 in numbers)):
@@ -164,12 +169,12 @@ class MarkReader:
 
 
 def numbers_of(inside: str) -> list[int]:
-    """The numbers of a mark: `1, 3` and `1-3`."""
+    """The numbers of a mark, which may be a list, `1, 3`, or a range, `1-3`."""
     if (span := _RANGE.fullmatch(inside.strip())) and 0 <= int(span[2]) - int(span[1]) < 10:
         return list(range(int(span[1]), int(span[2]) + 1))
     return [int(number) for number in re.findall(r"\d+", inside)]
 
 
 def marks_of(numbers: Iterable[int | None]) -> str:
-    """Marks of these numbers, each once; None is left out."""
+    """The marks of these numbers, without duplicates. None is left out."""
     return "".join(f"[{number}]" for number in dict.fromkeys(numbers) if number is not None)

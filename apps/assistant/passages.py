@@ -1,4 +1,4 @@
-"""Passages of several retrievals as one list for the generator, and how many of them its context holds."""
+"""Merges the passages of several retrievals into one list for the generator, and counts those that fit its context."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
 
 def fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """Candidates of several queries in one order."""
+    """The candidates of several queries in one order, by reciprocal rank fusion."""
     if len(pools) == 1:
         return list(pools[0])
     hits = {hit.id: hit for pool in pools for hit in pool}
@@ -29,8 +29,8 @@ def fused(pools: Sequence[Sequence[Hit]]) -> list[Hit]:
 
 
 def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
-    """The `most` relevant of several sets of passages. Those of earlier sets stay where they were and new ones follow,
-    so that a prompt begins as the one before it and its KV states are reused."""
+    """The `most` most relevant passages of several sets. Passages of earlier sets keep their places and new ones
+    follow, so that a prompt begins like the one before it and KV states are reused."""
     seen: dict[int, Hit] = {}
     for hit in (hit for hits in sets for hit in hits):
         if hit.id not in seen or _relevance(hit) > _relevance(seen[hit.id]):
@@ -40,8 +40,8 @@ def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
 
 
 def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """The best of each of several sets of passages, then the second best of each, and so on, `most` in all: parts of a
-    question must not crowd each other out."""
+    """The best passage of each set, then the second best of each, and so on, `most` in all. Every part of a question
+    thus gets its share of the passages."""
     turns = (hit for turn in zip_longest(*sets) for hit in turn if hit is not None)
     return list({hit.id: hit for hit in turns}.values())[:most]
 
@@ -53,13 +53,14 @@ def _relevance(hit: Hit) -> float:
 def documents_read(
     generator: Generator, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
 ) -> int:
-    """How many of the documents an answer to these messages is given, from the first; known before it begins.
+    """The number of documents, from the first, that fit the context of an answer to these messages.
 
-    Exact where the prompt is laid out here, and for servers, which estimate in the same way; for other generators as
-    good as their `count`. What one really left out is in its `stats` afterwards.
+    The number is exact for llama.cpp generators, whose prompt is laid out by this program, and for servers, whose
+    adapter estimates in the same way. For other generators it is as good as their `count`. After the generation their
+    `stats` hold the number of documents that were really left out.
 
     Raises:
-        InputError: there are documents, and none of them fits; or the conversation alone does not.
+        InputError: there are documents, and none of them fits; or the conversation alone does not fit.
     """
     if not documents:
         return 0
@@ -95,11 +96,11 @@ def cached_first(
     sampling: Sampling,
     tolerance: float,
 ) -> list[int]:
-    """Numbers of passages in the order to give them to a generator: about equally relevant ones change places so that
-    KV states are reused. Passages that are not in the order of their relevance stay as they are.
+    """The order, as indices, in which to give passages to a generator. Passages of about equal relevance change places
+    so that KV states are reused. Passages that are not sorted by relevance keep their order.
 
     Args:
-        documents: the passages as the generator reads them.
+        documents: the passages in the form in which the generator reads them.
         tolerance: see `AskOptions.order_tolerance`.
     """
     scores = [hit.score if hit.stages.relevance is None else hit.stages.relevance for hit in passages]

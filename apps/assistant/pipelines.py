@@ -1,7 +1,7 @@
-"""The pipelines: how a question becomes retrievals and generations. Each is a function over the same few steps.
+"""The pipelines, which turn a question into retrievals and generations. Each is a function over the same few steps.
 
-A pipeline takes a question and `Steps`, and yields the answer's text. What it writes on the way is asked for with
-`ahead`, the text nearest to what it will retrieve next, so that clusters are fetched meanwhile (TeleRAG, figure 8).
+A pipeline takes a question and `Steps`, and yields the answer's text. Before each intermediate generation it names, as
+`ahead`, the texts that most resemble its next query, so that clusters are fetched meanwhile (TeleRAG, figure 8).
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ _SUB_QUESTIONS = 4
 
 
 def plain(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieve once, answer."""
+    """Retrieves once, then answers."""
     passages = steps.retrieve(question)
     yield from steps.answer(prompts.answer(question), passages)
 
 
 def hyde(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieve what is near to a passage that might hold the answer (HyDE: Gao et al. 2022, equation 8: the mean of its
-    vector and the question's); words are looked for as they were asked."""
+    """Retrieves passages near a generated passage that might hold the answer.
+
+    The query vector is the mean of that passage's vector and the question's (HyDE: Gao et al. 2022, equation 8). The
+    full-text search uses the question's own words.
+    """
 
     def query(passage: str) -> list[Query]:
         return [Query(question, (question, passage) if passage.strip() else (question,))]
@@ -41,20 +44,20 @@ def hyde(question: str, steps: Steps) -> Iterator[str]:
 
 
 def subquestion(question: str, steps: Steps) -> Iterator[str]:
-    """Retrieve for each of up to four simpler questions in one batch, answer from all that was found."""
+    """Retrieves for up to four simpler questions in one batch, then answers from all passages found."""
 
     def queries(reply: str) -> list[Query]:
         return [Query.of(part) for part in replies.questions(reply, _SUB_QUESTIONS)]
 
     reply = steps.write(prompts.sub_questions(question, _SUB_QUESTIONS), ahead=[question], becoming=queries)
     parts = replies.questions(reply, _SUB_QUESTIONS) or [question]
-    passages = dealt(steps.options.passages, steps.retrieve_each(parts))
+    passages = dealt(steps.most, steps.retrieve_each(parts))
     yield from steps.answer(prompts.answer(question), passages)
 
 
 def iterative(question: str, steps: Steps) -> Iterator[str]:
-    """Look up one narrower question after the other, each chosen after what the ones before it brought, until that is
-    judged to be enough."""
+    """Looks up one narrower question after another, each chosen after the findings so far, until the generator judges
+    that the findings are enough."""
     findings: list[tuple[str, str]] = []
     passages: list[Hit] = []
     narrower = question
@@ -62,7 +65,7 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
         prompt = prompts.narrower(question, findings)
         narrower = replies.one_line(steps.write(prompt, ahead=[question, narrower], becoming=_one_line)) or question
         found = steps.retrieve(narrower)
-        passages = merge_passages(steps.options.passages, passages, found)
+        passages = merge_passages(steps.most, passages, found)
         finding = steps.write(prompts.answer(narrower, name="finding", max_tokens=96), found, ahead=[question])
         findings.append((narrower, finding))
         if replies.verdict(steps.write(prompts.enough(question, findings), ahead=[question])):
@@ -71,8 +74,8 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
 
 
 def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
-    """Answer, retrieve what is near to question and answer, answer again (Iter-RetGen: Shao et al. 2023); while one
-    answer is written, clusters for the next retrieval are fetched."""
+    """Drafts an answer, retrieves passages near the question and the draft together, and answers again (Iter-RetGen:
+    Shao et al. 2023). While a draft is written, clusters for the next retrieval are fetched."""
 
     def query(draft: str) -> list[Query]:
         return [Query.of(f"{question} {draft}")]
@@ -83,7 +86,7 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
             break
         prompt = prompts.answer(question, name="draft")
         draft = steps.write(prompt, passages, ahead=[question], becoming=query)
-        passages = merge_passages(steps.options.passages, passages, steps.retrieve(question, query(draft)))
+        passages = merge_passages(steps.most, passages, steps.retrieve(question, query(draft)))
     yield from steps.answer(prompts.answer(question), passages)
 
 
@@ -102,4 +105,4 @@ PIPELINES: Mapping[str, Pipeline] = {
     "self-rag": self_rag,
     "piperag": piperag,
 }
-"""By the name that `--pipeline` takes. All but `plain` need a generator that follows instructions."""
+"""The pipelines by their `--pipeline` names. All but `plain` need a generator that follows instructions."""

@@ -1,7 +1,8 @@
-"""PipeRAG: the next passages are retrieved while the answer goes on (Jiang et al. 2024).
+"""PipeRAG: the next passages are retrieved while the answer is being written (Jiang et al. 2024).
 
-There, retrieved text is attended to chunk by chunk and shifted by the staleness of its query. Here whole passages stand
-in the prompt and begin nowhere in particular, so there is nothing to shift: a stale result is used as it is.
+The paper's model attends to retrieved text chunk by chunk, and shifts the text by the staleness of its query. Here the
+prompt holds whole passages, which are not aligned with the answer's position. A stale result is therefore used
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from edge.pipelining import RetrievalPipeline
 from edge.sentences import sentences
 
 INTERVAL = 32
-"""Tokens between retrievals (m'). Shorter ones mean fresher queries and more prompts."""
+"""Tokens between retrievals (m'). Shorter intervals mean fresher queries and more prompts."""
 
 _WINDOW_WORDS = 48
-"""The last words of the answer that are the query: about the 64 tokens of the paper."""
+"""The number of the answer's last words that form the query: about the 64 tokens of the paper."""
 
 
 def piperag(question: str, steps: Steps) -> Iterator[str]:
-    """Answer in intervals. From the second on, each begins by asking for what is near to the text so far; the result is
-    used one interval later, and the search is as wide as its time allows (S1 to S3)."""
+    """Answers in intervals. Each interval from the second on starts a search with the text so far, whose result is used
+    one interval later. The search is as wide as the interval's time allows (S1 to S3)."""
     passages = steps.retrieve(question)
     said = ""
     left = steps.options.max_tokens
@@ -38,7 +39,7 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
 
     with RetrievalPipeline(search, trace=steps.trace) as pipeline:
         while left > 0:
-            begun = steps.citations.prompted(said, passages)
+            begun = steps.showing.citations.prompted(said, passages)
             prompt = prompts.answer(question, name="interval", begun=begun, max_tokens=min(INTERVAL, left))
             slack = steps.expect(prompt, passages) if said else None
             if slack is not None:
@@ -50,4 +51,4 @@ def piperag(question: str, steps: Steps) -> Iterator[str]:
             if steps.finished:
                 return
             if slack is not None:
-                passages = merge_passages(steps.options.passages, passages, pipeline.take())
+                passages = merge_passages(steps.most, passages, pipeline.take())

@@ -1,4 +1,4 @@
-"""Answers as people read them: the text, its citations, figures, and how it came about."""
+"""Formats answers for people: citations, warnings, figures, and the record of the retrievals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.citations import Citation
+from edge.apps.modelled import modelled_line
 from edge.config import format_size
 
 
 def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[str]:
-    """A line per citation, `[1] path:line`; with `quotes` the passage's sentence below it."""
+    """Yields a line per citation, `[1] path:line`; with `quotes` the passage's sentence below it."""
     for citation in citations:
         place = (
             f"{_near(citation.path)}:{citation.line}"
@@ -26,8 +27,10 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
 
 
 def notices(answer: Answer) -> Iterator[str]:
-    """What somebody should know who trusts an answer, a line each."""
+    """Yields warnings about an answer, a line each: doubtful passages, unsupported facts, and passages left out."""
     stats = answer.stats
+    if answer.uncertain:
+        yield "these passages may be about something else than the question: read them before you rely on the answer"
     for found in answer.unsupported:
         yield f"{stats.generator} wrote {found.text!r}, and no passage says {', '.join(found.facts)}"
     if stats.dropped:
@@ -39,7 +42,7 @@ def notices(answer: Answer) -> Iterator[str]:
 
 
 def figures(stats: AnswerStats) -> Iterator[str]:
-    """The figures of an answer, a line each."""
+    """Yields the figures of an answer, a line each."""
     probed = max(1, stats.lists_probed)
     ttft = "" if stats.ttft_s is None else f", first text after {stats.ttft_s:.2f} s"
     yield f"memory   {format_size(stats.peak_resident)} peak of {format_size(stats.limit)} allowed"
@@ -52,6 +55,8 @@ def figures(stats: AnswerStats) -> Iterator[str]:
         f"index    {stats.lists_ready / probed:.0%} of {stats.lists_probed} probed lists were in memory; "
         f"{stats.lists_ahead} fetched ahead, {format_size(stats.bytes_read)} read by searches"
     )
+    if stats.modelled_queries:
+        yield modelled_line(stats.modelled_queries, stats.modelled_s, stats.modelled_joules)
     yield f"disk     {stats.stall_s * 1e3:.0f} ms waited for, {stats.hidden_s * 1e3:.0f} ms hidden"
     yield (
         f"generate {stats.generations} times, {stats.generate_s:.2f} s: {stats.prompt_tokens:,} prompt tokens, "
@@ -65,7 +70,7 @@ def figures(stats: AnswerStats) -> Iterator[str]:
 
 
 def reasons(answer: Answer) -> Iterator[str]:
-    """How an answer came about: what was asked, looked for, found, and left out."""
+    """Yields a line for each step behind an answer: the question, the searches, and the passages found and left out."""
     yield f"question   {answer.stats.question}"
     for number, entry in enumerate(answer.rounds, 1):
         yield f"round {number}    {entry.search_s * 1e3:.0f} ms search, {entry.rerank_s * 1e3:.0f} ms rerank"
@@ -83,7 +88,7 @@ def reasons(answer: Answer) -> Iterator[str]:
 
 
 def _near(path: str) -> str:
-    """A path relative to the working directory where that is shorter, as editors open it."""
+    """A path relative to the working directory if the file lies in it; otherwise the path itself."""
     if not os.path.isabs(path):
         return path
     try:

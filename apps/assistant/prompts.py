@@ -1,8 +1,8 @@
-"""What the generator is asked, all of it: one function per prompt, none of them anywhere else.
+"""All prompts of the assistant, one function per prompt. No prompt is written anywhere else.
 
 A prompt's name is the name of its step: generation times are learned under it, replayed texts are recorded under it,
-and the trace shows it. Documents are not part of a prompt; they go to the generator beside it, so that their KV states
-can be reused whatever is asked about them.
+and the trace shows it. Documents are not part of a prompt. They are given to the generator separately, so that their KV
+states can be reused for any question.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from edge.runtimes.generation.base import Message
 
 REFUSAL = "NOT IN THE DOCUMENTS"
-"""What the generator is told to say when the passages do not hold the answer."""
+"""The reply that the generator is told to give when the passages do not hold the answer."""
 
 _READ = (
     "You answer questions from numbered passages of the user's own documents. Use only what the passages say. "
@@ -26,12 +26,13 @@ _JUDGE = "You judge texts. Reply with one word."
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked of the generator.
+    """One request to the generator.
 
     Attributes:
-        name: of the step.
-        messages: system message, then the user's; the last may be the assistant's own beginning, to be continued.
-        max_tokens: the longest reply that makes sense here; None is the user's own limit.
+        name: the name of the step.
+        messages: the system message and the user's message. A last message of the assistant is the beginning of its
+            reply, which the generator continues.
+        max_tokens: the longest sensible reply; None for the user's own limit.
         stop: texts that end the reply.
     """
 
@@ -42,18 +43,18 @@ class Prompt:
 
 
 def answer(question: str, *, name: str = "answer", begun: str = "", max_tokens: int | None = None) -> Prompt:
-    """Answer from passages; `begun` is the part of the answer that stands already, to be continued."""
+    """Asks for an answer from passages. `begun` is the beginning of the answer, which the generator continues."""
     return _prompt(name, _READ, question, begun, max_tokens)
 
 
 def combined(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
-    """Answer from passages and from what was found out about parts of the question, (part, finding)."""
+    """Asks for an answer from passages and from findings about parts of the question, (part, finding) pairs."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
     return _prompt("answer", _READ, f"Found out so far:\n{known}\n\nQuestion: {question}")
 
 
 def condensed(turns: Sequence[tuple[str, str]], question: str) -> Prompt:
-    """A follow-up question as one that stands alone, after the conversation's (question, answer) turns."""
+    """Asks for a follow-up question rewritten to stand alone, given the conversation's (question, answer) turns."""
     talk = "\n".join(f"User: {asked}\nAssistant: {said}" for asked, said in turns)
     user = (
         f"Conversation:\n{talk}\n\nFollow-up question: {question}\n\n"
@@ -64,7 +65,7 @@ def condensed(turns: Sequence[tuple[str, str]], question: str) -> Prompt:
 
 
 def hypothetical(question: str) -> Prompt:
-    """A passage as a document that holds the answer might put it (HyDE, Gao et al. 2022)."""
+    """Asks for a passage such as a document with the answer might contain (HyDE, Gao et al. 2022)."""
     user = (
         f"Write a short passage, as it might stand in a document, that answers this question.\n\nQuestion: {question}"
     )
@@ -72,7 +73,7 @@ def hypothetical(question: str) -> Prompt:
 
 
 def sub_questions(question: str, most: int) -> Prompt:
-    """Simpler questions whose answers together answer the question."""
+    """Asks for simpler questions whose answers together answer the question."""
     user = (
         f"Break this question into at most {most} simpler questions that can each be looked up on their own, "
         f"one per line.\n\nQuestion: {question}"
@@ -81,7 +82,7 @@ def sub_questions(question: str, most: int) -> Prompt:
 
 
 def narrower(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
-    """The one question to look up next, after what has been found out."""
+    """Asks for the one question to look up next, given the findings so far."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings) or "- nothing yet"
     user = (
         f"Question: {question}\n\nFound out so far:\n{known}\n\n"
@@ -91,14 +92,14 @@ def narrower(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
 
 
 def enough(question: str, findings: Sequence[tuple[str, str]]) -> Prompt:
-    """Whether what has been found out answers the question."""
+    """Asks whether the findings answer the question."""
     known = "\n".join(f"- {part}\n  {finding}" for part, finding in findings)
     user = f"Question: {question}\n\nFound out so far:\n{known}\n\nDoes this answer the question completely? yes or no"
     return _prompt("enough", _JUDGE, user, max_tokens=4)
 
 
 def needs_documents(question: str) -> Prompt:
-    """Whether a message asks for something that has to be looked up (Self-RAG's Retrieve)."""
+    """Asks whether a message needs information from the documents (Self-RAG's Retrieve)."""
     user = (
         f"Message: {question}\n\nDoes the message ask for information that should be looked up in documents? "
         "A greeting or thanks does not. yes or no"
@@ -107,7 +108,7 @@ def needs_documents(question: str) -> Prompt:
 
 
 def supported(question: str, statement: str) -> Prompt:
-    """How far the passages support an answer (Self-RAG's IsSup): fully, partly or not."""
+    """Asks how far the passages support an answer (Self-RAG's IsSup): fully, partly or not."""
     user = (
         f"Question: {question}\nAnswer: {statement}\n\n"
         "Do the passages support every statement of the answer? Reply fully, partly or no."
@@ -116,7 +117,7 @@ def supported(question: str, statement: str) -> Prompt:
 
 
 def useful(question: str, statement: str) -> Prompt:
-    """How well an answer answers its question (Self-RAG's IsUse): 1 to 5."""
+    """Asks how well an answer answers its question (Self-RAG's IsUse): 1 to 5."""
     user = (
         f"Question: {question}\nAnswer: {statement}\n\n"
         "How well does the answer answer the question, from 1 (not at all) to 5 (completely)? Reply with the number."
@@ -125,7 +126,7 @@ def useful(question: str, statement: str) -> Prompt:
 
 
 def small_talk(message: str) -> Prompt:
-    """A reply to a message that asks for nothing in the documents."""
+    """Asks for a reply to a message that needs no information from the documents."""
     system = "You are the assistant of a collection of documents. Reply in one sentence; claim nothing about the world."
     return _prompt("answer", system, message, max_tokens=64)
 

@@ -1,4 +1,4 @@
-"""`QueryVectors`: the vectors of what one answer looks for. Each text is embedded once."""
+"""`QueryVectors`: the vectors of one answer's queries. Each text is embedded once."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from edge.apps.assistant.prefetching import LOOKAHEAD, Query
 from edge.predictor import Seconds, TimePredictor
 
 _EMBEDDING = "embedding"
-"""A kind of work, as the predictor knows it: in texts."""
+"""The predictor's name for embedding work, which is counted in texts."""
 
 
 class QueryVectors:
-    """Embeds queries, and predicts what that takes."""
+    """Embeds queries, and predicts how long embedding takes."""
 
     def __init__(self, embed: Callable[[Sequence[str]], Vectors], predictor: TimePredictor) -> None:
         """
         Args:
-            embed: texts to vectors [n, dim] of unit length.
-            predictor: learns what embedding takes.
+            embed: maps texts to vectors [n, dim] of unit length.
+            predictor: learns how long embedding takes.
         """
         self._embed = embed
         self._predictor = predictor
         self._rows: dict[str, Vectors] = {}
 
     def of(self, queries: Sequence[Query]) -> Vectors:
-        """[n, dim]: for each query the mean of its texts' vectors, of unit length."""
+        """The mean of each query's text vectors, scaled to unit length; [n, dim] float32."""
         if new := self._unknown(queries):
             started = time.perf_counter()
             rows = self._embed(new)
@@ -40,7 +40,7 @@ class QueryVectors:
         return np.asarray(means / lengths, np.float32)
 
     def cost(self, queries: Sequence[Query]) -> Seconds | None:
-        """What making a prediction from some queries takes; None before one was made."""
+        """The expected duration of a prediction from some queries; None before the first prediction."""
         new = len(self._unknown(queries))
         embedding = self._predictor.seconds(_EMBEDDING, new) if new else Seconds(0.0)
         starting = self._predictor.seconds(LOOKAHEAD)

@@ -1,4 +1,4 @@
-"""Answers without a language model: which sentences, items, rows and settings of the passages answer a question."""
+"""Answers without a language model: picks the sentences, items, rows and settings that answer a question."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from edge.runtimes.generation.extractive import ExtractiveGenerator
 
 _MOST = 3
 _NEARLY = 2.0
-"""A unit is shown beside the best one if its score, in log-odds, is no further below: chosen on the half `choose` of
-`edge bench answers`, of whose paraphrased questions 65 % find their answer so, and 59 % with 1."""
+"""A unit is shown beside the best one if its score is lower by at most this many log-odds. Chosen on the half `choose`
+of `edge bench answers`: 65 % of its paraphrased questions find their answer with 2, and 59 % with 1."""
 
 _ELSEWHERE = 1.0
-"""Log-odds taken from units of other passages than the best unit's: they are often about something else."""
+"""Log-odds subtracted from units of other passages than the best unit's, because they are often off the subject."""
 
 _WORD = re.compile(r"[^\W_]+")
 _FEW_WORDS = 4
 _LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
-"""How sentences begin that need the one before them."""
+"""The first word of a sentence that depends on the sentence before it."""
 
 _QUESTION, _FRAGMENT, _LEANS = 1.0, 0.7, 0.2
-"""Log-odds taken from sentences that answer less well than they look."""
+"""Log-odds subtracted from questions, from fragments, and from sentences that depend on the one before. They answer
+less well than their scores suggest."""
 
 _HIDDEN = float("-inf")
 
 
 class PickedSentences(ExtractiveGenerator):
-    """The best units of passages (see `layout`), by the reranker and by their vectors (see `evidence`). One that is
-    much worse than the best is left out, so that answers are short."""
+    """Answers with the best units of the passages (see `layout`), scored by the reranker and by their vectors (see
+    `evidence`). Units much worse than the best one are left out, so that answers are short."""
 
     def __init__(self, judge: UnitJudge) -> None:
         super().__init__(self._score, most=_MOST, floor=-1e9, cut=self._quotable)
@@ -61,7 +62,7 @@ class PickedSentences(ExtractiveGenerator):
         return [window.unit.text for window in self._windows if window.passage == place]
 
     def _score(self, question: str, found: Sequence[str]) -> list[float]:
-        """Scores units, in log-odds; those not worth showing are infinitely bad."""
+        """Scores units in log-odds. Units not worth showing get minus infinity."""
         best: dict[str, float] = {}
         first = max(self._windows, key=standing, default=None)
         for window in self._windows:
@@ -74,7 +75,7 @@ class PickedSentences(ExtractiveGenerator):
 
 
 def standing(window: Window) -> float:
-    """How well a unit answers as a statement of its own, in log-odds."""
+    """The score of a unit as a statement that stands alone, in log-odds."""
     text, score = window.unit.text, window.score
     if text.endswith("?"):
         score -= _QUESTION

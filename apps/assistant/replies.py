@@ -1,7 +1,7 @@
-"""Reading what a generator replied: verdicts, lists of questions, a refusal, and what it wrote to itself before.
+"""Parses a generator's replies: verdicts, lists of questions, a refusal, and the thinking before a reply.
 
-Models seldom keep to the form they were asked for, so every reader takes the nearest meaning, and says None where there
-is none.
+Models often do not keep to the requested form. Every parser therefore takes the nearest meaning, and returns None where
+there is none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARTLY = {"partly", "partially", "partial", "somewhat"}
 
 
 def verdict(reply: str) -> bool | None:
-    """Yes or no; None when the reply is neither."""
+    """True for yes, False for no; None when the reply is neither."""
     for word in _words(reply)[:4]:
         if word in _YES:
             return True
@@ -43,7 +43,7 @@ def support(reply: str) -> float | None:
 
 
 def grade(reply: str, *, least: int = 1, most: int = 5) -> int | None:
-    """The first number of a reply if it lies within the range."""
+    """The first number of a reply; None if there is none or it lies outside the range."""
     match = _NUMBER.search(reply)
     value = int(match[0]) if match else None
     return value if value is not None and least <= value <= most else None
@@ -55,7 +55,7 @@ def refused(reply: str) -> bool:
 
 
 def questions(reply: str, most: int) -> list[str]:
-    """The questions of a list, without numbers, bullets and repetitions; introductory lines are left out."""
+    """The questions of a list, without numbers, bullets and duplicates. Introductory lines are left out."""
     found: list[str] = []
     lines = [line for line in reply.splitlines() if line.strip()]
     asked = [line for line in lines if line.rstrip().endswith("?")] or [
@@ -69,7 +69,7 @@ def questions(reply: str, most: int) -> list[str]:
 
 
 def one_line(reply: str) -> str:
-    """The first line with words in it, without a label or quotes: what was asked to be a single question."""
+    """The first line that has words, without label and quotes; for replies that should be a single question."""
     for line in reply.splitlines():
         text = _LABEL.sub("", _BULLET.sub("", line)).strip().strip('"').strip()
         if _words(text):
@@ -82,10 +82,10 @@ def _words(text: str) -> list[str]:
 
 
 class Refusal:
-    """Holds a reply back as long as it may turn out to be the refusal that the generator was told to give.
+    """Holds a reply back while it may still be the refusal that the generator was told to give.
 
     Attributes:
-        said: it was the refusal.
+        said: whether the reply was the refusal.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Refusal:
         self._held: str | None = ""
 
     def feed(self, text: str) -> str:
-        """What can be shown after this piece."""
+        """Takes a piece of the reply and returns the text that can be shown now."""
         if self._held is None:
             return text
         self._held += text
@@ -107,7 +107,7 @@ class Refusal:
         return shown
 
     def finish(self) -> str:
-        """What was held back when the reply has ended."""
+        """Ends the reply and returns the text that was held back."""
         held, self._held = self._held, None
         return held or ""
 
@@ -116,11 +116,11 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 class Thinking:
-    """Leaves out `<think>...</think>` at the beginning of a reply, and the empty lines after it. Anywhere else it is
-    text like any other.
+    """Leaves out `<think>...</think>` at the beginning of a reply, and the empty lines after it. Elsewhere in a reply
+    the tags are ordinary text.
 
     Attributes:
-        under_way: the reply has begun with it, and it has not ended.
+        under_way: whether the reply began with thinking that has not ended.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Thinking:
         self._thought = ""
 
     def feed(self, piece: Piece) -> list[Piece]:
-        """The tokens that are known to be the reply's after this one."""
+        """Takes a token and returns the tokens that are now known to belong to the reply."""
         if self._replying:
             return [piece]
         if not self._thought:
@@ -150,15 +150,16 @@ class Thinking:
         return [replace(piece, text=rest)]
 
     def check_ended(self, generator: str, *, longest: int | None, most: int) -> None:
-        """Checks that a reply that has ended was not all thinking, since an empty one means something else then.
+        """Checks that a finished reply was more than thinking. An empty reply would otherwise be read as no answer.
 
         Args:
-            generator: its name.
-            longest: tokens it was allowed, if they were used up; None if it ended by itself.
-            most: what the user allows an answer: a step may allow less, and then more would not help.
+            generator: the generator's name.
+            longest: the token limit of the reply, if it was reached; None if the reply ended by itself.
+            most: the user's token limit for an answer. If the step's own limit was lower, the message does not advise
+                to raise it.
 
         Raises:
-            InputError: it was.
+            InputError: the reply was nothing but thinking.
         """
         if not self.under_way:
             return
@@ -170,7 +171,7 @@ class Thinking:
         )
 
     def finish(self) -> list[Piece]:
-        """What was held back when the reply has ended."""
+        """Ends the reply and returns the tokens that were held back."""
         held, self._held = self._held, []
         self._replying = bool(held)
         return held

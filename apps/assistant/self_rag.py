@@ -1,5 +1,5 @@
-"""Self-RAG: decide whether to retrieve, answer from each passage, keep the answer that stands up to critique (Asai et
-al. 2023). Its reflection tokens exist only in models trained for it; here the same is asked in words."""
+"""Self-RAG: decides whether to retrieve, answers from each passage, and keeps the answer with the best critique (Asai
+et al. 2023). Its reflection tokens exist only in models trained for it, so the critique is requested in words here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 
 _DRAFTS = 3
-"""Passages that an answer is written from; each costs a generation and two judgements."""
+"""The number of passages for which an answer is drafted; each costs a generation and two judgements."""
 
 _USEFUL_WEIGHT = 0.5
 _UNJUDGED_SUPPORT = 0.5
@@ -19,11 +19,14 @@ _UNJUDGED_USE = 3
 
 
 def self_rag(question: str, steps: Steps) -> Iterator[str]:
-    """The best of the answers from the best passages; none if nothing supports any.
+    """Yields the best of the answers drafted from the best passages.
 
-    IsRel is the reranker's relevance, IsSup and IsUse are judged by the generator; an answer's score is their sum with
-    the paper's weights 1, 1 and 0.5. Clusters near the question are fetched while the need for documents is decided:
-    the query will be the question itself.
+    IsRel is the reranker's relevance; the generator judges IsSup and IsUse. An answer's score is their sum with the
+    paper's weights 1, 1 and 0.5. While the need for documents is decided, clusters near the question are fetched,
+    because the question itself will be the query.
+
+    Raises:
+        NotInDocuments: no passage supports an answer.
     """
     needed = replies.verdict(steps.write(prompts.needs_documents(question), ahead=[question]))
     if needed is False:
@@ -40,15 +43,15 @@ def self_rag(question: str, steps: Steps) -> Iterator[str]:
 
 
 def _draft(question: str, passage: Hit, steps: Steps) -> str:
-    """An answer from one passage; empty if it holds none."""
+    """An answer from one passage; empty if the passage holds none."""
     text = steps.write(prompts.answer(question, name="draft"), [passage])
     steps.check_replied()
     return "" if replies.refused(text) else text
 
 
 def _score(question: str, passage: Hit, draft: str, steps: Steps) -> float | None:
-    """How good an answer is; None if its passage does not support it. Where the generator gives no verdict, the middle
-    of the scale stands for it."""
+    """The score of an answer; None if its passage does not support it. A missing verdict of the generator counts as
+    the middle of the scale."""
     support = replies.support(steps.write(prompts.supported(question, draft), [passage]))
     if support == 0:
         return None

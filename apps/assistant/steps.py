@@ -1,4 +1,4 @@
-"""The few steps that every pipeline is made of: write, retrieve, answer; and look ahead while writing."""
+"""The steps that every pipeline is made of: write, retrieve and answer, with lookahead while a reply is written."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import threading
 import time
 from collections import abc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
-from edge.apps.assistant.citations import Citations
 from edge.apps.assistant.evidence import title_of
-from edge.apps.assistant.grounding import Grounding, Unsupported
 from edge.apps.assistant.judged_question import judged_question
-from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query
 from edge.apps.assistant.prompts import Prompt
 from edge.apps.assistant.query_vectors import QueryVectors
-from edge.apps.assistant.replies import Refusal, Thinking
+from edge.apps.assistant.replies import Thinking
+from edge.apps.assistant.showing import GrowingText, Showing
 from edge.apps.assistant.timing import GeneratorClock
 from edge.apps.collection.hits import Hit
 from edge.benefit import BenefitGate
@@ -38,7 +36,7 @@ from edge.runtimes.generation.base import (
 from edge.runtimes.generation.extractive import Quoted
 
 _RERANKING = "reranking"
-"""A kind of work, as the predictor knows it: in passages."""
+"""The predictor's name for reranking work, which is counted in passages."""
 
 
 class Steps:
@@ -48,13 +46,15 @@ class Steps:
     `.dropped` (passages), `.rounds`, `.queries`, `.embed_s`, `.search_s`, `.rerank_s`.
 
     Attributes:
-        options: how the question is to be answered.
-        citations: passages the answer refers to so far.
-        rounds: retrievals so far.
-        given: passages that the last generation was given: those its context holds.
-        cancel: set, it ends the answer at the next step or token.
-        checks: of the answer's sentences, one for each generation.
-        needed: the relevance that was needed in the last round; None before there was one.
+        options: how the question is answered.
+        rounds: the retrievals made so far.
+        showing: the text and marks that the answer has shown so far.
+        most: the largest number of passages that a generation is given.
+        given: the passages that the last generation was given and that fitted its context.
+        cancel: once set, it ends the answer at the next step or token.
+        needed: the relevance that the last round required; None before the first round.
+        probability: the highest probability, of all rounds, that passages answer the question; None if no model was
+            fitted that tells it.
     """
 
     def __init__(
@@ -68,35 +68,32 @@ class Steps:
     ) -> None:
         """
         Args:
-            predictor: of what each step takes, from earlier answers; learns from this one.
+            predictor: predicts the duration of each step from earlier answers; it also learns from this answer.
         """
         self.library = library
         self.generator = generator
         self.options = options
-        self.citations = Citations()
+        self.most = options.given(writes=generator.follows_instructions)
         self.rounds: list[Round] = []
+        self.showing = Showing()
         self.given: Sequence[Hit] = ()
         self.cancel = threading.Event()
         self.needed: float | None = None
-        self.checks: list[Grounding] = []
+        self.probability: float | None = None
         self._question = ""
         self.trace = library.trace
         self.pipeline = pipeline
         self._predictor = predictor
         self._vectors = QueryVectors(self._embed, predictor)
-        self._prefetcher = Prefetcher(library, self._vectors, BenefitGate(predictor, library.trace))
+        self._prefetcher = Prefetcher(library, self._vectors, BenefitGate(predictor, self.trace))
         self._thinking = Thinking()
         self._longest = options.max_tokens
 
     def write(
-        self,
-        prompt: Prompt,
-        passages: Sequence[Hit] = (),
-        *,
-        ahead: Sequence[str] = (),
+        self, prompt: Prompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
         becoming: Becoming | None = None,
-    ) -> str:
-        """The whole reply to a prompt; arguments as for `stream`."""
+    ) -> str:  # fmt: skip
+        """The whole reply to a prompt. The arguments are those of `stream`."""
         pieces = self.stream(prompt, passages, ahead=ahead, becoming=becoming)
         return "".join(piece.text for piece in pieces).strip()
 
@@ -112,14 +109,15 @@ class Steps:
         """The reply to a prompt, token by token. Closing the iterator early ends the generation.
 
         Args:
-            passages: what to answer from, best first.
-            ahead: texts near to what will be retrieved next: clusters near them are fetched meanwhile (TeleRAG,
-                section 4.1).
-            becoming: what will be retrieved if the reply ends where it is: the prediction follows the text.
-            sampling: greedy if not given.
+            passages: the passages to answer from, best first.
+            ahead: texts that resemble the next query. The index clusters near them are fetched while the reply is
+                written (TeleRAG, section 4.1).
+            becoming: gives the queries that the reply written so far would lead to, so that the prediction follows
+                the text.
+            sampling: how tokens are chosen; greedily if not given.
 
         Raises:
-            Cancelled: the question was withdrawn; pieces written before have been handed over.
+            Cancelled: the question was withdrawn. The pieces written before that have been yielded.
             InputError: none of the passages fits the context.
         """
         self._go_on()
@@ -159,23 +157,23 @@ class Steps:
         self._go_on()
 
     def check_replied(self) -> None:
-        """Checks that the last reply was not all thinking. Raises as `Thinking.check_ended` does."""
+        """Checks that the last reply was more than thinking. Raises the errors of `Thinking.check_ended`."""
         longest = None if self.finished else self._longest
         self._thinking.check_ended(self.generator.name, longest=longest, most=self.options.max_tokens)
 
     @property
     def finished(self) -> bool:
-        """Whether the last reply ended by itself, and not because it may be no longer or nobody wanted more."""
+        """Whether the last reply ended by itself, and not at its length limit or because the caller stopped it."""
         return self.generator.stats is None or self.generator.stats.finish == "stop"
 
     def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> Seconds | None:
-        """What the reply to a prompt should take; None before there was one like it."""
+        """The predicted duration of the reply to a prompt; None if the predictor has seen no similar reply."""
         sampling = self.sampling(prompt)
-        work = self._prompt_work(prompt.messages, [_document(hit) for hit in passages], sampling)
-        return self._left(prompt, work, sampling.max_tokens, 0)
+        documents = [_document(hit) for hit in passages]
+        return self._left(prompt, self._prompt_work(prompt.messages, documents, sampling), sampling.max_tokens, 0)
 
     def _left(self, prompt: Prompt, work: PromptWork, most: int, written: int) -> Seconds | None:
-        """What a reply still takes when so many of its tokens are written."""
+        """The predicted remaining duration of a reply of which `written` tokens exist."""
         step = f"{self.pipeline}/{prompt.name}"
         read = None if written else work
         return self._predictor.reply(self.generator.name, step, prompt=read, written=written, most=most)
@@ -183,72 +181,54 @@ class Steps:
     def _prompt_work(
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
     ) -> PromptWork:
-        """What reading a prompt takes; where the generator cannot tell what it will reuse, in tokens of the prompt."""
+        """The work of reading a prompt. A generator that reuses no states reads every token of the prompt."""
         if isinstance(self.generator, ReusesStates):
             return self.generator.prompt_work(messages, documents, sampling)
         tokens = sum(self.generator.count(message.content) for message in messages)
         return PromptWork(tokens + sum(self.generator.count(numbered(d, i)) for i, d in enumerate(documents, 1)))
 
     def shown(self, text: str, passages: Sequence[Hit]) -> str:
-        """A whole reply as it is shown: with the answer's own citation numbers.
+        """A whole reply in the form in which it is shown (see `Showing.whole`).
 
         Args:
-            passages: what it was written from: `given`, unless something else was written since.
+            passages: the passages that the reply was written from: `given`, unless another reply followed it.
         """
         self.given = passages
-        if self.options.check and passages:
-            grounding = Grounding(self._question, passages)
-            self.checks.append(grounding)
-            text = grounding.feed(text) + grounding.finish()
-        reader = self.citations.reader(passages)
-        return reader.feed(text) + reader.finish()
+        question = self._question if self.options.check and passages else None
+        return self.showing.whole(text, passages, question=question)
 
     def answer(self, prompt: Prompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
-        """An answer's text, as it is shown: with the answer's own citation numbers.
+        """Yields an answer's text piece by piece, in the form in which it is shown.
 
         Raises:
             NotInDocuments: there are no passages, or the generator finds no answer in them.
-            InputError: none of the passages fits the context, or the generator only thought.
+            InputError: none of the passages fits the context, or the reply was nothing but thinking.
         """
         if not passages:
             raise NotInDocuments
-        reader: MarkReader | None = None
-        refusal = Refusal()
-        grounding: Grounding | None = None
-        for piece in self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt)):
-            if reader is None:  # what was given is known when the generation has begun
-                reader, grounding = self.citations.reader(self.given), self._grounding(prompt)
-            quoted = isinstance(piece, Quoted)
-            text = piece.text if quoted else refusal.feed(piece.text)
-            if grounding is not None and not quoted:
-                text = grounding.feed(text)
-            if text := reader.feed(text, quoted=quoted):
-                yield text
+        text: GrowingText | None = None
+        with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
+            for piece in pieces:
+                if text is None:  # `given` is known only once the generation has begun
+                    text = self.showing.begin(self.given, question=self._checked(prompt))
+                if more := text.feed(piece):
+                    yield more
+                if text.loops:
+                    break
         self.check_replied()
-        if refusal.said or reader is None:
+        if text is None or text.refused:
             raise NotInDocuments
-        text = refusal.finish()
-        if text := reader.feed(text if grounding is None else grounding.feed(text) + grounding.finish()):
-            yield text
-        if self.finished and (text := reader.finish()):  # a mark that was cut off is worth nothing
-            yield text
+        yield from text.finish(complete=self.finished)
 
-    def _grounding(self, prompt: Prompt) -> Grounding | None:
-        """Checks an answer's sentences; None where nothing is written that the documents do not hold."""
+    def _checked(self, prompt: Prompt) -> str | None:
+        """The question that the answer's sentences are checked against. None if checking is switched off, or if the
+        generator only quotes the documents."""
         if not self.options.check or not self.generator.follows_instructions:
             return None
-        question = next(message.content for message in reversed(prompt.messages) if message.role == "user")
-        grounding = Grounding(question, self.given)
-        self.checks.append(grounding)
-        return grounding
-
-    @property
-    def unsupported(self) -> tuple[Unsupported, ...]:
-        """The sentences written so far that say more than the passages."""
-        return tuple(found for check in self.checks for found in check.unsupported)
+        return next(message.content for message in reversed(prompt.messages) if message.role == "user")
 
     def sampling(self, prompt: Prompt) -> Sampling:
-        """How an answer's tokens are chosen: as the user wants."""
+        """The sampling of an answer's tokens, from the user's options and the prompt's limits."""
         options = self.options
         longest = min(prompt.max_tokens or options.max_tokens, options.max_tokens)
         return Sampling(temperature=options.temperature, seed=options.seed, stop=prompt.stop, max_tokens=longest)
@@ -256,12 +236,13 @@ class Steps:
     def retrieve(
         self, question: str, queries: Sequence[Query] = (), *, seconds: float | None = None, rank_by: str | None = None
     ) -> list[Hit]:
-        """The passages that answer a question best, best first; none if they do not answer it. One round.
+        """The passages that answer a question best, best first; empty if no passage answers it. Counts as one round.
 
         Args:
-            queries: what to look for, the question if not given; the results of several are fused.
-            seconds: it may take; as many lists are searched as fit, instead of those the recall target asks for.
-            rank_by: what passages are judged by instead of the question's asking sentence.
+            queries: the searches to make; by default one for the question. The results of several are fused.
+            seconds: the time that the round may take. If given, as many index lists are searched as fit into it,
+                and the recall target is not used.
+            rank_by: the text that passages are ranked by; by default the question's asking sentence.
         """
         self._question = question
         queries = queries or [Query.asked(question)]
@@ -276,10 +257,10 @@ class Steps:
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
-        """The passages that answer each of some questions best: searched as one batch, reranked each by its own
-        question's asking sentence, with a share of the pool each. One round."""
+        """The best passages for each of several questions. The questions are searched as one batch. Each gets an
+        equal share of the pool, which is reranked by that question's asking sentence. Counts as one round."""
         queries = [Query.asked(question) for question in questions]
-        share = max(self.options.passages, self.options.pool // len(queries))
+        share = max(self.most, self.options.pool // len(queries))
         self._begin_round(queries)
         started = time.perf_counter()
         pools = self._search(queries, share, None)
@@ -296,14 +277,14 @@ class Steps:
             raise Cancelled
 
     def close(self) -> None:
-        """Ends what still looks ahead."""
+        """Ends the lookahead."""
         self._prefetcher.close()
 
     def _search(self, queries: Sequence[Query], k: int, seconds: float | None) -> list[list[Hit]]:
         started = time.perf_counter()
+        window = self._prefetcher.ready()
         vectors = self._vectors.of(queries)
-        if seconds is not None:
-            seconds = max(0.0, seconds - (time.perf_counter() - started))
+        seconds = None if seconds is None else max(0.0, seconds - (time.perf_counter() - started))
         with self._timed("search", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"):
             found = self.library.candidates(
                 [query.words for query in queries],
@@ -311,7 +292,7 @@ class Steps:
                 k,
                 where=self.options.where,
                 seconds=seconds,
-                window=self._prefetcher.window,
+                window=window,
             )
         self.close()
         return found
@@ -324,28 +305,32 @@ class Steps:
     def _rank(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
         self._go_on()
         if not hits or not self.options.rerank:
-            return list(hits[: self.options.passages])
+            return list(hits[: self.options.read])
         started = time.perf_counter()
         with self._timed("rerank", "rerank", "retrieval"):
-            ranked = self.library.rerank(question, hits, self.options.passages)
+            ranked = self.library.rerank(question, hits, self.options.read)
         self._predictor.learn(_RERANKING, len(hits), time.perf_counter() - started)
         return ranked
 
     def _keep(
         self, queries: Sequence[Query], question: str, hits: list[Hit], search_s: float, rerank_s: float
     ) -> list[Hit]:
-        """Notes a round; returns its passages, none if they do not answer the question."""
+        """Records a round and returns its passages; empty if they do not answer the question."""
         started = time.perf_counter()
         kept, best = self._answering(question, hits)
         rerank_s += time.perf_counter() - started
         asked = tuple(" + ".join(query.near) for query in queries)
-        self.rounds.append(Round(asked, question, tuple(kept), len(hits) - len(kept), best, search_s, rerank_s))
+        below, kept = len(hits) - len(kept), kept[: self.most]
+        self.rounds.append(Round(asked, question, tuple(kept), below, best, search_s, rerank_s))
         self._go_on()
         return kept
 
     def _answering(self, question: str, hits: list[Hit]) -> tuple[list[Hit], float | None]:
-        """The passages that count, and how sure that is: by what was fitted for the models, or by each passage's own
-        relevance. None of them counts where the whole is not sure enough."""
+        """The passages that answer a question, and the confidence in them.
+
+        With a probability model fitted for these models, either all passages are kept or none, depending on the
+        probability that they answer the question. Otherwise each passage is kept or dropped by its own relevance.
+        """
         if not hits or not self.options.rerank:
             return hits, None
         with self._timed("rerank", "judge", "retrieval"):
@@ -357,6 +342,7 @@ class Steps:
             self.needed = least
             return kept, max(relevance, default=None)
         found, enough = judged
+        self.probability = max(found, self.probability or 0.0)
         self.needed = enough if self.options.min_relevance is None else self.options.min_relevance
         return (hits if found >= self.needed else []), found
 
@@ -372,7 +358,7 @@ class Steps:
             return
         self.trace.count("assistant.prompt_tokens", stats.prompt_tokens)
         self.trace.count("assistant.cached_tokens", stats.cached_tokens)
-        if self.cancel.is_set():  # one that was cut short says nothing about lengths
+        if self.cancel.is_set():  # the length of a reply that was cut short teaches the predictor nothing
             return
         reuses = isinstance(self.generator, ReusesStates)
         self._predictor.learn_reply(

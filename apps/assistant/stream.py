@@ -13,6 +13,7 @@ from types import TracebackType
 from edge.apps.assistant import replies
 from edge.apps.assistant.answer import NOT_FOUND, Answer, measured
 from edge.apps.assistant.base import Cancelled, NotInDocuments
+from edge.apps.assistant.evidence import CERTAIN
 from edge.apps.assistant.steps import Steps
 from edge.errors import EdgeError, InputError
 from edge.resident import ResidentWatch
@@ -22,25 +23,26 @@ Texts = Generator[str, None, None]
 
 
 class Turns:
-    """Lets one answer be written at a time: other threads wait, the same thread is told."""
+    """A lock that lets one answer be written at a time. Other threads wait; the same thread gets an error."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._owner: int | None = None
-        self._running: weakref.ref[AnswerStream] | None = None
+        self._running: Callable[[], AnswerStream | None] | None = None
         self._ended = False
 
-    def take(self, stream: weakref.ref[AnswerStream], cancel: threading.Event) -> bool:
-        """Waits for the answer that is being written; the next one is this stream's.
+    def take(self, stream: Callable[[], AnswerStream | None], cancel: threading.Event) -> bool:
+        """Waits until no answer is being written, and takes the turn for a stream.
 
         Args:
-            cancel: set, with `wake` after it, it ends the waiting.
+            stream: gives the stream, if it still exists; `end` closes it.
+            cancel: once set, and after a call of `wake`, it ends the waiting.
 
         Returns:
-            Whether it has become this stream's turn; not if it was cancelled.
+            True if the turn was taken; False if the stream was cancelled.
 
         Raises:
-            InputError: this thread is writing it, and would wait for itself; or there are no more turns.
+            InputError: this thread is itself writing an answer, and would wait for itself; or `end` was called.
         """
         with self._changed:
             if self._owner == threading.get_ident():
@@ -54,35 +56,36 @@ class Turns:
             return True
 
     def wake(self) -> None:
-        """Lets those who wait see that they were cancelled."""
+        """Wakes the waiting threads, so that cancelled ones stop waiting."""
         with self._changed:
             self._changed.notify_all()
 
     def give(self) -> None:
-        """Lets the next one begin."""
+        """Gives the turn back, so that the next answer can begin."""
         with self._changed:
             self._owner = self._running = None
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Ends the answer that is being written, in whichever thread, and lets no other begin. Twice is harmless."""
+        """Ends the answer that is being written in any thread, and lets no other begin. Calling it twice is
+        harmless."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
             stream = self._running() if self._running is not None else None
         if stream is not None:
             stream.close()
-        with self._changed:  # a stream that nobody holds any more ends by itself, where it was let go
+        with self._changed:  # a stream without references ends by itself, in the thread that dropped it
             self._changed.wait_for(lambda: self._owner is None)
 
 
 @dataclass(slots=True)
 class Writing:
-    """What becomes of one answer: what the code that writes it and the stream that shows it share.
+    """The state of one answer, shared by the pipeline that writes it and the stream that shows it.
 
     Attributes:
-        question: what is being answered, as it stands alone.
-        answer: the answer, when it has ended.
+        question: the question in a form that is understood without the conversation.
+        answer: the answer, once it has ended.
     """
 
     question: str = ""
@@ -90,35 +93,35 @@ class Writing:
 
 
 class AnswerStream:
-    """Iterates over an answer's text as it is written; afterwards `answer` has it whole. A context manager.
+    """Iterates over an answer's text while it is written. Afterwards `answer` holds the whole. A context manager.
 
-    Ended early (`cancel`, `close`, an interrupt, or because nobody holds it any more), the answer is what was written
-    until then.
+    A stream may end early: by `cancel`, `close` or an interrupt, or because no reference to it is left. The answer is
+    then the text written so far.
     """
 
     def __init__(
         self, write: Callable[[Writing], Texts], steps: Steps, turns: Turns, done: Callable[[Answer], None]
     ) -> None:
-        """Starts nothing: asking for the first text does.
+        """Creates a stream. The writing starts when the first piece of text is requested.
 
         Args:
-            write: writes the text; sets `question`.
-            done: called with the finished answer, unless it met an error.
+            write: writes the text and sets `Writing.question`.
+            done: called with the finished answer, unless an error ended it.
         """
         self._steps = steps
         self._turns = turns
         self._writing = Writing()
         self._reading = threading.RLock()
-        # What runs must not refer to this stream: in a cycle with it, a stream that was left by `break` would end only
-        # when the garbage collector comes, and nobody else could ask until then.
+        # The generator must not refer to this stream. In a reference cycle, a stream that was left by `break` would
+        # end only when the garbage collector runs, and no other question could be answered until then.
         self._texts = _run(self._writing, write, steps, turns, weakref.ref(self), done)
 
     @property
     def answer(self) -> Answer:
-        """The finished answer; what is left of the text is read first.
+        """The finished answer. The rest of the text is read first.
 
         Raises:
-            InputError: it was closed before it began.
+            InputError: the stream was closed before its first text was requested.
         """
         for _ in self:
             pass
@@ -127,13 +130,13 @@ class AnswerStream:
         return self._writing.answer
 
     def cancel(self) -> None:
-        """Ends the answer before its next token, or while it waits for its turn. May be called from another thread or a
-        signal handler."""
+        """Ends the answer before its next token, or while it waits for its turn. It may be called from another thread
+        or a signal handler."""
         self._steps.cancel.set()
         self._turns.wake()
 
     def close(self) -> None:
-        """Ends the answer where it is; if another thread is reading it, before its next token."""
+        """Ends the answer now, or before its next token if another thread is reading it."""
         self.cancel()
         with self._reading:
             self._texts.close()
@@ -164,7 +167,7 @@ def _run(
 ) -> Texts:
     taken = turns.take(stream, steps.cancel)
     try:
-        # Without a turn it is cancelled, and its first step says so before the generator is asked for anything.
+        # Without a turn the answer was cancelled, and its first step raises `Cancelled` before it uses the generator.
         yield from _written(writing, write(writing), steps, done)
     finally:
         if taken:
@@ -179,18 +182,18 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
     found, ended, failed = True, False, False
     watch = ResidentWatch()
     try:
-        with closing(texts):  # before the figures are read: an answer left early ends its generation here
+        with closing(texts):  # an answer left early ends its generation here, before the figures are read
             for text in texts:
                 if not shown and not (text := text.lstrip()):
                     continue
                 ttft = ttft or time.perf_counter() - started
                 shown.append(text)
                 yield text
-        if not shown:  # not a word: a model that has nothing to say, or only marks of passages that there are not
+        if not shown:  # the reply was empty, or held only marks of passages that do not exist
             raise NotInDocuments
         ended = True
-        # A refusal that begins like an answer, "I am sorry, ...", has been shown; it has no source all the same.
-        found = bool(steps.citations.of("")) or not replies.refused("".join(shown))
+        # A refusal that begins like an answer, "I am sorry, ...", has been shown. It still counts as not found.
+        found = bool(steps.showing.citations.of("")) or not replies.refused("".join(shown))
     except NotInDocuments:
         ended = True
         if not shown:
@@ -220,8 +223,16 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             interrupted=not ended,
         )
         text = "".join(shown).rstrip()
-        citations = steps.citations.of(text, steps.given) if found else ()
-        writing.answer = Answer(text, citations, stats, found, tuple(steps.rounds), steps.unsupported if found else ())
+        citations = steps.showing.citations.of(text, steps.given) if found else ()
+        writing.answer = Answer(
+            text,
+            citations,
+            stats,
+            found,
+            tuple(steps.rounds),
+            steps.showing.unsupported if found else (),
+            uncertain=found and steps.probability is not None and steps.probability < CERTAIN,
+        )
         if not failed:
             done(writing.answer)
 

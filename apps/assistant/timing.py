@@ -1,4 +1,4 @@
-"""`GeneratorClock`: a generator's own time."""
+"""`GeneratorClock`: measures the time that a generator itself takes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from edge.runtimes.generation.base import Piece
 
 @dataclass(slots=True)
 class GeneratorClock:
-    """Times one answer. What its reader does between two tokens does not count.
+    """Times one answer. The time that the reader spends between two tokens does not count.
 
     Attributes:
-        first: seconds to the first token; `seconds` to the last.
-        count: tokens.
+        first: seconds to the first token.
+        seconds: seconds to the last token.
+        count: the number of tokens.
     """
 
     first: float = 0.0
@@ -25,7 +26,7 @@ class GeneratorClock:
     count: int = 0
 
     def timed(self, answer: Iterator[Piece]) -> Iterator[Piece]:
-        """The answer's tokens; closing it closes the answer."""
+        """Yields the answer's tokens. Closing this iterator closes the answer."""
         with closing(cast("Generator[Piece, None, None]", answer)):
             while True:
                 asked = time.perf_counter()

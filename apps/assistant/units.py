@@ -1,4 +1,4 @@
-"""`Unit`: a part of a passage that says one thing, and the parts that a docstring or a list item is made of."""
+"""`Unit`: a part of a passage that holds one statement; and the splitting of docstrings and list items into units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["sentence", "item", "row", "setting", "docstring", "code", "headi
 _QUOTABLE = frozenset({"sentence", "item", "row", "setting", "docstring"})
 
 _WHOLE_WORDS = 60
-"""List items and docstrings' paragraphs of more words are cut into sentences."""
+"""List items and docstring paragraphs of more words than this are split into sentences."""
 
 _EMPTY_LINE = re.compile(r"(\n[ \t]*\n)")
 _ARGUMENTS = re.compile(r"\s*\w+:")
@@ -27,10 +27,10 @@ class Unit:
     """A part of a passage.
 
     Attributes:
-        text: on one line, as it is shown.
-        kind: what it is.
-        start, end: where it stands in the passage.
-        heading: the headings, section or function that it stands under, on one line; empty if there are none.
+        text: the text to show, on one line.
+        kind: the kind of the part.
+        start, end: its position in the passage, in characters.
+        heading: the headings, section or function above it, on one line; empty if there are none.
     """
 
     text: str
@@ -41,12 +41,12 @@ class Unit:
 
     @property
     def quotable(self) -> bool:
-        """Whether it can be shown as a part of an answer."""
+        """Whether the unit can be shown as a part of an answer."""
         return self.kind in _QUOTABLE
 
 
 def whole(text: str, start: int, end: int, kind: Kind, heading: str) -> Iterator[Unit]:
-    """A part of a passage as one unit, without the mark of a list item; if it is long, its sentences."""
+    """Yields a part of a passage as one unit, without the mark of a list item. A long part is split into sentences."""
     part = text[start:end]
     long = len(part.split()) > _WHOLE_WORDS
     for first, last in spans(part) if long else [(0, len(part))]:
@@ -56,7 +56,7 @@ def whole(text: str, start: int, end: int, kind: Kind, heading: str) -> Iterator
 
 
 def paragraphs(text: str, start: int, end: int, kind: Kind, heading: str) -> Iterator[Unit]:
-    """The paragraphs of a docstring, each as a whole; of an indented list below a line such as `Args:` the entries."""
+    """Yields the paragraphs of a docstring. The entries of a section such as `Args:` are units of their own."""
     at = start
     for part in _EMPTY_LINE.split(text[start:end]):
         begin, at = at, at + len(part)

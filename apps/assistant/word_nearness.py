@@ -1,8 +1,8 @@
-"""How near the words of a question are to the words of a text, by the vectors of single words.
+"""Compares the words of a question with the words of a text, by the vectors of single words.
 
-A question that is worded otherwise than its answer shares no words with it, but each of its words has a near one there:
-a suitcase is a bag, vinegar a household acid. A question about something that the documents do not mention has a word
-that nothing there is near to. Vectors of whole sentences hide that one word among the others.
+A question worded differently from its answer may share no words with it, but each of its words has a near word in the
+answer: a suitcase is a bag, vinegar a household acid. A question about something that the documents do not mention has
+a word with no near word in them. Vectors of whole sentences hide that one word among the others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _EMPTY = frozenset({
     "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "would",
     "you", "your",
 })  # fmt: skip
-"""English words that say nothing alone, and those that ask."""
+"""English function words and question words."""
 
 
 def content_words(text: str) -> list[str]:
-    """The words of a text that say something alone, in small letters and in their order.
+    """The content words of a text, in lower case and in their order.
 
     >>> content_words("How much is the monthly rent?")
     ['monthly', 'rent']
@@ -42,7 +42,7 @@ class WordNearness:
     """Compares one question with texts.
 
     Attributes:
-        asked: the question's words.
+        asked: the question's content words.
     """
 
     def __init__(self, question: str) -> None:
@@ -51,7 +51,7 @@ class WordNearness:
         self._vectors: Floats | None = None
 
     def learn(self, texts: Iterable[str], embed: Callable[[Sequence[str]], Floats]) -> None:
-        """Embeds the words of some texts that are not known yet; `embed` gives unit vectors [n, dim]."""
+        """Embeds the words of some texts that have no vectors yet. `embed` returns unit vectors [n, dim]."""
         new = {word for text in texts for word in content_words(text)} - self._near.keys()
         if not self.asked or not new:
             return
@@ -63,14 +63,17 @@ class WordNearness:
         self._near |= zip(sorted(new), vectors @ self._vectors.T, strict=True)
 
     def nearest(self, text: str) -> Floats:
-        """For each word of the question the cosine of the nearest word of a text, whose words have been learnt; zeros
-        if the text has none, and one zero if the question has none."""
+        """The cosine of each word of the question with its nearest word of a text.
+
+        The text's words must have been learned with `learn`. The result is all zeros if the text has no content words,
+        and a single zero if the question has none.
+        """
         rows = [self._near[word] for word in content_words(text) if word in self._near]
         return np.max(rows, axis=0) if rows else np.zeros(max(1, len(self.asked)), np.float32)
 
     def mean(self, text: str) -> float:
-        """The mean of `nearest`, where a word with a digit is near to itself alone: error 409 is not error 400, though
-        their vectors are neighbours."""
+        """The mean of `nearest`, except that a word with a digit is near only to itself: error 409 is not error 400,
+        although their vectors are similar."""
         there = set(content_words(text))
         near = self.nearest(text)
         for place, word in enumerate(self.asked):
@@ -79,6 +82,6 @@ class WordNearness:
         return float(near.mean())
 
     def repeated(self, text: str) -> float:
-        """The share of the question's words that a text has, too."""
+        """The share of the question's words that occur in a text."""
         there = set(content_words(text))
         return sum(word in there for word in self.asked) / max(1, len(self.asked))

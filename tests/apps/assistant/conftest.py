@@ -1,4 +1,4 @@
-"""A collection of a few sentences and a generator that says what it is told to: both small enough to think through."""
+"""A collection of a few sentences and a generator that gives scripted replies: both small enough to think through."""
 
 from __future__ import annotations
 
@@ -51,6 +51,26 @@ def make_hit(number: int, text: str, **changes: object) -> Hit:
     return replace(hit, **changes)  # type: ignore[arg-type]
 
 
+class AtOnce:
+    """Stands for `edge.background.Background`: work is done when it is submitted, in the caller's thread."""
+
+    busy = False
+    seconds = 0.0
+
+    def __init__(self, name: str) -> None: ...
+
+    def submit(self, work: Callable[[], object]) -> None:
+        work()
+
+    def settle(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def predictions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies of these tests take no time: a thread would hardly have begun to predict."""
+    monkeypatch.setattr("edge.apps.assistant.prefetching.Background", AtOnce)
+
+
 @dataclass
 class FakeAhead:
     nbytes: int = 1000
@@ -75,7 +95,7 @@ class FakeLibrary:
     """Vectors are bags of words; relevance is the share of the question's words that a passage has."""
 
     texts: Sequence[str] = TEXTS
-    budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(10**9, baseline=0))
+    budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(10**11, baseline=0))
     trace: Trace = field(default_factory=lambda: Trace(events=True))
     log: list[tuple[str, object]] = field(default_factory=list)
     aheads: list[FakeAhead] = field(default_factory=list)
@@ -126,7 +146,9 @@ class FakeLibrary:
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
         return self.judged
 
-    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> FakeAhead:
+    def lookahead(
+        self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
+    ) -> FakeAhead:
         self.log.append(("lookahead", (len(queries), seconds)))
         self.aheads.append(FakeAhead(self.fetches))
         return self.aheads[-1]
@@ -149,7 +171,7 @@ Reply = Callable[[Sequence[Message], Sequence[Document]], str]
 
 
 class FakeGenerator:
-    """Replies as a function of what it is asked, a word at a time; notes every request."""
+    """Replies by a function of the request, a word at a time; notes every request."""
 
     name = "fake"
 
@@ -210,7 +232,7 @@ class FakeGenerator:
         pass
 
     def users(self) -> list[str]:
-        """What the user's message of each request was."""
+        """The user's message of each request."""
         return [next(m.content for m in messages if m.role == "user") for messages, _, _ in self.requests]
 
 

@@ -1,9 +1,8 @@
-"""`edge ask` and `edge chat` as a person uses them: real processes, what they print, how they end."""
+"""`edge ask` and `edge chat` as a person uses them: real processes, their output, how they end."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import EDGE, environment_of, write_tiny_models
 
 from edge.apps.bench.random_gguf import RandomModel, words
-from edge.models.synth import synth
 
 NOTES = "# Rivers\n\nThe river Ombra floods its valley in spring.\n\nIts bridge was built in 1821 by Anna Berg.\n"
 QUESTION = "When does the river flood?"
@@ -27,17 +26,11 @@ class Edge:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
-            "EDGE_MODELS_DIR": str(home / "models"), "EDGE_SCRATCH_DIR": str(home / "scratch"),
-            "EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder", "EDGE_THREADS": "1",
-            "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
-            "XDG_DATA_HOME": str(home / "data"), "NO_COLOR": "1",
-        }  # fmt: skip
+        self.environment = environment_of(home, EDGE_THREADS="1", NO_COLOR="1", PYTHONUNBUFFERED="1")
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-u", "-c", "from edge.apps.cli import main; main()", *arguments],
+            [*EDGE, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.home,
             env=self.environment, **options,
         )  # fmt: skip
@@ -52,8 +45,7 @@ class Edge:
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Edge:
     home = tmp_path_factory.mktemp("home")
-    synth("tiny-bert", home / "models" / "tiny").close()
-    synth("tiny-bert-embedder", home / "models" / "tiny-embedder").close()
+    write_tiny_models(home / "models")
     RandomModel().write(home / "tiny.gguf")
     (home / "notes").mkdir()
     (home / ".edge").mkdir()
@@ -82,7 +74,7 @@ def test_ask_json_stats_and_trace(edge: Edge) -> None:
     code, out, err = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
     assert code == 0
     document = json.loads(out)
-    assert set(document) == {"text", "citations", "stats", "unsupported", "health"}
+    assert set(document) == {"text", "citations", "stats", "uncertain", "unsupported", "health"}
     assert document["stats"]["limit"] == 400_000_000
     assert 0 < document["stats"]["peak_resident"] < 400_000_000
     assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "answered"}
@@ -208,7 +200,7 @@ def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
         "2000",
         "--filter",
         "type:txt",
-        "--no-check",  # what is checked is shown by the sentence, and this model writes none
+        "--no-check",  # the check is shown sentence by sentence, and this model writes none
         "--stats",
     )
     run = edge.start(*arguments)

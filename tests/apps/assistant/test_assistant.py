@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import config_of, write_tiny_models
 
 from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND
@@ -18,7 +19,6 @@ from edge.apps.bench.random_gguf import RandomModel, words
 from edge.config import Config
 from edge.costs import LearnedCosts
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
-from edge.models.synth import synth
 from edge.trace import Trace
 
 TEXTS = {
@@ -32,22 +32,14 @@ ANY = AskOptions(min_relevance=0.0)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
-    synth("tiny-bert", folder / "tiny").close()
+    folder = write_tiny_models(tmp_path_factory.mktemp("models"))
     RandomModel().write(folder / "tiny.gguf")
     return folder
 
 
 @pytest.fixture
 def config(models: Path, tmp_path: Path) -> Config:
-    return Config(
-        threads=1,
-        embedder="tiny-embedder",
-        reranker="tiny",
-        models_dir=str(models),
-        scratch_dir=str(tmp_path / "cache"),
-    )
+    return config_of(models, tmp_path / "cache", threads=1)
 
 
 @pytest.fixture
@@ -111,7 +103,7 @@ def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> 
 def test_answers_are_json(collection: Collection) -> None:
     with Assistant(collection, options=ANY) as assistant:
         document = json.loads(json.dumps(assistant.ask("When does the river flood?").to_json()))
-    assert set(document) == {"text", "citations", "stats", "unsupported"}
+    assert set(document) == {"text", "citations", "stats", "uncertain", "unsupported"}
     assert {"path", "line_start", "line_end", "score", "snippet", "id", "number"} <= set(document["citations"][0])
 
 

@@ -1,4 +1,4 @@
-"""How many passages a generator reads is known before it writes, and is what it says afterwards."""
+"""The number of passages that a generator reads is known before it writes, and equals its own count afterwards."""
 
 from __future__ import annotations
 

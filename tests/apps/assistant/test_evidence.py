@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,9 @@ import pytest
 
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, Window, signals
+from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.presentation import notices
+from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
 from edge.apps.bench.evidence import Example, errors, fitted_on
 from edge.apps.collection.hits import Hit, Stages
@@ -121,6 +124,28 @@ def test_passages_count_where_they_answer(
     assert made.needed == (least if least is not None else 0.1 if judged is None else 0.5)
     if judged is not None:
         assert made.rounds[0].best == judged[0]
+
+
+@pytest.mark.parametrize(
+    ("judged", "uncertain"), [(None, False), ((0.2, 0.3), False), ((0.4, 0.3), True), ((0.6, 0.3), False)]
+)
+def test_an_answer_from_doubtful_passages_is_shown_with_a_warning(
+    steps: Any, generator: Any, library: Any, judged: Any, uncertain: bool
+) -> None:
+    """A refusal is no answer, and without a fitted model nothing is known."""
+    library.judged = judged
+    made = steps(generator(lambda *given: "In spring [1]."), min_relevance=None)
+    question = "When does the river Ombra flood the mill?"
+
+    def write(writing: Writing) -> Iterator[str]:
+        writing.question = question
+        return PIPELINES["plain"](question, made)
+
+    answer = AnswerStream(write, made, Turns(), lambda answer: None).answer
+    assert answer.found == (judged != (0.2, 0.3))
+    assert answer.uncertain is uncertain
+    assert answer.to_json()["uncertain"] is uncertain
+    assert [line for line in notices(answer) if "read them before" in line] == list(notices(answer))[: int(uncertain)]
 
 
 def test_the_floor_is_another_name() -> None:

@@ -1,4 +1,4 @@
-"""What a generator writes is checked against the passages before it is shown as certain."""
+"""A generator's text is checked against the passages before it is shown as certain."""
 
 from __future__ import annotations
 
@@ -54,6 +54,17 @@ def checked(hit: Callable[..., Hit]) -> Callable[..., str]:
     return check
 
 
+def test_a_sentence_is_said_once(hit: Callable[..., Hit], checked: Callable[..., str]) -> None:
+    loop = "The rent is 870 euros. [2]\n\n"
+    assert checked(loop, loop, "It is due in June. [2]") == f"{loop}It is due in June. [2]"
+    assert checked("Yes. Yes. Yes.") == "Yes. Yes. Yes.", "short ones may be items of a list"
+    grounding = Grounding(ASKED, [hit(1, LEASE, title="")])
+    grounding.feed(loop + loop + "x")
+    assert not grounding.loops
+    grounding.feed(loop + loop + "x")
+    assert grounding.loops, "it says the same again and again"
+
+
 def test_an_unsupported_sentence_is_replaced_by_the_passages_own(checked: Callable[..., str]) -> None:
     said = "The deposit is 30 euros. [2] The rent is 870 euros. [2]"
     assert checked(said) == f"{QUOTED} [2] The rent is 870 euros. [2]"
@@ -97,14 +108,14 @@ def test_the_assistant_checks_every_generator_but_those_that_quote(steps: Any, g
     shown = "".join(made.answer(prompts.answer(question), passages))
     assert "1950" not in shown
     assert "The river Ombra floods its valley in spring" in shown
-    assert [found.facts for found in made.unsupported] == [("1950",)]
+    assert [found.facts for found in made.showing.unsupported] == [("1950",)]
     made = steps(written, check=False)
     assert "1950" in "".join(made.answer(prompts.answer(question), made.retrieve(question)))
-    assert made.unsupported == ()
+    assert made.showing.unsupported == ()
 
 
 def test_planted_errors_are_found_and_right_answers_left_alone(tmp_path: Any) -> None:
-    """The set is this project's own, and the limits are below what is reached, so that a wording may change."""
+    """The set is this project's own, and the limits are below the figures reached, so that a wording may change."""
     documents = copy_documents(tmp_path)
     rows = [json.loads(line) for line in (FOLDER / "statements.jsonl").read_text("utf-8").splitlines()]
     caught = alarms = 0
@@ -114,3 +125,15 @@ def test_planted_errors_are_found_and_right_answers_left_alone(tmp_path: Any) ->
         alarms += bool(missing(row["right"], row["question"], [passage]))
     assert caught >= 0.8 * len(rows)
     assert alarms <= 0.1 * len(rows)
+
+
+def test_a_loop_ends_the_generation(
+    generator: Callable[..., Any], steps: Callable[..., Any], hit: Callable[..., Hit]
+) -> None:
+    loop = "The tenant pays a deposit to Ms Brandt. "
+    writer = generator(lambda messages, documents: loop * 20)
+    made = steps(writer)
+    shown = "".join(made.answer(prompts.answer(ASKED), [hit(1, LEASE, title="")]))
+    assert shown.strip() == loop.strip()
+    assert writer.stats.new_tokens < 5 * len(loop.split()), "it is not waited for"
+    assert writer.closed == 1

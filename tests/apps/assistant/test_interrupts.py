@@ -1,4 +1,4 @@
-"""Ctrl-C while an answer is written, and between answers; what is printed then, and what goes on."""
+"""Ctrl-C while an answer is written, and between answers: the output then, and the work that goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Told = Callable[[], None]
 
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard() -> Iterator[None]:
-    """As in a terminal: whoever runs the tests in the background may have had it ignored."""
+    """As in a terminal: a shell that runs the tests in the background may ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -130,7 +130,7 @@ def test_passages_left_out_are_told(assistant: Any, ask_it: Any, steps: Any, gen
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What somebody types at a terminal; what can be called happens instead."""
+    """The lines that somebody types at a terminal; an item that can be called is called instead."""
 
     def script(*lines: str | Told) -> None:
         left = list(lines)

@@ -1,4 +1,4 @@
-"""What a question asks, when it is pasted behind a text."""
+"""The question proper, when it is pasted behind a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a passage is made of, and what of it can be quoted."""
+"""The parts of a passage, and those that can be quoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection's search within a time: the index gets what the rest of it leaves."""
+"""A collection's search within a time: the index gets the time that the other steps leave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def collection(tmp_path: Path) -> Iterator[Collection]:
         (notes / f"{name}.txt").write_text(f"The {name} of Ombra is old.\n", encoding="utf-8")
     embedder = synth("tiny-bert-embedder", tmp_path / "embedder")
     embedder.close()
-    with Collection(tmp_path / "notes.edge", embedder=str(tmp_path / "embedder"), memory="600MB") as opened:
+    with Collection(tmp_path / "notes.edge", embedder=str(tmp_path / "embedder"), memory="10GB") as opened:
         opened.index([notes])
         yield opened
 

@@ -66,7 +66,7 @@ def test_plain_retrieves_once_and_answers_from_what_is_above_the_floor(
     assert [d.text[:9] for d in documents] == ["The river"] + [d.text[:9] for d in documents[1:]]
     assert all(hit.stages.relevance >= 0.2 for hit in made.rounds[0].passages)
     assert sampling.max_tokens == 256
-    assert [c.path for c in made.citations.of("In spring [1].")] == ["/notes/0.md"]
+    assert [c.path for c in made.showing.citations.of("In spring [1].")] == ["/notes/0.md"]
     assert library.calls("lookahead") == [], "nothing is written before the only retrieval"
 
 
@@ -115,7 +115,7 @@ def test_subquestion_searches_all_parts_as_one_batch(steps: Make, generator: Any
     assert library.calls("embed")[1] == ("Who built the bridge over the Ombra?", "Where was Anna Berg born?")
     assert [call[0] for call in library.calls("rerank")] == list(library.calls("embed")[1])
     assert [call[1] for call in library.calls("search")] == [4, 4], "the pool is shared"
-    assert {c.path for c in made.citations.of("")} == {"/notes/1.md", "/notes/2.md"}
+    assert {c.path for c in made.showing.citations.of("")} == {"/notes/1.md", "/notes/2.md"}
     assert len(made.rounds) == 2
 
 
@@ -248,7 +248,7 @@ def test_self_rag_keeps_the_best_supported_draft(steps: Make, generator: Any, li
     }
     made = steps(generator(scripted(script)), "self-rag", min_relevance=0.0)
     assert answered("self-rag", made) == "In spring [1]."
-    (citation,) = made.citations.of("In spring [1].", made.given)
+    (citation,) = made.showing.citations.of("In spring [1].", made.given)
     assert citation.id == made.rounds[0].passages[1].id, "the second passage's draft was kept"
     assert len(library.calls("lookahead")) == 1
 
@@ -282,7 +282,7 @@ def test_piperag_uses_a_query_one_interval_old(steps: Make, generator: Any, libr
 def test_piperag_searches_as_long_as_an_interval_takes(
     steps: Make, generator: Any, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Less what embedding the query took, and what reranking will take."""
+    """Less the time that embedding the query took and reranking will take."""
     text = " ".join(f"word{i}" for i in range(4 * INTERVAL))
     for rerank, reranking_s in ((True, 20.0), (False, 0.0)):
         library.log.clear()
@@ -320,5 +320,5 @@ def test_results_are_the_same_with_and_without_lookahead(steps: Make, generator:
             text = answered(name, made)
             assert bool(library.calls("lookahead")) is lookahead
             found = [(r.queries, [(h.id, h.score) for h in r.passages]) for r in made.rounds]
-            results.append((text, made.citations.of(text, made.given), found))
+            results.append((text, made.showing.citations.of(text, made.given), found))
         assert results[0] == results[1], name

@@ -1,4 +1,4 @@
-"""Reading what models reply, in the forms they really use."""
+"""Reading the replies of models, in the forms they really use."""
 
 from __future__ import annotations
 

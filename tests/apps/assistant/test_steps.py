@@ -25,14 +25,21 @@ Make = Callable[..., Steps]
 def test_lookahead_is_as_long_as_the_step_took_before(library: Any, generator: Any) -> None:
     predictor = TimePredictor()
     said = generator(lambda messages, documents: "Snow melts and the water rises.", seconds=0.01)
+    predicted, took = [], []
     for _ in range(3):
+        before = len(library.calls("lookahead"))
         steps = Steps(library, said, AskOptions(), pipeline="hyde", predictor=predictor)
+        started = time.perf_counter()
         steps.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
+        took.append(time.perf_counter() - started)
         steps.retrieve(QUESTION)
-    (_, first), (_, second), (_, third) = library.calls("lookahead")
+        # A step that takes longer than predicted, on a busy machine, asks again.
+        predicted.append(library.calls("lookahead")[before][1])
+    first, second, third = predicted
+    assert took[0] > 6 * 0.01, "six words"
     assert first is None, "nothing is known yet"
-    assert second == pytest.approx(third, rel=0.5)
-    assert 0.04 < second < 0.3
+    assert 0.5 * took[0] < second < 3 * took[0]
+    assert 0.5 * min(took[:2]) < third < 3 * max(took[:2])
 
 
 def test_what_the_reader_does_between_two_tokens_is_not_the_generators_time(
@@ -42,10 +49,10 @@ def test_what_the_reader_does_between_two_tokens_is_not_the_generators_time(
     said = generator(lambda messages, documents: "one two three four")
     made = Steps(library, said, AskOptions(), pipeline="p", predictor=predictor)
     for _ in made.stream(prompts.hypothetical(QUESTION)):
-        time.sleep(0.02)
+        time.sleep(0.2)
     reply = predictor.reply("fake", "p/passage", prompt=PromptWork(50), most=128)
     assert reply is not None
-    assert reply.mean < 0.02
+    assert reply.mean < 0.5, "the reader took 0.8 s"
 
 
 def test_a_prompt_is_expected_to_take_what_will_be_computed_of_it(library: Any, generator: Any, hit: Any) -> None:
@@ -134,6 +141,26 @@ def test_results_of_several_queries_are_fused_and_ranked_once(steps: Make, libra
     assert library.calls("rerank") == [(QUESTION, 4, 4)]
 
 
+@pytest.mark.parametrize(
+    ("writes", "options", "read", "given"),
+    [(True, {}, 6, 4), (False, {}, 6, 6), (True, {"passages": 2}, 2, 2), (False, {"passages": 5}, 5, 5),
+     (True, {"pool": 3}, 3, 3), (False, {"pool": 5}, 5, 5)],
+)  # fmt: skip
+def test_more_passages_are_judged_than_a_language_model_is_given(
+    steps: Make, library: Any, generator: Any, hit: Any, monkeypatch: pytest.MonkeyPatch,
+    writes: bool, options: dict[str, int], read: int, given: int,
+) -> None:  # fmt: skip
+    hits = [hit(number, f"Bread {number}.") for number in range(8)]
+    judged: list[int] = []
+    monkeypatch.setattr(library, "candidates", lambda *_, **__: [hits[: options.get("pool", 8)]])
+    monkeypatch.setattr(library, "rerank", lambda question, found, top_k: list(found[:top_k]))
+    monkeypatch.setattr(library, "answered", lambda question, found: judged.append(len(found)) or (0.9, 0.5))
+    made = steps(generator(str, follows_instructions=writes), **options)
+    assert [found.id for found in made.retrieve(QUESTION)] == [found.id for found in hits[:given]]
+    assert judged == [read]
+    assert made.rounds[0].below == 0
+
+
 def test_sub_questions_are_searched_as_one_batch(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(str))
     found = made.retrieve_each([QUESTION, "Who was born in Kell?", "What does bread need?"])
@@ -177,7 +204,7 @@ def test_passages_that_do_not_fit_are_not_cited(steps: Make, generator: Any, hit
     made = steps(said, max_tokens=20)
     text = "".join(made.answer(prompts.answer(QUESTION), passages))
     assert text == "First [1]. Third. Second [2]."
-    assert [c.id for c in made.citations.of(text)] == [0, 1]
+    assert [c.id for c in made.showing.citations.of(text)] == [0, 1]
     assert made.given == passages[:2]
     assert made.trace.snapshot()["assistant.dropped"] == 1
 
@@ -186,7 +213,7 @@ def test_an_answer_without_marks_names_only_what_was_read(steps: Make, generator
     passages = [hit(i, f"Text number {i}.") for i in range(3)]
     made = steps(generator(lambda *_: "Nothing marked.", context=room_for(passages[0])), max_tokens=20)
     text = "".join(made.answer(prompts.answer(QUESTION), passages))
-    assert [c.id for c in made.citations.of(text, made.given)] == [0]
+    assert [c.id for c in made.showing.citations.of(text, made.given)] == [0]
 
 
 def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(
@@ -208,7 +235,7 @@ def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(
         )
         text = "".join(made.answer(prompts.answer(QUESTION), passages))
         assert [document.id for document in said.requests[-1][1]] == [str(first), str(1 - first)]
-        assert [citation.id for citation in made.citations.of(text)] == [first, 1 - first]
+        assert [citation.id for citation in made.showing.citations.of(text)] == [first, 1 - first]
     assert tolerances == [0.2], "without a tolerance nobody is asked"
     made = Steps(library, said, AskOptions(order_tolerance=0.2), pipeline="p", predictor=TimePredictor())
     list(made.stream(prompts.answer(QUESTION), passages[::-1]))
@@ -263,7 +290,8 @@ def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generato
     "wrong",
     [
         {"passages": 0},
-        {"pool": 2},
+        {"passages": 4, "pool": 2},
+        {"pool": 0},
         {"floor": 1.5},
         {"temperature": -1.0},
         {"max_tokens": 0},

@@ -1,4 +1,4 @@
-"""Who writes, who waits, and how an answer ends that nobody reads to its end."""
+"""Turns of writing and waiting, and the end of an answer that nobody reads to its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def turns() -> Turns:
 
 @pytest.fixture
 def ended() -> list[str]:
-    """What the code that writes noted when it was ended."""
+    """The notes of the writing code from when it was ended."""
     return []
 
 

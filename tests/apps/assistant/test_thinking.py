@@ -1,4 +1,4 @@
-"""What a model writes to itself is not its reply."""
+"""The notes of a model to itself are not its reply."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PLACES = {"suitcase": 0.0, "bag": 0.4, "airport": 1.5, "counter": 1.2, "costs": 
 
 
 class Embedder:
-    """Gives words their vectors, and remembers what it was asked."""
+    """Gives words their vectors, and remembers the requests."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
