@@ -1,0 +1,164 @@
+"""OpenAI's chat: answers from a collection with citations, or what the language model writes by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+from edge.apps.assistant.answer import Answer, AnswerStats
+from edge.apps.assistant.conversation import Turn
+from edge.apps.serve.ask import options_of, written
+from edge.apps.serve.endpoint import Call
+from edge.apps.serve.events import EventResponse, Events
+from edge.apps.serve.fields import Fields
+from edge.apps.serve.library import Library, installed_names
+from edge.apps.serve.refusals import Refusal, openai
+from edge.models.generator_file import installed_generators
+from edge.runtimes.generation.base import Message, Sampling
+from edge.urgency import PERSON, current_urgency
+
+PLAIN = "llm"
+"""The name of the server's own language model, without any document."""
+
+
+class Chat:
+    """The endpoints of one server."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def models(self, call: Call) -> dict[str, Any]:
+        """`/v1/models`: collections to answer from, generators, rerankers and embedders."""
+        names = [*self._library.names(), PLAIN, *self._generators(), *installed_names(self._library)]
+        made = [{"id": name, "object": "model", "created": 0, "owned_by": "edge-rag"} for name in dict.fromkeys(names)]
+        return {"object": "list", "data": made}
+
+    async def completions(self, call: Call) -> Any:
+        """`/v1/chat/completions`: the model is a collection to answer from, `llm` for the language model alone, or
+        the name of a generator."""
+        values = await call.json()
+        fields = Fields(values)
+        model, messages = fields.text("model", ""), _messages(fields)
+        urgency = call.urgency(PERSON)
+        base = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
+        plain = model == PLAIN or model in self._generators()
+
+        def answer(show: Any) -> tuple[str, dict[str, Any], dict[str, int]]:
+            if plain:
+                return self._plain(fields, "" if model == PLAIN else model, messages, show)
+            return self._grounded(fields, values, model, messages, show)
+
+        if fields.flag("stream", False):
+            usage = isinstance(values.get("stream_options"), dict) and values["stream_options"].get("include_usage")
+            return EventResponse(
+                call.workers, urgency, lambda events: _streamed(events, base, answer, bool(usage)), _failed
+            )
+        text, more, counts = await call.done(lambda: answer(None), urgency)
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+        return {**base, "object": "chat.completion", "choices": [choice], "usage": counts, **more}
+
+    def _grounded(
+        self, fields: Fields, values: dict[str, Any], model: str, messages: list[Message], show: Any
+    ) -> tuple[str, dict[str, Any], dict[str, int]]:
+        """An answer from a collection; a name that is none means the usual one, as clients send names of services."""
+        name = model if model in self._library.names() else ""
+        assistant = self._library.assistant(name)
+        most = values.get("max_completion_tokens") or values.get("max_tokens")
+        options = options_of(Fields({**values, "max_tokens": most, "filters": values.get("filters")}))
+        conversation = assistant.chat(options=options)
+        said = [message for message in messages if message.role != "system"]
+        for asked, reply in pairwise(said):
+            if asked.role == "user" and reply.role == "assistant":
+                told = Answer(reply.content, (), AnswerStats(question=asked.content))
+                conversation.turns.append(Turn(asked.content, asked.content, told))
+        if not said or said[-1].role != "user":
+            raise Refusal(422, "the last message is the question, and its role is user")
+        answer = written(conversation.stream(said[-1].content), show)
+        citations = [citation.to_json() for citation in answer.citations]
+        stats = answer.stats
+        return (
+            answer.text,
+            {"citations": citations, "found": answer.found},
+            _usage(stats.prompt_tokens, stats.new_tokens),
+        )
+
+    def _plain(
+        self, fields: Fields, llm: str, messages: list[Message], show: Any
+    ) -> tuple[str, dict[str, Any], dict[str, int]]:
+        assistant = self._library.assistant("", llm)
+        stop = tuple(fields.texts("stop", []))
+        most = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+        sampling = Sampling(
+            temperature=fields.number("temperature", 0.0), top_p=fields.number("top_p", 1.0),
+            seed=fields.whole("seed", 0, least=0), stop=stop, max_tokens=fields.whole(most, 256),
+        )  # fmt: skip
+        pieces = []
+        for text in _written(assistant.write, messages, sampling):
+            pieces.append(text)
+            if show is not None:
+                show(text)
+        stats = assistant.generator.stats
+        counts = _usage(0, 0) if stats is None else _usage(stats.prompt_tokens, stats.new_tokens)
+        return "".join(pieces), {}, counts
+
+    def _generators(self) -> list[str]:
+        return [name for name, _ in installed_generators(self._library.shelf.config.models_dir or None)]
+
+
+def _written(write: Any, messages: list[Message], sampling: Sampling) -> Iterator[str]:
+    urgency, cancel = current_urgency(), threading.Event()
+    with urgency.heard(cancel.set):
+        for text in write(messages, sampling, cancel):
+            urgency.check()
+            yield text
+        urgency.check()
+
+
+def _streamed(events: Events, base: dict[str, Any], answer: Any, usage: bool) -> None:
+    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        events.put("", {**base, "object": "chat.completion.chunk", "choices": [choice], **more})
+
+    chunk({"role": "assistant", "content": ""})
+    _, more, counts = answer(lambda text: chunk({"content": text}))
+    chunk({}, "stop", **more)
+    if usage:
+        events.put("", {**base, "object": "chat.completion.chunk", "choices": [], "usage": counts})
+    events.put("", "[DONE]")
+
+
+def _failed(events: Events, error: Refusal) -> None:
+    events.offer("", openai(error.status, error.message))
+
+
+def _messages(fields: Fields) -> list[Message]:
+    found = []
+    for value in fields.list_of("messages"):
+        if not isinstance(value, dict):
+            raise Refusal(422, "a message is an object with a `role` and a `content`")
+        role, content = Fields(value).text("role"), value.get("content")
+        if isinstance(content, list):
+            texts: list[str] = []
+            for part in content:
+                text = part.get("text") if isinstance(part, dict) else part
+                if not isinstance(text, str):
+                    raise Refusal(
+                        422, "a part of a message is an object with a `text`: pictures and sound cannot be read"
+                    )
+                texts.append(text)
+            content = "\n".join(texts)
+        if not isinstance(content, str):
+            raise Refusal(422, "the `content` of a message is a text")
+        found.append(Message("system" if role == "developer" else role, content))
+    if not found:
+        raise Refusal(422, "there are no messages")
+    return found
+
+
+def _usage(prompt: int, new: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}

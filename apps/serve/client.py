@@ -1,0 +1,132 @@
+"""`Client`: the user's server for Python programs, with the methods and results of the classes that work alone."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from edge.apps.collection.registry import locate
+from edge.apps.serve.connection import MODELS, OWN, SEARCH, Connection, Refused, Unserved
+from edge.config import Config
+from edge.errors import CapabilityError, EdgeError, InputError
+from edge.public_calls import checked_arguments
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from edge.apps.collection.hits import Hit
+    from edge.runtimes.reranker import Ranked
+
+Result = TypeVar("Result")
+
+
+@checked_arguments
+class Client:
+    """A server of the same user (`edge serve`), over its Unix socket. Thread-safe; there is nothing to close.
+
+    Examples:
+        >>> client = Client()
+        >>> best = client.rank("who wrote Hamlet", ["Shakespeare wrote it.", "It rains."], top_k=1)
+        >>> hits = client.search("when does the river flood", collection="notes")
+    """
+
+    def __init__(self, *, config: Config | None = None) -> None:
+        """Finds the server.
+
+        Args:
+            config: settings that the server must have, too, so that results equal those of working alone.
+
+        Raises:
+            CapabilityError: none runs, or it has other settings.
+        """
+        self._config = config or Config.load()
+        try:
+            self._connection = Connection()
+            self._connection.check(self._config, MODELS)
+        except Unserved as reason:
+            raise CapabilityError(f"there is no server that can be used: {reason}") from None
+
+    def rank(
+        self,
+        query: str,
+        docs: Sequence[str],
+        top_k: int | None = None,
+        *,
+        retrieved: bool = False,
+        mode: str | None = None,
+        threshold: str | float | None = None,
+    ) -> list[Ranked]:
+        """As `Reranker.rank`, by the reranker of `config`.
+
+        Raises:
+            InputError: the server cannot take the request.
+            CapabilityError: the server does not do it, or has ended.
+        """
+        from edge.runtimes.reranker import Ranked
+
+        texts = list(docs)
+        answer = self._asked(lambda: self._connection.ask(f"{OWN}/rerank", {
+            "query": query, "texts": texts, "top_k": top_k, "retrieved": retrieved, "model": self._config.reranker,
+            "mode": mode or self._config.mode,
+            "threshold": str(self._config.threshold if threshold is None else threshold),
+        }))  # fmt: skip
+        return [Ranked(index, score, texts[index], relevance) for index, score, relevance in answer["results"]]
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+        """As `Embedder.embed`, by the embedder of `config`: [n, dim] float32. Raises as `rank` does."""
+        import numpy as np
+
+        given = list(texts)
+        asked = {"texts": given, "query": query, "model": self._config.embedder}
+        answer = self._asked(lambda: self._connection.ask(f"{OWN}/embed", asked))
+        return np.frombuffer(base64.b64decode(answer["vectors"]), "<f4").reshape(len(given), -1).astype(np.float32)
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 10,
+        *,
+        collection: str | Path = "",
+        rerank: bool = True,
+        filters: Sequence[str] = (),
+        min_score: float = 0.0,
+        min_blended: float = 0.0,
+    ) -> list[Hit]:
+        """As `Collection.search`.
+
+        Args:
+            collection: a name or a directory, as `edge search -c` takes it.
+            filters: such as `path:docs/**`, as `edge search --filter` takes them.
+
+        Raises:
+            As `rank` does.
+        """
+        from edge.apps.files.found import Found
+
+        def ask() -> dict[str, Any]:
+            self._connection.check(self._config, SEARCH)
+            return self._connection.ask(f"{OWN}/search", {
+                "query": query, "top_k": top_k, "rerank": rerank, "filters": list(filters), "min_score": min_score,
+                "min_blended": min_blended, "collections": [["", str(locate(collection or None))]],
+            })  # fmt: skip
+
+        return Found.from_json(self._asked(ask)).hits
+
+    def _asked(self, ask: Callable[[], Result]) -> Result:
+        try:
+            return ask()
+        except Unserved as reason:
+            _raise(reason)
+
+
+def _raise(reason: Unserved) -> NoReturn:
+    """
+    Raises:
+        InputError, CapabilityError, EdgeError: by what the server said.
+    """
+    if isinstance(reason, Refused):
+        raise (InputError if reason.status == 422 else EdgeError)(str(reason)) from None
+    raise CapabilityError(f"the server was not used: {reason}") from None

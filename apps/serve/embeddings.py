@@ -1,0 +1,135 @@
+"""Embeddings in the shapes of OpenAI (and Jina) and of text-embeddings-inference."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.serve.endpoint import Call
+from edge.apps.serve.fields import Fields
+from edge.apps.serve.library import Library, served_embedder
+from edge.apps.serve.refusals import Refusal
+from edge.runtimes.stats import RunStats
+
+Vector = npt.NDArray[np.float32]
+
+MOST_TEXTS = 8192
+_FLOAT_BYTES, _BASE64_BYTES = 96, 16
+"""Memory of one number of an answer: as Python's object with its text, and as base64."""
+
+_QUERIES = ("query", "search_query", "retrieval.query")
+"""How clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
+
+
+_TYPES = {"int8": "int8", "fp16": "float16", "fp32": "float32"}
+_POOLINGS = {"mean": "mean", "first-token": "cls", "last-token": "last_token"}
+"""How text-embeddings-inference names precisions and poolings."""
+
+
+class Embeddings:
+    """The endpoints of one server."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def openai(self, call: Call) -> Any:
+        """`/v1/embeddings`: OpenAI's shape, with `encoding_format` and `dimensions`."""
+        fields = Fields(await call.json())
+        texts = _texts(fields, "input")
+        form = fields.text("encoding_format", "float")
+        if form not in ("float", "base64"):
+            raise Refusal(422, f"the field `encoding_format` is float or base64, not {form[:40]!r}")
+        query = fields.text("task", fields.text("input_type", "")) in _QUERIES
+        name = fields.text("model", "")
+        each: Callable[[Vector], Any] = _numbers if form == "float" else _encoded
+        found, tokens = await self._embedded(call, name, texts, query, each, fields.optional_whole("dimensions"))
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(found)]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        model = served_embedder(self._library, name).held.name
+        return {"object": "list", "data": data, "model": name or model, "usage": usage}
+
+    async def tei(self, call: Call) -> Any:
+        """`/embed`: the shape of text-embeddings-inference."""
+        fields = Fields(await call.json())
+        texts = _texts(fields, "inputs")
+        query = fields.text("prompt_name", "") in _QUERIES
+        found, _ = await self._embedded(call, "", texts, query, _numbers, fields.optional_whole("dimensions"))
+        return found
+
+    async def info(self, call: Call) -> Any:
+        """`/info`: what text-embeddings-inference says of its model. Opens the embedder."""
+        import importlib.metadata
+
+        embedder, reranker = self._library.embedder(), self._library.reranker().held.name
+        spec, longest = await call.done(lambda: (embedder.model.spec, embedder.engine.max_tokens))
+        return {
+            "model_id": embedder.held.name,
+            "model_sha": None,
+            "model_dtype": _TYPES[spec.layer.precision],
+            "model_type": {"embedding": {"pooling": _POOLINGS[spec.head.kind]}, "reranker": {"model_id": reranker}},
+            "max_concurrent_requests": call.requests.limits.connections,
+            "max_input_length": longest,
+            "max_batch_tokens": longest * MOST_TEXTS,
+            "max_client_batch_size": MOST_TEXTS,
+            "auto_truncate": True,
+            "version": importlib.metadata.version("edge-rag"),
+        }
+
+    async def _embedded(
+        self,
+        call: Call,
+        model: str,
+        texts: list[str],
+        query: bool,
+        each: Callable[[Vector], Any],
+        dimensions: int | None,
+    ) -> tuple[list[Any], int]:
+        """The vectors as `each` writes them, and the number of tokens. All of the work is done in a thread."""
+        embedder = served_embedder(self._library, model)
+        tokens: list[int] = []
+
+        def note(stats: RunStats) -> None:
+            tokens.append(stats.tokens)
+
+        def embed() -> list[Any]:
+            vectors = embedder.embed(texts, query=query, watch=note)
+            nbytes = _FLOAT_BYTES if each is _numbers else _BASE64_BYTES
+            call.requests.hold(call.lease, call.lease.nbytes + vectors.size * nbytes)
+            return [each(vector) for vector in _shortened(vectors, dimensions)]
+
+        return await call.done(embed), sum(tokens)
+
+
+def _texts(fields: Fields, name: str) -> list[str]:
+    value = fields.raw(name)
+    if isinstance(value, list) and value and not all(isinstance(each, str) for each in value):
+        raise Refusal(422, f"the field `{name}` is a text or a list of texts; numbers of tokens mean nothing here")
+    texts = fields.texts(name)
+    if not texts:
+        raise Refusal(422, f"the field `{name}` holds no text")
+    if len(texts) > MOST_TEXTS:
+        raise Refusal(413, f"{len(texts):,} texts are more than the {MOST_TEXTS:,} of one request")
+    return texts
+
+
+def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
+    """The first `dimensions` numbers of each vector, at unit length again."""
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    if dimensions > vectors.shape[1]:
+        raise Refusal(422, f"the model's vectors have {vectors.shape[1]} dimensions, fewer than {dimensions}")
+    cut = vectors[:, :dimensions]
+    return np.ascontiguousarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12))
+
+
+def _numbers(vector: Vector) -> list[float]:
+    found: list[float] = vector.tolist()
+    return found
+
+
+def _encoded(vector: Vector) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

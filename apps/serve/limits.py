@@ -1,0 +1,39 @@
+"""What a client may take of the server: bytes, seconds, connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one server; sizes in bytes, times in seconds.
+
+    Attributes:
+        body: of a request's body.
+        connections: that are open at once. One more is closed before anything is read from it.
+        workers: requests that are worked on at once. Others wait with their bodies read.
+        head_s: for the first line and the headers of a request.
+        body_s: for its body.
+        pause_s: between two pieces of its body, and for a client to take a piece of the answer.
+        idle_s: that a connection may stay open between two requests.
+        request_s: for the work, unless the request says less.
+        rate: requests a minute for each token, or for each address where no token is asked for; 0 for no bound.
+    """
+
+    body: int = 8 << 20
+    connections: int = 64
+    workers: int = 24
+    head_s: float = 10.0
+    body_s: float = 60.0
+    pause_s: float = 20.0
+    idle_s: float = 15.0
+    request_s: float = 300.0
+    rate: int = 0
+
+
+CONNECTION_BYTES = 96 << 10
+"""Memory of an open connection: what the HTTP library keeps of its head, the buffers of both directions."""
+
+WORKER_BYTES = 160 << 10
+"""Memory of a thread that works on a request: the touched part of its stack, Python's own frames and objects."""

@@ -1,0 +1,177 @@
+"""The memory in the shape of mem0's REST server, so that its clients and tools that speak to it work here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from edge.apps.memory.command_scope import DEFAULT_USER
+from edge.apps.memory.memory import Memory
+from edge.apps.serve.endpoint import Call
+from edge.apps.serve.fields import Fields
+from edge.apps.serve.library import Library
+from edge.apps.serve.refusals import Refusal
+
+_SCOPE = ("user_id", "agent_id", "run_id")
+
+
+class Memories:
+    """The endpoints of one server."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def add(self, call: Call) -> Any:
+        """Remembers `messages`."""
+        fields = Fields(await call.json())
+        messages = fields.raw("messages")
+        if messages is None:
+            raise Refusal(422, "the field `messages` is missing")
+        given = {name: fields.raw(name) for name in ("metadata", "timestamp", "expiration_date", "importance")}
+        return await call.done(
+            lambda: _told(self._library.memory(), lambda memory: memory.add(messages, **_scope(fields), **given))
+        )
+
+    async def every(self, call: Call) -> Any:
+        """The memories of a scope, newest first."""
+        fields = Fields(dict(call.request.query_params))
+        count = _count(fields, 100)
+        hidden = fields.text("show_expired", "false") == "true"
+        return await call.done(
+            lambda: _told(
+                self._library.memory(),
+                lambda memory: memory.get_all(**_scope(fields), top_k=count, show_expired=hidden),
+            )
+        )
+
+    async def listed(self, call: Call) -> Any:
+        """The memories that pass `filters`, newest first, as mem0's hosted service lists them page by page.
+
+        `count` counts up to the first memory of the next page.
+        """
+        fields = Fields(await call.json())
+        query = Fields(dict(call.request.query_params))
+        page, size = _count(query, 1, "page"), _count(query, 100, "page_size")
+        filters = _filters(fields)
+
+        def read(memory: Memory) -> dict[str, Any]:
+            found = memory.get_all(**_named(fields, filters), filters=filters, top_k=page * size + 1)
+            results = found["results"]
+            part = results[(page - 1) * size : page * size]
+            after = _page(page + 1, size) if len(results) > page * size else None
+            before = _page(page - 1, size) if page > 1 else None
+            return {"count": len(results), "next": after, "previous": before, "results": part}
+
+        return await call.done(lambda: _told(self._library.memory(), read))
+
+    async def ping(self, call: Call) -> Any:
+        """What mem0's client asks for before anything else."""
+        return {"status": "ok", "org_id": "local", "project_id": "local", "user_email": ""}
+
+    async def one(self, call: Call) -> Any:
+        """One memory."""
+        name = _id(call)
+        found = await call.done(lambda: self._library.memory().get(name))
+        if found is None:
+            raise Refusal(404, f"there is no memory {name[:80]!a}")
+        return found
+
+    async def search(self, call: Call) -> Any:
+        """The memories of a scope that say most about a query, best first."""
+        fields = Fields(await call.json())
+        query, count = fields.text("query"), _count(fields, 20)
+        filters = _filters(fields)
+        scope = _named(fields, filters)
+        threshold = fields.number("threshold") if "threshold" in fields else None
+        rerank = fields.flag("rerank", True)
+        return await call.done(
+            lambda: _told(
+                self._library.memory(),
+                lambda memory: memory.search(
+                    query, top_k=count, filters=filters, threshold=threshold, rerank=rerank, **scope
+                ),
+            )
+        )
+
+    async def update(self, call: Call) -> Any:
+        """Changes what is given of a memory: `text`, `metadata`, `pinned`, `forgotten`."""
+        name, fields = _id(call), Fields(await call.json())
+        text = next((fields.text(key) for key in ("text", "data", "memory") if key in fields), None)
+        metadata = fields.raw("metadata")
+
+        def change() -> dict[str, Any]:
+            memory = self._library.memory()
+            done: dict[str, Any] | None = None
+            if text is not None or metadata is not None:
+                done = memory.update(name, text, metadata)
+            if "pinned" in fields:
+                done = memory.pin(name, fields.flag("pinned", True))
+            if "forgotten" in fields:
+                done = memory.forget(name, fields.flag("forgotten", True))
+            return done or memory.update(name)  # which says that there is nothing to change
+
+        return await call.done(change)
+
+    async def delete(self, call: Call) -> Any:
+        """Deletes a memory."""
+        name = _id(call)
+        return await call.done(lambda: self._library.memory().delete(name))
+
+    async def delete_all(self, call: Call) -> Any:
+        """Deletes the memories of a scope, which must be named."""
+        fields = Fields(dict(call.request.query_params))
+        scope = {name: fields.raw(name) for name in _SCOPE}
+        return await call.done(lambda: self._library.memory().delete_all(**scope))
+
+    async def history(self, call: Call) -> Any:
+        """Every change of a memory, oldest first."""
+        name = _id(call)
+        return await call.done(lambda: self._library.memory().history(name))
+
+    async def reset(self, call: Call) -> Any:
+        """Deletes everything."""
+        await call.done(lambda: self._library.memory().reset())
+        return {"message": "All memories reset"}
+
+
+def _told(memory: Memory, work: Callable[[Memory], dict[str, Any]]) -> dict[str, Any]:
+    """What some work returns; with the state of the memory where that is not in order."""
+    result, health = work(memory), memory.health()
+    return result if health else {**result, "health": health.to_json()}
+
+
+def _page(number: int, size: int) -> str:
+    """The address of a page of a list."""
+    return f"/v3/memories/?page={number}&page_size={size}"
+
+
+def _id(call: Call) -> str:
+    return str(call.request.path_params["memory_id"])
+
+
+def _scope(fields: Fields) -> dict[str, Any]:
+    """The scope that a request names; the default user's if it names none, as on the command line."""
+    scope = {name: fields.raw(name) for name in _SCOPE}
+    return scope if any(value is not None for value in scope.values()) else {**scope, "user_id": DEFAULT_USER}
+
+
+def _filters(fields: Fields) -> dict[str, Any] | None:
+    filters = fields.raw("filters")
+    if filters is not None and not isinstance(filters, dict):
+        raise Refusal(422, "the field `filters` is an object")
+    return filters
+
+
+def _named(fields: Fields, filters: dict[str, Any] | None) -> dict[str, Any]:
+    """The scope that a request's fields name. Filters may name one, too: then nothing is added to them."""
+    return {name: fields.raw(name) for name in _SCOPE} if filters else _scope(fields)
+
+
+def _count(fields: Fields, default: int, *names: str) -> int:
+    for name in names or ("top_k", "limit"):
+        value = fields.raw(name)
+        if value is not None:
+            if not str(value).isdigit() or int(value) < 1:
+                raise Refusal(422, f"the field `{name}` is a whole number of at least 1, not {str(value)[:40]!r}")
+            return int(value)
+    return default

@@ -1,0 +1,157 @@
+"""`/v1/preview`: the part of an indexed document around a passage, with its line numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
+from edge.apps.collection.collection import Collection
+from edge.apps.collection.excerpts import NotIndexed
+from edge.apps.collection.searching import read_hits
+from edge.apps.serve.dates import modified
+from edge.apps.serve.endpoint import Call
+from edge.apps.serve.fields import Fields
+from edge.apps.serve.library import Library
+from edge.apps.serve.rendered import MOST_PARSED, parsed_nbytes, rendered
+from edge.connection import Connection
+
+MOST_BYTES = 48_000
+"""Bytes of text in one preview, in UTF-8."""
+
+LEAST_LINE = 24
+"""A line counts as so many bytes at least, so that a preview has 2,000 lines at most."""
+
+PER_BYTE = 100
+"""Memory of a preview for each byte of its text, besides that of its elements: lines, and the answer as JSON. Lines of
+one letter that count as `LEAST_LINE` bytes took 21 to 45."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a document: its number from 1, its text, its page where the format has pages."""
+
+    number: int
+    text: str
+    page: int | None
+
+
+class Preview:
+    """The endpoint of one server. Text comes from the index, so no file is opened and nothing else can be read."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def post(self, call: Call) -> Any:
+        """The part of an indexed document around a passage (`id`), or around a `line` of a document (`path`): `lines`
+        as pairs of number and text, `pages`, the passages before and after this part (`earlier`, `later`), and `blocks`
+        where the document is Markdown that is not built to take memory."""
+        fields = Fields(await call.json())
+        name, most = fields.text("collection", ""), min(fields.whole("max_bytes", MOST_BYTES), MOST_BYTES)
+        passage, path = fields.optional_whole("id"), fields.text("path", "")
+        line = fields.whole("line", 1)
+        if passage is None and not path:
+            fields.text("path")  # which says that it is missing
+
+        def read() -> dict[str, Any]:
+            collection = self._library.collection(name)
+            with call.budget.reserve("previews", MOST_PARSED + PER_BYTE * most):
+                return preview(collection, passage, path, line, most)
+
+        return await call.done(read)
+
+
+def preview(collection: Collection, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
+    """The document around a passage, or around a line of the document at a path.
+
+    Args:
+        passage: number of the passage, as a search result has it; None goes by `path` and `line`.
+        most: bytes of text, in UTF-8. One passage is shown whatever its length, cut at this size.
+
+    Raises:
+        NotIndexed: there is no such passage or document.
+    """
+    catalog = Catalog()
+    with collection.database.read() as db:
+        if passage is not None:
+            hit = read_hits(db, [passage]).get(passage)
+            if hit is None:
+                raise NotIndexed(f"there is no passage {passage} in the collection; a new search finds its successor")
+            path = hit.path
+        file = catalog.find(db, path)
+        if file is None or file.status != "indexed":
+            raise NotIndexed(f"{path} is not indexed in this collection")
+        chunks = catalog.chunks(db, file.id)
+        at = _place(chunks, passage, line)
+        lines, first, last = _around(db, chunks, at, most)
+    numbered = [(line.number, line.text) for line in lines]
+    markdown = file.kind == "markdown" and parsed_nbytes(numbered) <= MOST_PARSED
+    return {
+        **_described(file),
+        "lines": [list(pair) for pair in numbered],
+        "pages": _pages(lines),
+        "earlier": chunks[first - 1].id if first > 0 else None,
+        "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
+        "blocks": rendered(numbered) if markdown else None,
+    }
+
+
+def _described(file: FileRow) -> dict[str, Any]:
+    return {
+        "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
+        "modified": modified(file.mtime_ns),
+    }  # fmt: skip
+
+
+def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int:
+    """The place of a passage among the chunks of its file, or of the first one that reaches as far as a line."""
+    if passage is not None:
+        return next(i for i, chunk in enumerate(chunks) if chunk.id == passage)
+    return next((i for i, chunk in enumerate(chunks) if chunk.line_end >= line), len(chunks) - 1)
+
+
+def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -> tuple[list[Line], int, int]:
+    """Lines of the chunk `at` and of as many neighbours as fit, by turns after and before it; the places of the first
+    and the last chunk."""
+    first = last = at
+    found = _lines(db, chunks[at], most)
+    left = most - _nbytes(found)
+    after = before = True
+    while after or before:
+        if after:
+            after = last + 1 < len(chunks)
+            more = _lines(db, chunks[last + 1], most) if after else []
+            after = after and _nbytes(more) <= left
+            if after:
+                found, last, left = [*found, *more], last + 1, left - _nbytes(more)
+        if before:
+            before = first > 0
+            more = _lines(db, chunks[first - 1], most) if before else []
+            before = before and _nbytes(more) <= left
+            if before:
+                found, first, left = [*more, *found], first - 1, left - _nbytes(more)
+    return found, first, last
+
+
+def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[Line]:
+    """The lines of a chunk that are not blank, cut after `most` bytes. A blank line between two blocks has no number of
+    its own in the index."""
+    hit = read_hits(db, [chunk.id])[chunk.id]
+    text = hit.text.encode()[:most].decode("utf-8", "ignore")
+    pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
+    return [Line(number, line, hit.page) for number, line in pairs if line.strip()]
+
+
+def _nbytes(lines: Sequence[Line]) -> int:
+    return sum(max(LEAST_LINE, len(line.text.encode()) + 1) for line in lines)
+
+
+def _pages(lines: Sequence[Line]) -> list[list[int]]:
+    """Where pages begin: pairs of the place among the lines, from 0, and the number of the page."""
+    found: list[list[int]] = []
+    for place, line in enumerate(lines):
+        if line.page is not None and (not found or found[-1][1] != line.page):
+            found.append([place, line.page])
+    return found

@@ -1,0 +1,142 @@
+"""Work on a request: in a thread, with the request's urgency, ended when its client has gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.refusals import Refusal
+from edge.apps.serve.shares import CLIENT
+from edge.urgency import BATCH, PERSON, PROGRAM, Urgency, urgent
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter, Event
+    from starlette.requests import Request
+
+Result = TypeVar("Result")
+
+PRIORITY, TIMEOUT = "x-edge-priority", "x-edge-timeout"
+"""Headers: `person`, `program` or `batch`; seconds after which the result is of no use."""
+
+_PRIORITIES = {"person": PERSON, "program": PROGRAM, "batch": BATCH}
+
+_MOST = 3
+"""One client may work in so many times as many threads as it leaves free: 18 of 24, if no other client works."""
+
+
+def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urgency:
+    """How urgent a request is, by its headers.
+
+    Raises:
+        Refusal: a header says something else.
+    """
+    name = request.headers.get(PRIORITY, "")
+    if name and name not in _PRIORITIES:
+        raise Refusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")
+    given = request.headers.get(TIMEOUT, "")
+    try:
+        seconds = float(given) if given else limits.request_s
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise Refusal(422, f"the header {TIMEOUT} is a number of seconds above 0, not {given[:40]!r}")
+    return Urgency(_PRIORITIES.get(name, default), seconds=min(seconds, limits.request_s))
+
+
+class Line:
+    """The threads of a server, lent to requests. Used on the event loop only.
+
+    A free thread goes to the client that works in the fewest, and among its requests to the one that has waited
+    longest. The rule for one client's most threads is that of `Shares`.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._working: Counter[str] = Counter()
+        self._waiting: list[tuple[str, Event]] = []
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Inside the block, a request of this client has a thread."""
+        import anyio
+
+        entry = (client, anyio.Event())
+        self._waiting.append(entry)
+        self._give()
+        try:
+            await entry[1].wait()
+            yield
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            else:
+                self._working[client] -= 1
+            self._give()
+
+    def _give(self) -> None:
+        """Gives the free threads to the requests whose turn it is."""
+        for entry in sorted(self._waiting, key=lambda entry: self._working[entry[0]]):
+            if self._may(entry[0]):
+                self._working[entry[0]] += 1
+                self._waiting.remove(entry)
+                entry[1].set()
+        self._working = +self._working
+
+    def _may(self, client: str) -> bool:
+        left = self._threads - self._working.total() - 1
+        return left >= 0 and self._working[client] + 1 <= max(1, _MOST * left)
+
+
+class Workers:
+    """The threads that work on requests."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.busy = 0
+        self._limiter: CapacityLimiter | None = None
+        self._line = Line(limits.workers)
+
+    async def run(self, urgency: Urgency, work: Callable[[], Result]) -> Result:
+        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors."""
+        import anyio
+
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.limits.workers)
+
+        def counted() -> Result:
+            urgency.check()
+            self.busy += 1
+            try:
+                with urgent(urgency):
+                    return work()
+            finally:
+                self.busy -= 1
+
+        async with self._line.turn(CLIENT.get()):
+            return await anyio.to_thread.run_sync(counted, limiter=self._limiter)
+
+    async def attended(self, request: Request, urgency: Urgency, work: Callable[[], Result]) -> Result:
+        """As `run`; the work is withdrawn when the client goes away. The request's body must have been read."""
+        import anyio
+
+        found: list[Result] = []
+        errors: list[Exception] = []
+
+        async def attend() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            urgency.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(attend)
+            try:
+                found.append(await self.run(urgency, work))
+            except Exception as error:
+                errors.append(error)
+            group.cancel_scope.cancel()
+        if errors:
+            raise errors[0]
+        return found[0]

@@ -1,0 +1,261 @@
+"""A real server in a process of its own, on tiny random models and a small collection."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.config import Config
+from tests.apps.documents.conftest import pdf_bytes
+from tests.conftest import axe, chromium
+
+collect_ignore = [
+    *([] if chromium() else [f"test_page_{of}.py" for of in ("browser", "documents", "hostile", "narrow", "states")]),
+    *([] if chromium() and axe() else ["test_page_axe.py"]),
+    *([] if os.environ.get("EDGE_HINDSIGHT") else ["test_serve_hindsight.py"]),
+]
+
+TEXTS = {
+    "river.md": "# The river\n\nThe river floods every spring when the snow melts in the hills.\n\n"
+    "The bridge was closed for nine days last year.\n",
+    "garden.md": "# The garden\n\nTomatoes need six hours of sun a day.\n\nWater them in the morning.\n",
+    "office.md": "# The office\n\nThe office opens at eight and closes at six.\n",
+}
+
+
+class Running:
+    """A server that runs.
+
+    Attributes:
+        url: where it listens.
+        pid: of its process.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], url: str, environment: dict[str, str], folder: Path) -> None:
+        self.process = process
+        self.url = url
+        self.environment = environment
+        self.folder = folder
+        self.pid = process.pid
+
+    def client(self, **options: Any) -> Any:
+        """An HTTP client of the server."""
+        import httpx
+
+        return httpx.Client(base_url=self.url, timeout=60, **options)
+
+    def stop(self) -> tuple[int, str]:
+        """Ends it as Ctrl-C does; its exit code, and what it wrote to stderr."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            _, errors = self.process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            _, errors = self.process.communicate()
+        return self.process.returncode, errors
+
+
+@pytest.fixture(scope="session")
+def served_settings(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a server: folders of its own, the tiny models, a collection of three files."""
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    base = tmp_path_factory.mktemp("served")
+    runtime = base / "run"
+    runtime.mkdir(mode=0o700)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+        "EDGE_MODELS_DIR": str(tiny_models),
+        "EDGE_SCRATCH_DIR": str(base / "scratch"),
+        "EDGE_RERANKER": "tiny",
+        "EDGE_EMBEDDER": "tiny-embedder",
+        "XDG_CONFIG_HOME": str(base / "config"),
+        "XDG_CACHE_HOME": str(base / "cache"),
+        "XDG_DATA_HOME": str(base / "data"),
+        "XDG_RUNTIME_DIR": str(runtime),
+    }
+    documents = base / "documents"
+    documents.mkdir()
+    for name, text in TEXTS.items():
+        (documents / name).write_text(text)
+    config = Config(
+        memory=10**11, models_dir=str(tiny_models), embedder="tiny-embedder", reranker="tiny",
+        scratch_dir=str(base / "scratch"),
+    )  # fmt: skip
+    with Collection(base / "collection", config=config) as collection:
+        collection.index([documents])
+    return environment
+
+
+@pytest.fixture(scope="session")
+def start_server(served_settings: dict[str, str]) -> Iterator[Callable[..., Running]]:
+    """Starts `edge serve` with further arguments and waits until it listens."""
+    base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
+    started: list[Running] = []
+
+    def start(*arguments: str, runtime: Path | None = None, usual: bool = True, **environment: str) -> Running:
+        settings = {**served_settings, **environment}
+        if runtime is not None:
+            runtime.mkdir(mode=0o700, exist_ok=True)
+            settings["XDG_RUNTIME_DIR"] = str(runtime)
+        usually = ("--port", "0", "-c", str(base / "collection"), "--memory-path", str(base / "memory"))
+        command = [
+            sys.executable, "-c", "from edge.apps.cli import main; main()", "serve",
+            *(usually if usual else ()), *arguments,
+        ]  # fmt: skip
+        process = subprocess.Popen(
+            command, env=settings, cwd=base, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        if found is None:
+            process.wait(30)
+            assert process.stderr is not None
+            pytest.fail(f"the server did not start: {line}{process.stderr.read()}")
+        started.append(Running(process, found[0], settings, base))
+        wait_until_it_answers(started[-1])
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def server(start_server: Callable[..., Running]) -> Running:
+    """A server for all tests that leave it as it is."""
+    return start_server()
+
+
+def wait_until_it_answers(running: Running) -> None:
+    """Its sockets listen from the start, so a request waits until it is served."""
+    import httpx
+
+    httpx.get(f"{running.url}/health", timeout=60)
+
+
+# The page, in a browser
+
+SETTLED = re.compile(r"results? in \d")
+"""What the page says when a search has ended."""
+
+HOSTILE = {
+    "<img src=x onerror=pwned=1>.md": "# <script>pwned=1</script>\n\nThe quarry <img src=x onerror=pwned=1> opens "
+    "[here](javascript:pwned=1) and [there](https://example.com/).\n\n<svg onload=pwned=1></svg>\n\n"
+    "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe>\n",
+    "quarry.html": "<h1>The quarry</h1><script>pwned=1</script><p onclick=pwned=1>The quarry &lt;script&gt;pwned=1"
+    "&lt;/script&gt; is deep.</p><img src=https://example.com/x.png>",
+    "drawing.txt": "<svg xmlns='http://www.w3.org/2000/svg' onload='pwned=1'>\nThe quarry is drawn.\n</svg>\n",
+    "source.py": '"""The quarry."""\n\nNAME = "</script><script>pwned=1</script>"\n\n\ndef quarry():\n    pass\n',
+}
+"""Documents, and one name, that would run a script if the page took them for HTML."""
+
+
+@pytest.fixture(scope="session")
+def site(start_server: Callable[..., Running], served_settings: dict[str, str]) -> Running:
+    """A server with a second collection, of hostile documents."""
+    base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
+    documents = base / "hostile"
+    documents.mkdir()
+    for name, text in HOSTILE.items():
+        (documents / name).write_text(text)
+    (documents / "blob.bin").write_bytes(b"\0\1\2" * 100)
+    config = Config(
+        memory=10**11, models_dir=served_settings["EDGE_MODELS_DIR"], embedder="tiny-embedder",
+        scratch_dir=str(base / "scratch"),
+    )  # fmt: skip
+    with Collection(base / "hostile-collection", config=config) as collection:
+        collection.index([documents])
+    return start_server(
+        "-c", str(base / "hostile-collection"), "--memory-path", str(base / "page-memory"), runtime=base / "run-page"
+    )
+
+
+@pytest.fixture(scope="session")
+def papers(start_server: Callable[..., Running], served_settings: dict[str, str]) -> Running:
+    """A server with a collection of a PDF of two pages and a note."""
+    base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
+    documents = base / "papers"
+    documents.mkdir()
+    first = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring,"), (72, 676, 11, "when the snow melts.")]
+    (documents / "rivers.pdf").write_bytes(pdf_bytes([first, [(72, 720, 11, "The bridge is closed then.")]]))
+    (documents / "note.md").write_text("# A note\n\nThe garden is dry.\n")
+    config = Config(
+        memory=10**11, models_dir=served_settings["EDGE_MODELS_DIR"], embedder="tiny-embedder",
+        scratch_dir=str(base / "scratch"),
+    )  # fmt: skip
+    with Collection(base / "paper-collection", config=config) as collection:
+        collection.index([documents])
+    arguments = ("--port", "0", "-c", str(base / "paper-collection"), "--memory-path", str(base / "paper-memory"))
+    return start_server(*arguments, runtime=base / "run-papers", usual=False)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The browser that the page is tested in."""
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=30_000)
+    with sync_playwright() as playwright:
+        # Root, as which containers run, has no sandbox of Chromium's.
+        launched = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+def stream(*events: tuple[str, Any]) -> str:
+    """The body of an answer of server-sent events."""
+    return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+
+
+class Opened:
+    """The page in a tab of its own.
+
+    Attributes:
+        page: Playwright's.
+        complaints: what the browser complained of: errors of scripts, breaches of the policy.
+        elsewhere: addresses that were asked for outside of the server.
+    """
+
+    def __init__(self, browser: Any, url: str, **options: Any) -> None:
+        self.url = url
+        self.complaints: list[str] = []
+        self.elsewhere: list[str] = []
+        self.context = browser.new_context(**{"reduced_motion": "reduce", **options})
+        self.page = self.context.new_page()
+        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
+        self.page.on("request", self._asked)
+
+    def go(self, view: str) -> Any:
+        """Goes to a view, and returns Playwright's page."""
+        self.page.goto(f"{self.url}/#{view}")
+        self.page.locator(f"#view-{view.partition('?')[0]}").wait_for()
+        return self.page
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.elsewhere.append(request.url)
+
+
+@pytest.fixture
+def opened(browser: Any, site: Running) -> Iterator[Opened]:
+    """The page of `site`; nothing may go wrong in it."""
+    tab = Opened(browser, site.url)
+    yield tab
+    tab.context.close()
+    assert not tab.complaints
+    assert not tab.elsewhere

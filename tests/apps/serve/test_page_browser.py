@@ -1,0 +1,367 @@
+"""The page in a real browser, on a real server: every view, by keyboard and pointer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.apps.serve.conftest import SETTLED, Opened, Running, stream
+
+
+def search(page: Page, query: str) -> None:
+    page.locator("#query").fill(query)
+    expect(page.locator("#search-state")).to_have_text(SETTLED)
+
+
+def answering(page: Page, path: str, body: str) -> None:
+    """Lets the browser see this answer in place of the server's."""
+
+    def answer(route: Route) -> None:
+        route.fulfill(status=200, content_type="text/event-stream; charset=utf-8", body=body)
+
+    page.route(f"**{path}", answer)
+
+
+def held(page: Page, path: str, body: str) -> None:
+    """Lets the page see this answer in place of the server's, of which no more comes and which does not end."""
+    page.evaluate(
+        """([path, body]) => {
+          const usual = (window.usual ||= window.fetch);
+          const start = (stream) => stream.enqueue(new TextEncoder().encode(body));
+          window.fetch = (asked, ...options) =>
+            asked === path ? Promise.resolve(new Response(new ReadableStream({ start }))) : usual(asked, ...options);
+        }""",
+        [path, body],
+    )
+
+
+def test_results_come_while_typing_and_end_in_the_reranker_s_order(opened: Opened, site: Running) -> None:
+    page = opened.go("search")
+    page.locator("#query").press_sequentially("river", delay=20)
+    expect(page.locator("#search-state")).to_have_text(SETTLED)
+    with site.client() as client:
+        body = {"query": "river", "collections": [page.locator("#search-collection").input_value()]}
+        results = client.post("/v1/search", json=body).json()["results"]
+    assert len(results) > 1
+    expect(page.locator(".hit .name")).to_have_text([Path(result["path"]).name for result in results])
+    first = page.locator(".hit", has_text="river.md")
+    expect(first.locator("mark").first).to_have_text("river")
+    expect(first.locator(".facts")).to_contain_text(re.compile(r"documents · line \d+ · .*20\d\d · relevance \d\.\d\d"))
+    expect(page).to_have_url(re.compile(r"#search\?q=river$"))
+    expect(page.locator("#hits")).not_to_have_attribute("aria-busy", "true")
+
+
+def test_the_order_settles_layer_by_layer(opened: Opened, site: Running) -> None:
+    """A candidate that the fused results did not hold comes up, too, with its text from the index."""
+    with site.client() as client:
+        hits = client.post("/v1/search", json={"query": "river garden office", "rerank": False}).json()["results"]
+    first, second, third = hits[:3]
+
+    def layer(number: int, *order: dict[str, Any]) -> tuple[str, Any]:
+        found = [{"id": hit["id"], "collection": hit.get("collection", ""), "score": 0.5} for hit in order]
+        return "layer", {"layer": number, "active": len(order), "dropped": 0, "results": found}
+
+    page = opened.go("search")
+    names = [Path(hit["path"]).name for hit in (first, second, third)]
+    for layers, expected in (
+        ([], [names[0], names[1]]),
+        ([layer(1, second, first)], [names[1], names[0]]),
+        ([layer(1, second, first), layer(2, third, first, second)], [names[2], names[0], names[1]]),
+    ):
+        held(page, "/v1/search", stream(("fused", {"results": [first, second]}), *layers))
+        page.locator("#query").fill(f"query {len(layers)}")
+        expect(page.locator(".hit .name")).to_have_text(expected)
+        if layers:
+            expect(page.locator("#search-state")).to_contain_text(f"after layer {len(layers)}")
+            expect(page.locator("#hits")).to_have_attribute("aria-busy", "true")
+    expect(page.locator(".hit").first.locator(".snippet")).to_contain_text(third["text"].split("\n")[0])
+
+
+def test_the_keyboard_is_enough(opened: Opened) -> None:
+    page = opened.go("search")
+    expect(page.locator("#query")).to_be_focused()
+    search(page, "river")
+    keyboard = page.keyboard
+    keyboard.press("ArrowDown")
+    expect(page.locator(".hit .open").nth(0)).to_be_focused()
+    keyboard.press("ArrowDown")
+    second = page.locator(".hit .open").nth(1)
+    expect(second).to_be_focused()
+    keyboard.press("Enter")
+    expect(page.locator("#document h2")).to_be_focused()
+    expect(page.locator("#document .passage").first).to_be_visible()
+    keyboard.press("Escape")
+    expect(page.locator("#document")).to_be_hidden()
+    expect(second).to_be_focused()
+    keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    keyboard.press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
+    keyboard.press("ArrowUp")
+    keyboard.press("ArrowUp")
+    expect(page.locator("#query")).to_be_focused()
+    keyboard.press("Escape")
+    expect(page.locator("#query")).to_have_value("")
+    expect(page.locator(".hit")).to_have_count(0)
+    page.locator("#help-button").focus()
+    for key, view in zip("23451", ("ask", "memory", "collections", "engine", "search"), strict=True):
+        page.locator("#help-button").focus()
+        keyboard.press(key)
+        expect(page.locator(f"#view-{view}")).to_be_visible()
+        expect(page.locator("#views > section:visible")).to_have_count(1)
+        expect(page.locator("#tabs [aria-current]")).to_have_attribute("href", f"#{view}")
+    page.locator("#help-button").focus()
+    keyboard.press("/")
+    expect(page.locator("#query")).to_be_focused()
+    keyboard.press("2")
+    expect(page.locator("#query")).to_have_value("2")
+
+
+def test_a_question_is_answered_and_followed_up(opened: Opened) -> None:
+    page = opened.go("ask")
+    for number, question in enumerate(("When does the river flood?", "And the bridge?"), 1):
+        page.locator("#question").fill(question)
+        page.locator("#question").press("Enter")
+        expect(page.locator(".how")).to_have_count(number)
+    last = page.locator(".turn").last
+    expect(last.locator("h3")).to_have_text("And the bridge?")
+    expect(last).not_to_have_attribute("aria-busy", "true")
+    last.locator("summary", has_text="How this was answered").click()
+    expect(last.locator(".facts-list")).to_contain_text("plain")
+    expect(last.locator(".facts-list")).to_contain_text("extractive")
+    expect(last.locator(".rounds q").first).not_to_be_empty()
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".turn")).to_have_count(0)
+
+
+def test_citations_open_their_passages_and_turns_are_sent(opened: Opened, site: Running) -> None:
+    with site.client() as client:
+        hit = client.post("/v1/search", json={"query": "melts", "rerank": False}).json()["results"][0]
+    citation = {**hit, "number": 1, "score": 0.9, "title": "The river", "line": 3, "page": None}
+    stats = {
+        "pipeline": "plain", "generator": "a model", "question": "q?", "seconds": 1.5, "search_s": 0.1, "rerank_s": 0.2,
+        "generate_s": 1.1,
+    }  # fmt: skip
+    answer = {
+        "text": "It floods every spring. [1] Not [7].", "citations": [citation], "stats": stats, "found": True,
+        "unsupported": [], "rounds": [], "uncertain": True,
+    }  # fmt: skip
+    page = opened.go("ask")
+    answering(
+        page,
+        "/v1/ask",
+        stream(("text", {"text": "It floods"}), ("text", {"text": " every spring. [1]"}), ("answer", answer)),
+    )
+    page.locator("#question").fill("When?")
+    page.locator("#ask-button").click()
+    expect(page.locator(".said")).to_have_text("It floods every spring. 1 Not [7].")
+    expect(page.locator(".turn")).to_contain_text("read them before you rely on the answer")
+    page.get_by_role("button", name="Citation 1: river.md, line 3").click()
+    expect(page.locator("#document .passage", has_text="floods every spring")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".cite")).to_be_focused()
+    with page.expect_request("**/v1/ask") as asked:
+        page.locator("#question").fill("And then?")
+        page.locator("#question").press("Enter")
+    body = asked.value.post_data_json
+    assert body["turns"] == [{"question": "When?", "answer": answer["text"], "standalone": "q?"}]
+    assert body["stream"]
+
+
+def test_an_answer_can_be_stopped_and_an_error_is_said(opened: Opened) -> None:
+    page = opened.go("ask")
+    page.route("**/v1/ask", lambda route: None)  # never answered
+    page.locator("#question").fill("When?")
+    page.locator("#question").press("Enter")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".turn")).to_contain_text("Stopped.")
+    page.unroute_all()
+    answering(
+        page, "/v1/ask", stream(("text", {"text": "It"}), ("error", {"status": 500, "detail": "the model is broken"}))
+    )
+    page.locator("#question").fill("When?")
+    page.locator("#question").press("Enter")
+    expect(page.get_by_role("alert")).to_have_text("the model is broken")
+
+
+def test_memories_are_added_changed_pinned_forgotten_and_found(opened: Opened) -> None:
+    page = opened.go("memory")
+    cards = page.locator("#memories .card")
+    expect(page.locator("#memory-state")).not_to_be_empty()
+    for number, text in enumerate(("The user likes <b>tea</b>.", "Deploys are on Tuesdays."), 1):
+        page.locator("#memory-text").fill(text)
+        page.get_by_role("button", name="Add").click()
+        expect(cards).to_have_count(number)
+    expect(page.locator("#scope")).to_contain_text("user default (2)")
+    tea = cards.filter(has_text="<b>tea</b>")
+    tea.get_by_role("button", name="Edit").click()
+    page.get_by_label("Text of the memory").fill("The user likes coffee.")
+    page.get_by_role("button", name="Save").click()
+    coffee = cards.filter(has_text="likes coffee")
+    coffee.get_by_role("button", name="Pin").click()
+    expect(coffee.locator(".tag")).to_have_text("pinned")
+    coffee.get_by_role("button", name="Forget").click()
+    expect(cards).to_have_count(1)
+    page.get_by_label("Forgotten and expired, too").check()
+    expect(cards).to_have_count(2)
+    coffee.get_by_role("button", name="Recall").click()
+    expect(coffee.locator(".tag")).to_have_text(["pinned"])
+    coffee.get_by_role("button", name="History").click()
+    expect(coffee.locator(".history .tag")).to_have_text(["add", "update", "pin", "forget", "recall"])
+    page.locator("#memory-query").fill("Deploys Tuesdays")
+    expect(page.locator("#announcement")).to_have_text(re.compile("memor"))
+    expect(page.locator("#memories")).to_contain_text("Deploys are on Tuesdays.")
+    page.keyboard.press("Escape")
+    expect(cards).to_have_count(2)
+    coffee.get_by_role("button", name="Delete").click()
+    coffee.get_by_role("button", name="Keep").click()
+    coffee.get_by_role("button", name="Delete").click()
+    coffee.get_by_role("button", name="Delete for good").click()
+    expect(cards).to_have_count(1)
+
+
+def test_memories_are_shown_by_scope(opened: Opened, site: Running) -> None:
+    with site.client() as client:
+        for user in ("ada", "grace"):
+            body = {"messages": f"{user} sails.", "user_id": user, "run_id": "r1"}
+            client.post("/memories", json=body).raise_for_status()
+    page = opened.go("memory")
+    page.locator("#scope").select_option(label="user grace, run r1 (1)")
+    expect(page.locator("#memories .memory")).to_have_text(["grace sails."])
+    page.locator("#scope").select_option(label="user ada, run r1 (1)")
+    expect(page.locator("#memories .memory")).to_have_text(["ada sails."])
+
+
+def test_collections_say_what_they_hold_and_what_was_left_out(opened: Opened) -> None:
+    page = opened.go("collections")
+    card = page.locator("#collections .card", has_text="hostile-collection")
+    expect(card.locator(".tag")).to_have_text("ok")
+    expect(card).to_contain_text("4 documents")
+    card.locator("summary", has_text="1 file skipped").click()
+    expect(card).to_contain_text("the file is binary")
+    card.locator("summary", has_text="4 documents").click()
+    card.get_by_label("Filter the documents").fill("SOURCE")
+    expect(card.locator(".files li")).to_have_count(1)
+    card.locator(".files button").click()
+    expect(page.locator("#document")).to_contain_text("def quarry")
+    page.keyboard.press("Escape")
+    expect(card.locator(".files button")).to_be_focused()
+
+
+def test_damage_of_a_collection_is_shown_with_its_remedy(opened: Opened) -> None:
+    def damaged(route: Route) -> None:
+        answer = route.fetch()
+        trouble = {"kind": "damaged", "text": "page 7 is damaged.", "remedy": "edge repair", "since": ""}
+        health = {"state": "damaged", "troubles": [trouble]}
+        failed = [{"path": "/x/y.pdf", "reason": "it is encrypted"}]
+        route.fulfill(response=answer, json={**answer.json(), "health": health, "failed": failed})
+
+    opened.page.route(re.compile(r"/v1/collections/[^/]+$"), damaged)
+    card = opened.go("collections").locator("#collections .card").first
+    expect(card.locator(".tag")).to_have_text("damaged")
+    expect(card.locator(".problem")).to_have_text("page 7 is damaged. edge repair")
+    expect(card).to_contain_text("it is encrypted")
+
+
+def test_the_engine_room_shows_bytes_and_the_last_reranking(opened: Opened, tmp_path: Path) -> None:
+    page = opened.go("search")
+    search(page, "the river and the garden")
+    page = opened.go("engine")
+    memory = page.get_by_role("group", name="Memory")
+    expect(memory.locator("tr", has_text="weights")).to_contain_text("kB")
+    expect(memory.locator("tr", has_text="free")).to_contain_text("%")
+    picture = page.get_by_role("img")
+    expect(picture).to_have_attribute("aria-label", re.compile(r"tiny: \d+ candidates"))
+    expect(picture.locator("rect").first).to_be_visible()
+    served = memory.locator("p")
+    before = served.inner_text()
+    expect(served).not_to_have_text(before)  # live: its own requests are counted
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save this state").click()
+    download.value.save_as(tmp_path / "state.json")
+    state = json.loads((tmp_path / "state.json").read_text())
+    assert sum(state["memory"]["holders"].values()) == state["memory"]["used"]
+
+
+def test_a_trace_is_recorded_and_saved(opened: Opened, tmp_path: Path) -> None:
+    page = opened.go("engine")
+    trace = page.get_by_role("group", name="Trace")
+    expect(trace).to_contain_text("Nothing is recorded")
+    page.get_by_role("button", name="Record a trace").click()
+    expect(trace).to_contain_text("0 events recorded")
+    asked = {"query": "river", "documents": ["a", "b"]}
+    assert opened.context.request.post(f"{opened.url}/v1/rerank", data=asked).ok
+    expect(trace).to_contain_text(re.compile(r"[1-9]\d* events recorded"))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the trace").click()
+    assert download.value.suggested_filename == "edge-trace.json"
+    download.value.save_as(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"thread_name", "embed", "layer 0"} <= {event["name"] for event in events}
+    expect(trace).to_contain_text("Nothing is recorded")
+    expect(page.get_by_role("button", name="Record a trace")).to_be_enabled()
+
+
+@pytest.mark.parametrize("view", ["search?q=river", "ask", "memory", "collections", "engine"])
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Any, site: Running, view: str) -> None:
+    tab = Opened(browser, site.url, viewport={"width": 340, "height": 640})
+    page = tab.go(view)
+    if view == "engine":
+        page.locator(".track").first.wait_for()
+    if view.startswith("search"):
+        expect(page.locator("#search-state")).to_have_text(SETTLED)
+    assert page.evaluate("() => document.scrollingElement.scrollWidth") <= 340
+    if view.startswith("search"):
+        page.locator(".hit .open").first.click()
+        expect(page.locator("#document h2")).to_be_visible()
+        expect(page.locator("#hits")).to_be_hidden()
+        assert page.evaluate("() => document.scrollingElement.scrollWidth") <= 340
+    tab.context.close()
+    assert not tab.complaints
+
+
+def test_light_and_dark_follow_the_person_s_choice(browser: Any, site: Running) -> None:
+    found = {}
+    for scheme in ("light", "dark"):
+        tab = Opened(browser, site.url, color_scheme=scheme)
+        colours = tab.go("search").evaluate(
+            "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        found[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+        tab.context.close()
+    assert found["light"][0] > 700 > 200 > found["light"][1]
+    assert found["dark"][0] < 200 < 600 < found["dark"][1]
+
+
+def test_the_page_asks_for_the_token(browser: Any, start_server: Callable[..., Running], tmp_path: Path) -> None:
+    runtime, data = tmp_path / "run", str(tmp_path / "data")
+    first = start_server("--new-token", runtime=runtime, XDG_DATA_HOME=data)
+    token = first.stop()[1].rpartition("once only: ")[2].split()[0]
+    server = start_server("--token", runtime=runtime, XDG_DATA_HOME=data)
+    tab = Opened(browser, server.url)
+    page = tab.page
+    page.goto(f"{server.url}/#search?q=river")
+    for given in ("wrong", token):
+        page.locator("#token-text").fill(given)
+        page.locator("#token-text").press("Enter")
+    expect(page.locator("#search-state")).to_have_text(SETTLED)
+    expect(page.locator("#token")).to_be_hidden()
+    tab.context.close()
+    server.stop()
+
+
+def test_a_server_that_has_gone_is_said(browser: Any, start_server: Callable[..., Running], tmp_path: Path) -> None:
+    server = start_server(runtime=tmp_path / "run")
+    tab = Opened(browser, server.url)
+    page = tab.go("search")
+    search(page, "river")
+    server.stop()
+    page.locator("#query").fill("garden")
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+    tab.context.close()

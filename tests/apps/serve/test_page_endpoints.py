@@ -1,0 +1,214 @@
+"""What the page asks for and no other client: parts of documents, dates, scopes."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.apps.collection.collection import Collection
+from edge.apps.serve.preview import preview
+from edge.apps.serve.rendered import Element, parsed_nbytes, rendered
+from edge.config import Config
+from edge.errors import InputError
+from tests.apps.serve.conftest import TEXTS, Running
+
+LONG = "\n\n".join(f"## Part {i}\n\nThe part {i} tells of the number {i} and of nothing else." for i in range(400))
+
+
+@pytest.fixture(scope="module")
+def long_document(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    base = tmp_path_factory.mktemp("long")
+    (base / "documents").mkdir()
+    (base / "documents" / "long.md").write_text(LONG)
+    config = Config(
+        memory=10**11, scratch_dir=str(base / "scratch"), models_dir=str(tiny_models), embedder="tiny-embedder"
+    )
+    with Collection(base / "collection", config=config) as collection:
+        collection.index([base / "documents"])
+        yield collection
+
+
+def test_a_preview_holds_the_passage_and_what_stands_around_it(server: Running) -> None:
+    with server.client() as client:
+        hit = client.post("/v1/search", json={"query": "river", "top_k": 1}).json()["results"][0]
+        found = client.post("/v1/preview", json={"id": hit["id"]}).json()
+    name = Path(hit["path"]).name
+    lines = TEXTS[name].split("\n")
+    assert found["path"] == hit["path"]
+    assert found["lines"] == [[i + 1, line] for i, line in enumerate(lines) if line]
+    assert (found["earlier"], found["later"], found["kind"]) == (None, None, "markdown")
+    assert found["blocks"][0] == {"tag": "h3", "children": [lines[0].removeprefix("# ")], "lines": [1, 1]}
+    assert found["modified"] == hit["modified"]
+
+
+def test_the_parts_of_a_long_document_follow_each_other(long_document: Collection) -> None:
+    path = long_document.files()[0].path
+    part = preview(long_document, None, path, 200, 3_000)
+    assert any(number == 201 for number, _ in part["lines"])
+    parts = [part]
+    while parts[0]["earlier"] is not None:
+        parts.insert(0, preview(long_document, parts[0]["earlier"], "", 1, 3_000))
+    while parts[-1]["later"] is not None:
+        parts.append(preview(long_document, parts[-1]["later"], "", 1, 3_000))
+    assert len(parts) > 5
+    for each in parts:
+        assert sum(len(text) + 1 for _, text in each["lines"]) <= 3_000
+    seen = {number: text for each in parts for number, text in each["lines"]}
+    assert seen == {i + 1: line for i, line in enumerate(LONG.split("\n")) if line}
+
+
+@pytest.mark.parametrize(
+    "body", [{"path": "/etc/passwd"}, {"path": "../documents/river.md"}, {"path": "river.md"}, {"id": 10**9}, {}]
+)
+def test_only_what_is_indexed_is_shown(server: Running, body: dict[str, Any]) -> None:
+    with server.client() as client:
+        answer = client.post("/v1/preview", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"]
+
+
+def test_a_preview_of_nothing_is_refused_by_name(long_document: Collection) -> None:
+    with pytest.raises(InputError, match="no passage 77777"):
+        preview(long_document, 77777, "", 1, 1_000)
+
+
+def test_results_bear_the_dates_of_their_files(server: Running) -> None:
+    with server.client() as client:
+        results = client.post("/v1/search", json={"query": "river garden office"}).json()["results"]
+    assert results
+    for result in results:
+        assert datetime.fromisoformat(result["modified"]).timestamp() == int(Path(result["path"]).stat().st_mtime)
+
+
+def test_scopes_are_counted(server: Running) -> None:
+    with server.client() as client:
+        for text in ("The user likes tea.", "The user lives in Ghent."):
+            client.post("/memories", json={"messages": text, "user_id": "scoped", "agent_id": "a"}).raise_for_status()
+        scopes = client.get("/v1/scopes").json()["scopes"]
+    assert {"user_id": "scoped", "agent_id": "a", "run_id": None, "memories": 2} in scopes
+
+
+# Markdown
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](\x01javascript:alert(1))",
+    "[x](data:text/html,<script>1</script>)",
+    "[x](vbscript:x)",
+    "[x](file:///etc/passwd)",
+    "[x](//example.com)",
+    "[x](http://[bad)",
+    "[x](https://example.com/ 'title')",
+    "![a](https://example.com/x.png)",
+    "<https://example.com>",
+    "<javascript:alert(1)>",
+    "[x][y]\n\n[y]: javascript:alert(1)",
+    "| a | <b> |\n|---|---|\n| c | `<i>` |",
+    "```\n<script>\n```",
+    "> - 1. deep",
+    "# <svg onload=alert(1)>",
+    "&lt;script&gt;",
+    "a\\\nb  \nc",
+    "~~gone~~ **bold** *em* `code`",
+]
+INLINE = {"strong", "em", "s", "code", "br", "a"}
+BLOCKS = {"p", "ul", "ol", "li", "blockquote", "pre", "hr", "h3", "h4", "h5", "h6"}
+TAGS = INLINE | BLOCKS | {"table", "thead", "tbody", "tr", "th", "td"}
+
+
+def walk(elements: list[Element]) -> Iterator[dict[str, Any]]:
+    for element in elements:
+        if isinstance(element, dict):
+            yield element
+            yield from walk(element["children"])
+
+
+def check(elements: list[Element], last: int) -> None:
+    for element in walk(elements):
+        assert element["tag"] in TAGS
+        assert set(element) <= {"tag", "children", "lines", "href"}
+        if "href" in element:
+            assert element["tag"] == "a"
+            assert element["href"].lower().startswith(("http://", "https://", "mailto:"))
+        if "lines" in element:
+            first, end = element["lines"]
+            assert 1 <= first <= end <= last
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_markdown_becomes_harmless_elements(text: str) -> None:
+    lines = text.split("\n")
+    check(rendered(list(enumerate(lines, 1))), len(lines))
+
+
+@given(
+    st.lists(
+        st.sampled_from([*HOSTILE, "", "    code", "- item", "1. one", "text", "---", "| a |", "***", "]["]),
+        max_size=12,
+    )
+)
+def test_mixed_markdown_becomes_harmless_elements(parts: list[str]) -> None:
+    lines = "\n".join(parts).split("\n")
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
+    check(rendered(numbered), len(lines))
+
+
+def test_a_link_elsewhere_stays_a_link() -> None:
+    assert rendered([(7, "See [the site](https://example.com/a).")]) == [
+        {
+            "tag": "p",
+            "lines": [7, 7],
+            "children": ["See ", {"tag": "a", "children": ["the site"], "href": "https://example.com/a"}, "."],
+        }
+    ]
+
+
+def test_html_stays_text() -> None:
+    assert rendered([(1, "<b>x</b> <script>1</script>")])[0] == {
+        "tag": "p", "children": ["<b>x</b> <script>1</script>"], "lines": [1, 1],
+    }  # fmt: skip
+
+
+DENSE = {
+    "items": "- a\n", "headings": "# a\n", "lines": "x\n", "stars": "*a", "brackets": "[", "ticks": "`a",
+    "links": "[a](b)", "bold": "**a** ", "rules": "---\n\n", "pipes": "|" * 31 + "\n",
+    "images": "![", "entities": "&", "quotes": "> ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("nbytes", [2_000, 8_000, 48_000])
+def test_the_memory_of_elements_is_known_beforehand(kind: str, nbytes: int) -> None:
+    text = (DENSE[kind] * (nbytes // len(DENSE[kind])))[:nbytes]
+    lines = list(enumerate(text.split("\n"), 1))
+    rendered(lines[:1])  # the parser itself is made once
+    tracemalloc.start()
+    try:
+        found = json.dumps(rendered(lines))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found
+    assert peak <= parsed_nbytes(lines) + 200_000
+
+
+def test_blank_lines_take_no_memory() -> None:
+    lines = [(1_999 * place + 1, "a") for place in range(2_000)]
+    tracemalloc.start()
+    try:
+        rendered(lines)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= parsed_nbytes(lines)

@@ -1,0 +1,345 @@
+"""Clients that people use, unchanged but for the address, against a server that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.config import Config
+from edge.models.registry import resolve
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
+from tests.apps.serve.conftest import Running
+from tests.apps.serve.test_serve_rerank import DOCS, QUERY
+
+
+@pytest.fixture(scope="module")
+def order(served_settings: dict[str, str]) -> list[tuple[int, float]]:
+    """What the library says: indexes and scores, best first."""
+    config = Config(memory=10**11, scratch_dir=served_settings["EDGE_SCRATCH_DIR"])
+    with Reranker(f"{served_settings['EDGE_MODELS_DIR']}/tiny", config=config) as reranker:
+        return [(r.index, r.score) for r in reranker.rank(QUERY, DOCS)]
+
+
+@pytest.fixture(scope="module")
+def vectors(served_settings: dict[str, str]) -> np.ndarray:
+    config = Config(memory=10**11, scratch_dir=served_settings["EDGE_SCRATCH_DIR"])
+    with Embedder(f"{served_settings['EDGE_MODELS_DIR']}/tiny-embedder", config=config) as embedder:
+        return embedder.embed(DOCS)
+
+
+@pytest.mark.parametrize("version", ["Client", "ClientV2"])
+def test_coheres_clients(server: Running, order: list[tuple[int, float]], version: str) -> None:
+    cohere = pytest.importorskip("cohere")
+    client = getattr(cohere, version)(api_key="none", base_url=server.url)
+    found = client.rerank(model="rerank-v3.5", query=QUERY, documents=DOCS, top_n=3)
+    assert [(r.index, r.relevance_score) for r in found.results] == order[:3]
+    with pytest.raises(cohere.core.ApiError, match="no documents"):
+        client.rerank(model="rerank-v3.5", query=QUERY, documents=[])
+
+
+def test_langchains_cohere_reranker(server: Running, order: list[tuple[int, float]]) -> None:
+    langchain = pytest.importorskip("langchain_cohere")
+    documents = pytest.importorskip("langchain_core.documents")
+    reranker = langchain.CohereRerank(
+        cohere_api_key="none", base_url=server.url, model="rerank-v3.5", top_n=3, user_agent="test"
+    )
+    found = reranker.compress_documents([documents.Document(page_content=doc) for doc in DOCS], QUERY)
+    assert [doc.page_content for doc in found] == [DOCS[index] for index, _ in order[:3]]
+
+
+def test_llamaindexs_index_and_reranker(server: Running, order: list[tuple[int, float]], vectors: np.ndarray) -> None:
+    """Its integrations of text-embeddings-inference fill an index, search it and rerank what is found."""
+    core = pytest.importorskip("llama_index.core")
+    embeddings = pytest.importorskip("llama_index.embeddings.text_embeddings_inference")
+    reranking = pytest.importorskip("llama_index.postprocessor.tei_rerank")
+    embedder = embeddings.TextEmbeddingsInference(model_name="any", base_url=server.url)
+    nodes = [core.schema.TextNode(id_=str(number), text=doc) for number, doc in enumerate(DOCS)]
+    index = core.VectorStoreIndex(nodes, embed_model=embedder)
+    found = index.as_retriever(similarity_top_k=len(DOCS)).retrieve(QUERY)
+    stored = index.vector_store.data.embedding_dict
+    np.testing.assert_allclose([stored[str(number)] for number in range(len(DOCS))], vectors, atol=1e-6)
+    asked = np.array(embedder.get_query_embedding(QUERY))
+    assert [node.score for node in found] == pytest.approx(sorted(vectors @ asked, reverse=True), abs=1e-5)
+    reranker = reranking.TextEmbeddingInference(base_url=server.url, top_n=3)
+    best = reranker.postprocess_nodes(found, query_str=QUERY)
+    assert [node.text for node in best] == [DOCS[index] for index, _ in order[:3]]
+    assert [node.score for node in best] == pytest.approx([score for _, score in order[:3]])
+
+
+@pytest.mark.parametrize("how", ["--no-stream", "--key=none"])
+def test_the_program_llm_answers_from_a_collection(server: Running, tmp_path: Path, how: str) -> None:
+    """A whole program, as a person starts it; its file of models names the server."""
+    pytest.importorskip("llm")
+    models = f"- model_id: notes\n  model_name: default\n  api_base: {server.url}/v1\n"
+    (tmp_path / "extra-openai-models.yaml").write_text(models)
+    done = subprocess.run(
+        [sys.executable, "-m", "llm", "prompt", "-m", "notes", "--no-log", how, f"{QUERY}?"],
+        env={**os.environ, "LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with server.client() as client:
+        own = client.post("/v1/ask", json={"question": f"{QUERY}?"}).json()
+    assert done.stdout.strip() == own["text"]
+
+
+def test_openais_embeddings(server: Running, vectors: np.ndarray) -> None:
+    """The client asks for base64 by itself; `float` and `dimensions` are the others' ways."""
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(api_key="none", base_url=f"{server.url}/v1")
+    found = client.embeddings.create(model="text-embedding-3-small", input=DOCS)
+    np.testing.assert_array_equal(np.array([item.embedding for item in found.data], np.float32), vectors)
+    assert found.usage.prompt_tokens > len(DOCS)
+    floats = client.embeddings.create(model="tiny-embedder", input=DOCS[0], encoding_format="float")
+    np.testing.assert_array_equal(np.array(floats.data[0].embedding, np.float32), vectors[0])
+    short = client.embeddings.create(model="tiny-embedder", input=DOCS, dimensions=8)
+    assert np.linalg.norm([item.embedding for item in short.data], axis=1) == pytest.approx(1, abs=1e-6)
+    assert len(short.data[0].embedding) == 8
+    for wrong in ({"input": []}, {"input": [[1, 2]]}, {"input": DOCS, "dimensions": 10_000}):
+        with pytest.raises(openai.UnprocessableEntityError):
+            client.embeddings.create(model="x", **wrong)
+
+
+def test_openais_chat_answers_from_a_collection(server: Running) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(api_key="none", base_url=f"{server.url}/v1")
+    assert {"default", "llm", "tiny", "tiny-embedder"} <= {model.id for model in client.models.list()}
+    messages: Any = [{"role": "user", "content": f"{QUERY}?"}]
+    whole = client.chat.completions.create(model="gpt-4o", messages=messages)
+    streamed = client.chat.completions.create(model="default", messages=messages, stream=True)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices]
+    assert "".join(pieces).strip() == whole.choices[0].message.content
+    assert whole.choices[0].message.content
+    with server.client() as raw:
+        own = raw.post("/v1/ask", json={"question": f"{QUERY}?"}).json()
+    assert whole.choices[0].message.content == own["text"]
+    assert whole.model_dump()["citations"] == own["citations"]
+    with pytest.raises(openai.APIStatusError, match="only picks sentences"):
+        client.chat.completions.create(model="llm", messages=messages)
+
+
+def test_openais_streamed_chat_carries_the_citations(server: Running) -> None:
+    """They come with the last piece, and the counts of tokens after it where they are asked for."""
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(api_key="none", base_url=f"{server.url}/v1")
+    messages: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": f"{QUERY}?"}]},
+    ]
+    whole = client.chat.completions.create(model="default", messages=messages)
+    streamed = client.chat.completions.create(
+        model="default", messages=messages, stream=True, stream_options={"include_usage": True}
+    )
+    *pieces, last, counts = streamed
+    assert "".join(piece.choices[0].delta.content for piece in pieces).strip() == whole.choices[0].message.content
+    assert {piece.choices[0].finish_reason for piece in pieces} == {None}
+    assert last.choices[0].finish_reason == "stop"
+    assert last.model_dump()["citations"] == whole.model_dump()["citations"]
+    assert whole.model_dump()["citations"]
+    assert counts.choices == []
+    assert counts.usage == whole.usage
+    assert len({piece.id for piece in (*pieces, last, counts)}) == 1
+    for wrong in ([], [{"role": "user", "content": [{"type": "text", "text": 5}]}], [{"role": "user"}]):
+        with pytest.raises(openai.UnprocessableEntityError):
+            client.chat.completions.create(model="default", messages=wrong)
+
+
+@pytest.mark.parametrize("dimensions", [None, 8])
+def test_openais_embeddings_are_the_same_in_base64(server: Running, dimensions: int | None) -> None:
+    body = {"input": DOCS, "model": "tiny-embedder", **({"dimensions": dimensions} if dimensions else {})}
+    with server.client() as client:
+        found = {
+            kind: client.post("/v1/embeddings", json={**body, "encoding_format": kind})
+            .raise_for_status()
+            .json()["data"]
+            for kind in ("float", "base64")
+        }
+        wrong = client.post("/v1/embeddings", json={**body, "encoding_format": "hex"})
+    plain = np.array([item["embedding"] for item in found["float"]], np.float32)
+    packed = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in found["base64"]]
+    np.testing.assert_array_equal(packed, plain)
+    assert dimensions is None or plain.shape == (len(DOCS), dimensions)
+    assert wrong.status_code == 422
+
+
+def test_text_embeddings_inference(server: Running, vectors: np.ndarray) -> None:
+    """The hub's client speaks to text-embeddings-inference as `/embed`; `huggingface_hub` is a dependency already."""
+    hub = pytest.importorskip("huggingface_hub")
+    with server.client() as client:
+        found = client.post("/embed", json={"inputs": DOCS}).json()
+        info = client.get("/info").json()
+    np.testing.assert_array_equal(np.array(found, np.float32), vectors)
+    with resolve("tiny-embedder", kind="embedder", directory=Path(server.environment["EDGE_MODELS_DIR"])) as model:
+        spec = model.spec
+    assert info["model_id"] == "tiny-embedder"
+    assert info["model_dtype"].startswith(spec.layer.precision[:2].replace("fp", "fl"))
+    assert info["model_type"]["embedding"]["pooling"] == {"mean": "mean", "first-token": "cls"}[spec.head.kind]
+    assert 0 < info["max_input_length"] <= spec.positions
+    one = hub.InferenceClient(base_url=f"{server.url}/embed").feature_extraction(DOCS[0])
+    np.testing.assert_array_equal(np.asarray(one, np.float32).reshape(-1), vectors[0])
+
+
+def test_mcp_over_http(server: Running) -> None:
+    mcp = pytest.importorskip("mcp")
+
+    async def talk() -> tuple[set[str], Any, set[str], Any]:
+        async with mcp.Client(f"{server.url}/mcp") as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            found = (await client.call_tool("search", {"query": QUERY, "top_k": 2})).structured_content
+        async with mcp.Client(f"{server.url}/mcp/memory") as client:
+            others = {tool.name for tool in (await client.list_tools()).tools}
+            await client.call_tool("add_memory", {"text": "Alice keeps bees."})
+            known = (await client.call_tool("search_memory", {"query": "bees"})).structured_content
+        return tools, found, others, known
+
+    # In a thread of its own: a browser that other tests hold open keeps a loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        tools, found, others, known = pool.submit(lambda: asyncio.run(asyncio.wait_for(talk(), 120))).result()
+    assert tools == {"search", "get", "get_documents", "status"}
+    assert others == {"add_memory", "search_memory", "list_memories", "update_memory", "delete_memory"}
+    with server.client() as client:
+        same = client.post("/v1/search", json={"query": QUERY, "top_k": 2}).json()["results"]
+    assert [result["id"] for result in found["results"]] == [result["id"] for result in same]
+    assert [memory["memory"] for memory in known["results"]] == ["Alice keeps bees."]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_mcps_client_in_the_present_revision_and_the_one_before(server: Running, mode: str) -> None:
+    """`auto` is the newest revision that the client knows, which has no sessions; `legacy` is the newest with them."""
+    mcp = pytest.importorskip("mcp")
+
+    async def talk() -> tuple[str, Any, Any]:
+        async with mcp.Client(f"{server.url}/mcp", mode=mode) as client:
+            status = (await client.call_tool("status", {})).structured_content
+            wrong = await client.call_tool("search", {"query": ""})
+            return client.protocol_version, status, wrong
+
+    with ThreadPoolExecutor(1) as pool:
+        version, status, wrong = pool.submit(lambda: asyncio.run(asyncio.wait_for(talk(), 120))).result()
+    assert version == {"auto": mcp.types.LATEST_PROTOCOL_VERSION, "legacy": "2025-11-25"}[mode]
+    assert version >= "2025-11-25"
+    assert status["files"] == 3
+    assert wrong.is_error
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+def test_mcp_in_older_revisions_by_hand(server: Running, version: str) -> None:
+    pytest.importorskip("mcp")
+    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": version}
+    begin = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+    }  # fmt: skip
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
+    with server.client(headers=headers) as client:
+        assert client.post("/mcp", json=begin).json()["result"]["protocolVersion"] == version
+        assert client.post("/mcp", json=call).json()["result"]["structuredContent"]["files"] == 3
+        assert client.get("/mcp").status_code == 405
+        assert client.post("/mcp", content=b"x" * (9 << 20)).status_code == 413
+
+
+def test_mem0s_client(start_server: Callable[..., Running], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEM0_TELEMETRY", "False")
+    monkeypatch.setenv("MEM0_DIR", str(tmp_path / "mem0"))
+    mem0 = pytest.importorskip("mem0")
+    server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
+    client = mem0.MemoryClient(api_key="none", host=server.url)
+    added = client.add([{"role": "user", "content": "I am allergic to peanuts."}], user_id="alice")["results"]
+    client.add("My sister lives in Porto.", user_id="alice", metadata={"category": "family"})
+    client.add("I like peanuts.", user_id="bob")
+    found = client.search("where does the sister live", filters={"user_id": "alice"})["results"]
+    assert {memory["memory"] for memory in found} == {"I am allergic to peanuts.", "My sister lives in Porto."}
+    listed = client.get_all(filters={"user_id": "alice"})
+    assert listed["count"] == 2
+    name = added[0]["id"]
+    client.update(name, text="I am allergic to nuts.")
+    assert client.get(name)["memory"] == "I am allergic to nuts."
+    assert [entry["event"] for entry in client.history(name)] == ["ADD", "UPDATE"]
+    client.delete(name)
+    client.delete_all(user_id="alice")
+    assert client.get_all(filters={"user_id": "alice"})["results"] == []
+    assert len(client.get_all(filters={"user_id": "bob"})["results"]) == 1
+
+
+def test_mem0s_client_with_entities_batches_and_pages(
+    start_server: Callable[..., Running], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verbs about memories that the first test does not use. The others are about its service's accounts."""
+    monkeypatch.setenv("MEM0_TELEMETRY", "False")
+    monkeypatch.setenv("MEM0_DIR", str(tmp_path / "mem0"))
+    mem0 = pytest.importorskip("mem0")
+    server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
+    client = mem0.MemoryClient(api_key="none", host=server.url)
+    names = [
+        client.add(f"Ann keeps {animal}.", user_id="ann/a", run_id="r")["results"][0]["id"]
+        for animal in ("bees", "hens", "cats", "dogs", "fish")
+    ]
+    client.add("Bob rows.", user_id="bob", agent_id="coder")
+    told = {(entity["type"], entity["name"]): entity["total_memories"] for entity in client.users()["results"]}
+    assert told == {("user", "ann/a"): 5, ("user", "bob"): 1, ("agent", "coder"): 1, ("run", "r"): 5}
+
+    pages = [client.get_all(filters={"user_id": "ann/a"}, page=page, page_size=2) for page in (1, 2, 3)]
+    assert [memory["id"] for page in pages for memory in page["results"]] == names[::-1]
+    assert [page["next"] is None for page in pages] == [False, False, True]
+    assert [page["previous"] is None for page in pages] == [True, False, False]
+
+    client.batch_update([
+        {"memory_id": names[0], "text": "Ann kept bees."}, {"memory_id": names[1], "metadata": {"seen": True}},
+    ])  # fmt: skip
+    assert client.get(names[0])["memory"] == "Ann kept bees."
+    assert client.get(names[1])["metadata"] == {"seen": True}
+    bad: list[dict[str, Any]] = [
+        {"memory_id": "nothing", "text": "x"}, {"memory_id": names[3]}, {"memory_id": names[3], "text": 3},
+        {"memory_id": names[3], "metadata": "x"},
+    ]  # fmt: skip
+    for change in bad:
+        with pytest.raises(Exception, match=r"nothing was changed|text|metadata"):
+            client.batch_update([{"memory_id": names[2], "text": "Never."}, change])
+    with pytest.raises(Exception, match="nothing was changed"):
+        client.batch_delete([{"memory_id": names[2]}, {"memory_id": "nothing"}])
+    assert client.get(names[2])["memory"] == "Ann keeps cats."
+    client.batch_delete([{"memory_id": name} for name in names[2:]])
+    assert client.get_all(filters={"user_id": "ann/a"})["count"] == 2
+    client.delete_users(user_id="ann/a")
+    assert [entity["name"] for entity in client.users()["results"]] == ["bob", "coder"]
+    client.reset()
+    assert client.users()["results"] == []
+
+
+def test_mem0s_rest_server(start_server: Callable[..., Running], tmp_path: Any) -> None:
+    """The requests of its self-hosted server, which tools send by themselves."""
+    server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
+    alice = {"user_id": "alice"}
+    with server.client() as client:
+        made = client.post("/memories", json={"messages": [{"role": "user", "content": "I keep bees."}], **alice})
+        name = made.json()["results"][0]["id"]
+        assert client.get("/memories", params=alice).json()["results"][0]["memory"] == "I keep bees."
+        assert client.get("/memories/", params={"user_id": "bob"}).json()["results"] == []
+        assert client.post("/search", json={"query": "bees", **alice}).json()["results"][0]["id"] == name
+        assert client.put(f"/memories/{name}", json={"text": "I kept bees."}).status_code == 200
+        assert client.put(f"/memories/{name}", json={"pinned": True}).status_code == 200
+        assert client.get(f"/memories/{name}").json()["pinned"]
+        events = [entry["event"] for entry in client.get(f"/memories/{name}/history").json()]
+        assert events == ["ADD", "UPDATE", "PIN"]
+        assert client.get("/memories/nothing").status_code == 404
+        assert client.put(f"/memories/{name}", json={}).status_code == 422
+        assert client.delete("/memories").status_code == 422, "a scope must be named"
+        assert client.delete("/memories", params=alice).status_code == 200
+        client.post("/memories", json={"messages": "Without a name it is the default user's."})
+        assert len(client.get("/memories").json()["results"]) == 1
+        assert client.post("/reset").status_code == 200
+        assert client.get("/memories").json()["results"] == []
+    document = json.dumps(made.json())
+    assert "I keep bees." in document

@@ -1,0 +1,314 @@
+"""The command line with a server of the same user: equal output, and what it does where the server cannot be used."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.apps.serve.conftest import TEXTS, Running
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the owner's socket, as Linux checks it")
+
+QUERY = "when does the river flood"
+LINES = "\n".join(text.replace("\n", " ") for text in TEXTS.values()) + "\n"
+
+
+class Ended:
+    """How a command ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def document(self) -> Any:
+        """What it printed as JSON, without the figures."""
+        found = json.loads(self.out)
+        found.pop("stats", None)
+        return found
+
+    @property
+    def server(self) -> str:
+        """What `--stats` says of the server."""
+        line = next((line for line in self.err.splitlines() if line.startswith("server ")), "")
+        return line.removeprefix("server").strip()
+
+
+class Shell:
+    """Runs `edge` in the folder and with the settings of a server."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+
+    def edge(self, *arguments: str, given: str = "", **environment: str) -> Ended:
+        command = [sys.executable, "-c", "from edge.apps.cli import main; main()", *arguments]
+        done = subprocess.run(
+            command, env={**self.running.environment, **environment}, cwd=self.running.folder, text=True,
+            capture_output=True, input=given, check=False, timeout=120,
+        )  # fmt: skip
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def shell(server: Running) -> Shell:
+    return Shell(server)
+
+
+SAME = [
+    ("search", QUERY, "-c", "{base}/collection"),
+    ("search", QUERY, "-c", "{base}/collection", "--explain", "--min-score", "0.001"),
+    ("search", QUERY, "-c", "{base}/collection", "--no-rerank", "-n", "2"),
+    ("search", QUERY, "-c", "{base}/collection", "-o", "csv"),
+    ("search", QUERY, "-c", "{base}/collection", "-o", "markdown"),
+    ("search", QUERY, "-c", "{base}/collection", "--json"),
+    ("search", QUERY, "-c", "{base}/collection", "--filter", "path:garden.md"),
+    ("search", QUERY, "-c", "{base}/collection", "--filter", "type:pdf"),
+    ("search", QUERY, "-c", "{base}/collection", "--min-score", "1"),
+    ("rerank", QUERY, "-k", "2"),
+    ("rerank", QUERY, "--json", "--retrieved", "--mode", "top-k"),
+    ("rerank", QUERY, "--model", "tiny", "--threshold", "inf"),
+    ("ask", QUERY, "-c", "{base}/collection"),
+    ("ask", QUERY, "-c", "{base}/collection", "--json", "--no-rerank", "-n", "2"),
+    ("ask", QUERY, "-c", "{base}/collection", "--min-score", "1"),
+    ("ask", QUERY, "-c", "{base}/collection", "--pipeline", "iterative"),
+    ("ask", " ", "-c", "{base}/collection"),
+    ("embed",),
+    ("embed", "--query", "--json"),
+]
+
+
+@pytest.mark.parametrize("arguments", SAME, ids=" ".join)
+def test_output_and_code_are_those_of_working_alone(shell: Shell, arguments: tuple[str, ...]) -> None:
+    base = str(shell.running.folder)
+    given = [argument.replace("{base}", base) for argument in arguments]
+    served = shell.edge(*given, "--stats", given=LINES)
+    alone = shell.edge(*given, "--no-server", "--stats", given=LINES)
+    if alone.code == 2:
+        assert (served.code, served.out, served.err) == (alone.code, alone.out, alone.err)
+        return
+    assert served.server == f"used: process {shell.running.pid}" or "--json" in arguments, served.err
+    assert served.code == alone.code
+    if "--json" in arguments:
+        assert served.document() == alone.document()
+        assert json.loads(served.out)["stats"]["server"] == f"used: process {shell.running.pid}"
+        assert json.loads(alone.out)["stats"]["server"] == "not used: it is switched off"
+    else:
+        assert served.out == alone.out
+        messages = [[line for line in ended.err.splitlines() if line.startswith("edge:")] for ended in (served, alone)]
+        assert messages[0] == messages[1]
+    assert alone.server == "not used: it is switched off" or "--json" in arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--memory", "1GB"), "--memory is about this process"),
+        (("--threads", "1"), "--threads is about this process"),
+        (("--runtime", "numpy"), "its runtime is auto, not numpy"),
+        (("--reranker", "tiny2"), "its reranker is tiny, not tiny2"),
+        (("--filter", "nonsense:x"), "filter"),
+        (("-c", "{base}/hidden"), "is not served"),
+    ],
+    ids=str,
+)
+def test_what_the_server_does_not_do_is_done_alone(shell: Shell, arguments: tuple[str, ...], reason: str) -> None:
+    """Errors are those of working alone, too."""
+    base = shell.running.folder
+    (base / "hidden").mkdir(exist_ok=True)
+    given = [argument.replace("{base}", str(base)) for argument in arguments]
+    place = () if "-c" in given else ("-c", str(base / "collection"))
+    asked = ("search", QUERY, *place, *given, "--no-rerank", "--stats")
+    served, alone = shell.edge(*asked), shell.edge(*asked, "--no-server")
+    assert (served.code, served.out) == (alone.code, alone.out)
+    if served.code == 2:
+        assert served.err == alone.err
+    else:
+        assert served.server.startswith("not used: ")
+        assert reason in served.server
+
+
+def test_it_can_be_switched_off_by_a_setting(shell: Shell) -> None:
+    asked = ("search", QUERY, "-c", str(shell.running.folder / "collection"), "--no-rerank", "--stats")
+    assert shell.edge(*asked, EDGE_SERVER="false").server == "not used: it is switched off"
+
+
+class Stranger:
+    """What listens in the place of a server, and answers as a test wants it."""
+
+    def __init__(self, folder: Path, *answers: bytes) -> None:
+        self.path = folder / "edge-rag" / "serve.sock"
+        self.path.parent.mkdir(mode=0o700)
+        self.heard: list[bytes] = []
+        self._answers = list(answers)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(self.path))
+        self.path.chmod(0o600)
+        self._listening.listen(8)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connected, _ = self._listening.accept()
+            except OSError:
+                return
+            with connected:
+                self.heard.append(connected.recv(65536))
+                answer = self._answers.pop(0) if self._answers else b""
+                if answer == b"nothing":
+                    time.sleep(5)
+                with contextlib.suppress(OSError):  # it has heard enough
+                    connected.sendall(answer)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def told(content: Any, status: int = 200) -> bytes:
+    """An answer of a server."""
+    body = json.dumps(content).encode()
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+@pytest.fixture
+def hello(server: Running) -> dict[str, Any]:
+    """What the server says of itself."""
+    path = str(Path(server.environment["XDG_RUNTIME_DIR"]) / "edge-rag" / "serve.sock")
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://any") as client:
+        found: dict[str, Any] = client.get("/own").json()
+    return found
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[Callable[..., Stranger]]:
+    made: list[Stranger] = []
+
+    def make(*answers: bytes) -> Stranger:
+        made.append(Stranger(tmp_path, *answers))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+DYING = {
+    "at once": [],
+    "says nothing": [b"nothing"],
+    "no HTTP": [b"220 mail.example ESMTP\r\n"],
+    "another program": ["hello", b""],
+    "before it answers": ["hello", b""],
+    "within its head": ["hello", b"HTTP/1.1 200 OK\r\nContent-Le"],
+    "within its answer": ["hello", told({"hits": []})[:-3]],
+    "answers no JSON": ["hello", b"HTTP/1.1 200 OK\r\n\r\n<html>"],
+    "has no memory": ["hello", told({"detail": "others hold the memory"}, 429)],
+    "does not expect it": ["hello", told({"detail": "an error"}, 500)],
+}
+
+
+@pytest.mark.parametrize("name", DYING)
+def test_a_server_that_ends_in_the_middle(
+    shell: Shell, hello: dict[str, Any], stranger: Callable[..., Stranger], tmp_path: Path, name: str
+) -> None:
+    """The work is done alone, and nothing is said of it but in the figures."""
+    if name == "another program":
+        hello["program"] = "elsewhere 1"
+    stranger(*(told(hello) if answer == "hello" else answer for answer in DYING[name]))
+    asked = ("search", QUERY, "-c", str(shell.running.folder / "collection"), "--no-rerank")
+    done = shell.edge(*asked, "--stats", XDG_RUNTIME_DIR=str(tmp_path))
+    alone = shell.edge(*asked, "--no-server")
+    assert (done.code, done.out) == (0, alone.out)
+    assert done.server.startswith("not used: ")
+    assert "edge:" not in done.err
+
+
+def test_a_socket_that_a_killed_server_left_behind(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "edge-rag"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "serve.sock"))
+        listening.listen()
+    asked = ("search", QUERY, "-c", str(shell.running.folder / "collection"), "--no-rerank", "--stats")
+    assert shell.edge(*asked, XDG_RUNTIME_DIR=str(tmp_path)).server == "not used: no server runs"
+
+
+@pytest.mark.parametrize("what", ["folder for others", "file", "owner", "peer"])
+def test_a_socket_that_may_be_somebody_elses_is_sent_nothing(
+    stranger: Callable[..., Stranger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    from edge.apps.serve import connection, place
+
+    listening = stranger(told({}))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    own = os.getuid()
+    if what == "folder for others":
+        listening.path.parent.chmod(0o755)
+    elif what == "file":
+        listening.path.unlink()
+        listening.path.write_bytes(b"")
+    else:
+        monkeypatch.setattr(place.os, "getuid", lambda: own + 1)
+        if what == "peer":
+            monkeypatch.setattr(connection, "own_socket", lambda: listening.path)
+    with pytest.raises(connection.Unserved):
+        connection.Connection()
+    time.sleep(0.1)
+    assert [heard for heard in listening.heard if heard] == []
+
+
+def test_what_the_owners_programs_ask_is_not_answered_over_the_network(server: Running) -> None:
+    with server.client() as client:
+        for path in ("/own", "/own/", "/own/search", "/OWN/search", "/own%2fsearch"):
+            assert client.get(path).status_code == 404
+            assert client.post(path, json={}).status_code in (404, 405)
+
+
+def test_the_server_sees_what_others_write(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    """Also where they put another collection in the place of the one that was served."""
+    documents, place = tmp_path / "documents", tmp_path / "collection"
+    documents.mkdir()
+    running = start_server("-c", str(place), runtime=tmp_path / "run")
+    shell = Shell(running)
+    asked = ("search", "quarry", "-c", str(place), "--no-rerank", "--json")
+    for number in range(3):
+        (documents / f"{number}.md").write_text(f"# Quarry {number}\n\nThe quarry has {number} lakes.\n")
+        if number == 2:
+            shutil.rmtree(place)
+        assert shell.edge("index", str(documents), "-c", str(place)).code == 0
+        found = shell.edge(*asked)
+        assert json.loads(found.out)["stats"]["server"] == f"used: process {running.pid}"
+        assert found.document() == shell.edge(*asked, "--no-server").document()
+        assert len(found.document()["results"]) == number + 1
+
+
+HEAVY = ("numpy", "psutil", "hashlib", "csv", "sqlite3", "ssl", "asyncio", "email", "http", "onnxruntime", "starlette",
+         "multiprocessing",
+         "concurrent", "subprocess", "edge.runtimes", "edge.models", "edge.apps.collection.collection")  # fmt: skip
+
+
+def test_a_search_that_the_server_answers_imports_nothing_heavy(shell: Shell) -> None:
+    program = (
+        "import sys; from edge.apps import cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith(('edge.', 'numpy')) or '.' not in name])"
+    )
+    place = str(shell.running.folder / "collection")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "search", QUERY, "-c", place, "--no-rerank", "--json"],
+        env=shell.running.environment, cwd=shell.running.folder, text=True, capture_output=True, check=True,
+    )  # fmt: skip
+    found, loaded = done.stdout.splitlines()
+    assert json.loads(found)["stats"]["server"].startswith("used: ")
+    assert [name for name in ast.literal_eval(loaded) if name in HEAVY] == []

@@ -1,0 +1,188 @@
+"""Who may ask, how much and how slowly: checked from outside, on a server that runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.apps.serve.conftest import Running
+
+BODY = {"query": "river", "documents": ["The river floods.", "Tomatoes need sun."]}
+
+
+def connected(server: Running) -> socket.socket:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost"}, 200),
+        ({"Host": "[::1]:80"}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example"}, 421),
+        ({"Host": "localhost@evil.example"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Authorization": "Bearer what a client sends anyway"}, 200),
+    ],
+    ids=str,
+)
+def test_host_and_origin_are_checked(server: Running, headers: dict[str, str], status: int) -> None:
+    with server.client() as client:
+        answer = client.get("/health", headers=headers)
+    assert answer.status_code == status
+    assert "access-control-allow-origin" not in answer.headers
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_the_page_of_the_server_itself_may_ask(server: Running) -> None:
+    with server.client() as client:
+        assert client.post("/v1/rerank", json=BODY, headers={"Origin": server.url}).status_code == 200
+
+
+def test_a_header_that_occurs_twice_is_refused(server: Running) -> None:
+    with connected(server) as raw:
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a\r\nOrigin: http://b\r\n\r\n")
+        assert b" 400 " in raw.recv(4096).partition(b"\r\n")[0]
+
+
+def test_a_token_an_origin_and_a_rate(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    server = start_server(
+        "--new-token", "--rate", "5", "--allow-origin", "https://notes.example", "--host-name", "box",
+        runtime=tmp_path / "run", XDG_DATA_HOME=str(data),
+    )  # fmt: skip
+    with server.client() as client:
+        assert client.get("/health").status_code == 200
+        assert client.post("/v1/rerank", json=BODY).status_code == 401
+        assert client.post("/v1/rerank", json=BODY, headers={"Authorization": "Bearer wrong"}).status_code == 401
+    file = next(data.rglob("serve-token.json"))
+    if os.name == "posix":
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        over = httpx.HTTPTransport(uds=str(tmp_path / "run" / "edge-rag" / "serve.sock"))
+        with httpx.Client(base_url="http://any", transport=over, timeout=60) as owner:
+            assert owner.post("/v1/rerank", json=BODY).status_code == 200, "the owner's socket needs no token"
+    code, errors = server.stop()
+    assert code == 0
+    token = errors.rpartition("once only: ")[2].split()[0]
+    assert token not in file.read_text()
+    again = start_server(
+        "--token", "--rate", "5", "--allow-origin", "https://notes.example", "--host-name", "box",
+        runtime=tmp_path / "run", XDG_DATA_HOME=str(data),
+    )  # fmt: skip
+    allowed = {"Authorization": f"Bearer {token}"}
+    with again.client() as client:
+        page = client.post("/v1/rerank", json=BODY, headers={**allowed, "Origin": "https://notes.example"})
+        assert page.headers["access-control-allow-origin"] == "https://notes.example"
+        asked = client.options("/v1/rerank", headers={"Origin": "https://notes.example"})
+        assert asked.status_code == 204
+        assert client.get("/v1/engine", headers={**allowed, "Host": "box:80"}).status_code == 200
+        statuses = [client.get("/v1/engine", headers=allowed).status_code for _ in range(6)]
+        assert 429 in statuses
+        assert statuses.count(200) >= 2
+    _, errors = again.stop()
+    assert token not in errors, "it is shown once"
+
+
+def test_a_body_that_is_too_long_is_refused_with_the_number(server: Running) -> None:
+    long = b'{"query": "' + b"x" * (9 << 20) + b'"}'
+    with server.client() as client:
+        announced = client.post("/v1/rerank", content=long)
+        streamed = client.post("/v1/rerank", content=(long[at : at + 65536] for at in range(0, len(long), 65536)))
+        assert client.post("/v1/rerank", json=BODY).status_code == 200
+    assert (announced.status_code, streamed.status_code) == (413, 413)
+    assert "8388608" in announced.json()["detail"]
+
+
+def test_what_does_not_fit_the_memory_is_refused_with_the_limit_that_would_do(
+    start_server: Callable[..., Running], tmp_path: Path
+) -> None:
+    server = start_server("--memory", "190MB", runtime=tmp_path / "run")
+    marks = b'{"query": "x", "documents": [' + b",".join([b'"a"'] * 600_000) + b"]}"
+    with server.client() as client:
+        answer = client.post("/v1/rerank", content=marks)
+        assert answer.status_code == 413
+        assert "--memory" in answer.json()["detail"]
+        assert client.post("/v1/rerank", json=BODY).status_code == 200
+        assert client.get("/v1/engine").json()["memory"]["resident"] < 190e6
+
+
+def test_slow_and_vanishing_clients_are_dropped(server: Running) -> None:
+    """A head that never ends, a body that never comes, a client that goes: the server serves on."""
+    head = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+    with connected(server) as slow, server.client() as client:
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: local")
+        for _ in range(20):
+            with connected(server) as gone:
+                gone.sendall(head)
+        assert client.post("/v1/rerank", json=BODY).status_code == 200
+        slow.settimeout(20)
+        started = time.monotonic()
+        assert slow.recv(100) == b"", "it is closed without an answer"
+        assert time.monotonic() - started > 3
+        assert requests_open(client) == 1
+
+
+def requests_open(client: Any) -> int:
+    """Requests that the server holds memory for, this one included, once it has noticed who has gone."""
+    for _ in range(100):
+        found: int = client.get("/v1/engine").json()["requests"]["open"]
+        if found == 1:
+            break
+        time.sleep(0.05)
+    return found
+
+
+def test_too_many_connections_are_closed(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    server = start_server("--connections", "4", runtime=tmp_path / "run")
+    held = [connected(server) for _ in range(4)]
+    for each in held:
+        each.sendall(b"GET /health HTTP/1.1\r\n")
+    time.sleep(0.3)
+    with connected(server) as more:
+        try:
+            more.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert more.recv(100) == b""
+        except ConnectionError:
+            pass
+    for each in held:
+        each.close()
+    time.sleep(0.3)
+    with server.client() as client:
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Unix sockets have owners on POSIX systems")
+def test_the_socket_is_the_owners_and_there_is_one_server(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    server = start_server(runtime=tmp_path / "run")
+    folder = tmp_path / "run" / "edge-rag"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "serve.sock").stat().st_mode) == 0o600
+    second = subprocess.run(
+        [sys.executable, "-c", "from edge.apps.cli import main; main()", "serve", "--port", "0"],
+        env=server.environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert second.returncode == 2
+    assert "runs already" in second.stderr
+    code, errors = server.stop()
+    assert (code, errors) == (0, "")
+    assert not list(folder.iterdir()), "nothing is left behind"

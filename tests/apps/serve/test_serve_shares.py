@@ -1,0 +1,217 @@
+"""One client cannot take the memory or the threads of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from naive.program import config_of
+
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.server import Access, Server
+from edge.apps.serve.shares import Shares, client_of
+from edge.apps.serve.working import Line
+from edge.resident import anonymous_resident
+from tests.apps.serve.asgi import Asked, ask, in_a_loop
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+WHOLE = 1000
+PART = b'{"query": "' + b"x" * (7 << 20)
+"""Most of a body of which the end does not come. It needs 70 MiB and more once parsed."""
+
+GREEDY = 16
+
+
+@pytest.fixture
+def server(tiny_models: Path, tmp_path: Path) -> Iterator[Server]:
+    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
+    limits = Limits(body_s=600, pause_s=600)
+    with Server(config, limits, Access(), (), tmp_path / "memory") as server:
+        yield server
+
+
+def requests_hold(server: Server) -> int:
+    return server.budget.holders().get("requests", 0)
+
+
+def test_unfinished_bodies_of_one_client_leave_room_for_the_others(server: Server) -> None:
+    large, small = {"query": "x" * (2 << 20), "documents": []}, {"query": "x", "documents": ["a", "b"]}
+
+    again = {"query": "x" * (7 << 20), "documents": []}
+
+    async def siege() -> None:
+        application = server.application()
+        before = server.budget.free
+        greedy = [Asked(application, "/v1/rerank", key="greedy") for _ in range(GREEDY)]
+        for asked in greedy:
+            asked.send(PART)
+        for asked in greedy:
+            await asked.taken.wait()
+        assert requests_hold(server) < before / 2, "16 bodies of 70 MiB would take all of it"
+        assert requests_hold(server) > before / 8, "what is free may be used"
+        assert (await ask(application, "/v1/rerank", small, key="another"))[0] == 200
+        assert (await ask(application, "/v1/rerank", large, key="another"))[0] == 422, (
+            "it was read: it has no documents"
+        )
+        assert (await ask(application, "/v1/rerank", large, key="greedy", address="::1"))[0] == 422, "another machine"
+        assert (await ask(application, "/v1/rerank", small, key="greedy"))[0] == 200, "small requests are not counted"
+        status, said, headers = await ask(application, "/v1/rerank", again, key="greedy")
+        assert (status, headers["retry-after"]) == (429, "2")
+        assert "large requests of this client" in said["detail"]
+        for asked in greedy:
+            asked.leave()
+        await asyncio.gather(*(asked.task for asked in greedy))
+        assert requests_hold(server) == 0
+        assert (await ask(application, "/v1/rerank", again, key="greedy"))[0] == 422, "its share is free again"
+
+    in_a_loop(siege())
+
+
+def test_what_one_client_may_never_hold_is_refused_with_the_limit_that_would_do(server: Server) -> None:
+    body = b'{"query": "x", "documents": [' + b"1," * 2_400_000 + b"1]}"  # 260 bytes for each comma: 624 MB
+
+    async def refused() -> tuple[int, Any]:
+        asked = Asked(server.application(), "/v1/rerank")
+        asked.send(body, last=True)
+        status, said, _ = await asked.answer()
+        return status, said["detail"]
+
+    status, said = in_a_loop(refused())
+    assert status == 413
+    assert "that one client may hold; --memory " in said
+    assert requests_hold(server) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-WHOLE, WHOLE)), max_size=60))
+def test_shares_are_those_of_the_rule(steps: list[tuple[int, int]]) -> None:
+    """The rule, computed anew from a plain record of who holds what."""
+    shares, held = Shares(WHOLE), Counter[str]()
+    for number, amount in steps:
+        client = str(number)
+        if amount < 0:
+            less = min(-amount, held[client])
+            shares.shrinks(client, less)
+            held[client] -= less
+            continue
+        after = held[client] + amount
+        allowed = amount == 0 or after <= WHOLE - (sum(held.values()) + amount)
+        assert shares.grows(client, amount) == allowed
+        held[client] = after if allowed else held[client]
+    assert sum(held.values()) < WHOLE
+    assert shares.grows("newcomer", 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 24])
+def test_greedy_clients_share_equally_and_leave_as_much(count: int) -> None:
+    shares, held = Shares(WHOLE), Counter[str]()
+    growing = True
+    while growing:
+        growing = False
+        for number in range(count):
+            if shares.grows(str(number), 1):
+                held[str(number)] += 1
+                growing = True
+    assert max(held.values()) - min(held.values()) <= 1
+    assert held["0"] == pytest.approx(WHOLE / (count + 1), abs=1.01)
+    assert shares.alone == WHOLE // 2
+    assert shares.grows("newcomer", (WHOLE - held.total()) // 2)
+
+
+def scope(address: str, *headers: tuple[str, str], socket: bool = False) -> dict[str, Any]:
+    return {
+        "client": None if socket else (address, 1),
+        "server": ("/run/serve.sock", None) if socket else ("127.0.0.1", 8777),
+        "headers": [(name.encode(), value.encode()) for name, value in headers],
+    }
+
+
+def test_a_client_is_an_address_and_a_key() -> None:
+    plain = scope("127.0.0.1")
+    keyed = [scope("127.0.0.1", (name, value)) for name, value in (
+        ("x-api-key", "one"), ("authorization", "Bearer one"), ("api-key", "one"),
+    )]  # fmt: skip
+    other = scope("127.0.0.1", ("x-api-key", "two"))
+    assert len({client_of(each) for each in keyed}) == 1
+    every = [plain, keyed[0], other, scope("10.0.0.1"), scope("10.0.0.1", ("x-api-key", "one")), scope("", socket=True)]
+    assert len({client_of(each) for each in every}) == len(every)
+    assert not any("one" in client_of(each) or "two" in client_of(each) for each in every), "keys are not kept"
+
+
+class Working:
+    """Requests in a line; each ends when it is told to."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.working: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, *names: str) -> list[str]:
+        """Requests come, of the clients that their first letters name. Returns which work now."""
+        for name in names:
+            self._ends[name] = asyncio.Event()
+            self._tasks[name] = asyncio.create_task(self._request(name))
+            await asyncio.sleep(0)
+        return await self.now()
+
+    async def end(self, name: str) -> list[str]:
+        self._ends[name].set()
+        await self._tasks[name]
+        return await self.now()
+
+    async def leave(self, name: str) -> list[str]:
+        """A waiting request is given up."""
+        self._tasks[name].cancel()
+        await asyncio.wait([self._tasks[name]])
+        return await self.now()
+
+    async def now(self) -> list[str]:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return sorted(self.working)
+
+    async def _request(self, name: str) -> None:
+        async with self.line.turn(name[0]):
+            self.working.append(name)
+            await self._ends[name].wait()
+            self.working.remove(name)
+
+
+def test_one_client_leaves_a_thread_free_and_the_next_one_goes_to_who_has_the_fewest() -> None:
+    async def line() -> None:
+        requests = Working(Line(4))
+        assert await requests.come("a1", "a2", "a3", "a4", "a5") == ["a1", "a2", "a3"]
+        assert await requests.come("b1") == ["a1", "a2", "a3", "b1"]
+        assert await requests.come("c1", "b2", "c2") == ["a1", "a2", "a3", "b1"], "no thread is left"
+        assert await requests.end("a2") == ["a1", "a3", "b1", "c1"], "though a4 came first"
+        assert await requests.leave("a4") == ["a1", "a3", "b1", "c1"]
+        assert await requests.end("a1") == ["a3", "b1", "c1"], "one is kept for others: each has one already"
+        assert await requests.end("b1") == ["a3", "b2", "c1"]
+        assert await requests.end("a3") == ["a5", "b2", "c1"]
+
+    in_a_loop(line())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 24])
+def test_every_request_gets_its_turn(threads: int) -> None:
+    async def line() -> int:
+        every, done = Line(threads), 0
+
+        async def request(client: str) -> None:
+            nonlocal done
+            async with every.turn(client):
+                await asyncio.sleep(0)
+                done += 1
+
+        await asyncio.gather(*(request("abc"[number % 3]) for number in range(90)))
+        return done
+
+    assert in_a_loop(line()) == 90
