@@ -1,0 +1,1 @@
+"""`edge plan`: plans the arrangement of a pipeline, before anything is bought or run."""

@@ -1,0 +1,190 @@
+"""`edge plan rag`: finds the Pareto-optimal schedules of a pipeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from edge.apps.evolution import check_picture
+from edge.apps.options import OutputFile, json_option
+from edge.apps.plan.pipelines import PIPELINE_SCHEMAS
+from edge.apps.plan.presentation import bottleneck, duration, plan_json, sentence, table
+from edge.config import parse_size
+from edge.errors import InputError
+from edge.input_file import SMALL, read_input, read_stdin
+from edge.planner.bursts import BurstStage, best_micro_batch
+from edge.planner.hardware import ACCELERATORS, HOST
+from edge.planner.modelled import BATCHES, modelled_tables
+from edge.planner.schedule import Problem, cluster_placements
+from edge.planner.schema import PUBLISHED, RagSchema
+from edge.planner.search import Plan, plans
+from edge.planner.tables import StageTable
+
+GOALS: Mapping[str, Callable[[Plan], float]] = {
+    "throughput": lambda plan: -plan.outcome.throughput_per_device,
+    "ttft": lambda plan: plan.outcome.ttft,
+    "tpot": lambda plan: plan.outcome.tpot,
+    "memory": lambda plan: plan.outcome.nbytes,
+}
+"""The goals by which a schedule is chosen. Ties are broken by the other goals in this order."""
+
+_ROWS = 12
+
+_STAGES = 6
+"""The number of stages of the longest published pipeline."""
+
+
+@click.command("rag")
+@click.argument("schema", metavar="SCHEMA")
+@click.option(
+    "--on",
+    "device",
+    type=click.Choice(list(ACCELERATORS)),
+    default="xpu-c",
+    show_default=True,
+    help="Accelerator, by its published constants.",
+)
+@click.option(
+    "--accelerators", type=click.IntRange(1, 4096), default=128, show_default=True, help="The most that may be used."
+)
+@click.option("--memory", help="The most bytes that all devices together may hold, such as 2TB.")
+@click.option(
+    "--goal",
+    type=click.Choice(list(GOALS)),
+    default="throughput",
+    show_default=True,
+    help="Goal that the chosen schedule is best in.",
+)
+@click.option(
+    "--ttft",
+    type=click.FloatRange(0, min_open=True),
+    help="The longest time to the first token of the chosen schedule, in seconds.",
+)
+@click.option(
+    "--burst",
+    type=click.IntRange(2, 1024),
+    help="Also say which micro-batches serve so many requests soonest that arrive at once.",
+)
+@click.option("--plot", type=OutputFile(), help="Draw the schedules here (.png, .svg, .pdf).")
+@json_option
+def rag(
+    schema: str,
+    device: str,
+    accelerators: int,
+    memory: str | None,
+    goal: str,
+    ttft: float | None,
+    burst: int | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
+
+    SCHEMA is a pipeline of `edge ask` (plain, hyde, ...), a published workload (case-1, case-1-70b, case-2, case-3,
+    case-4), or a JSON file with the fields of a schema (- reads stdin).
+    """
+    if plot is not None:
+        check_picture(plot)
+    described = read_schema(schema)
+    tables = grid(described, device, accelerators)
+    hardware = ACCELERATORS[device]
+    problem = Problem(
+        described, tables, cluster_placements(described), accelerators, hardware.memory,
+        memory=None if memory is None else parse_size(memory),
+    )  # fmt: skip
+    found = plans(problem)
+    best = choose(found, goal, ttft)
+    served = None if burst is None else _burst(problem, best, burst)
+    if plot is not None:
+        from edge.apps.plan.picture import plot_plans
+
+        plot_plans(found, best, f"{described.name} on at most {accelerators} {device}", plot)
+    if as_json:
+        group, stage = bottleneck(problem, best)
+        result = {
+            "schema": described.to_json(), "device": device, "accelerators": accelerators, "goal": goal,
+            "origins": {name: table.origin for name, table in tables.items()},
+            "plans": [plan_json(plan) for plan in found], "chosen": plan_json(best),
+            "bottleneck": {"stage": stage, "devices": group.devices}, "sentence": sentence(problem, best),
+        }  # fmt: skip
+        if served is not None:
+            result["burst"] = dict(zip(("micro_batch", "mean_ttft_s", "whole_ttft_s"), served, strict=True))
+        click.echo(json.dumps(result))
+        return
+    click.echo("\n".join(table(found, best, _ROWS)))
+    click.echo(sentence(problem, best))
+    if served is not None:
+        size, mean, whole = served
+        click.echo(
+            f"A burst of {burst} is served soonest in micro-batches of {size}: the mean time to first token is "
+            f"{duration(mean)}, {1 - mean / whole:.0%} less than as one batch."
+        )
+    click.echo(f"Nothing was measured: times are {' and '.join(problem.origins)} from published constants.", err=True)
+
+
+def grid(schema: RagSchema, device: str, accelerators: int) -> dict[str, StageTable]:
+    """The modelled table of each stage. Numbers of devices and batch sizes are powers of two, as in the source; for a
+    pipeline with more stages than any published one they are powers of four and eight."""
+    long = len(schema.stages()) > _STAGES
+    chips = [2**i for i in range(0, accelerators.bit_length(), 2 if long else 1)]
+    servers = [count for count in (1, 2, 4, 8, 16, 32) if count * HOST.accelerators <= accelerators] or [1]
+    if long:  # only the smallest number of servers that holds the database, and the largest number
+        holding = [count for count in servers if schema.database_nbytes <= count * HOST.memory] or servers
+        servers = sorted({holding[0], servers[-1]})
+    batches = BATCHES[:: 3 if long else 1]
+    return modelled_tables(schema, ACCELERATORS[device], chips=chips, servers=servers, batches=batches)
+
+
+def read_schema(text: str) -> RagSchema:
+    """The schema with this name, or the schema that a file describes.
+
+    Raises:
+        InputError: there is neither a schema nor a file of this name, or the file holds no schema.
+    """
+    named = {**PIPELINE_SCHEMAS, **PUBLISHED}
+    if text in named:
+        return named[text]
+    if text != "-" and not Path(text).exists():
+        raise InputError(f"there is no schema and no file {text!r}; schemas are {', '.join(named)}")
+    try:
+        data = read_stdin() if text == "-" else read_input(Path(text), most=SMALL)
+        return RagSchema.from_json(data.decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"the schema is not valid UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {error.strerror}") from error
+
+
+def choose(found: Sequence[Plan], goal: str, ttft: float | None) -> Plan:
+    """The best plan by `goal` among those with a time to first token of at most `ttft`.
+
+    Raises:
+        InputError: no plan is that fast.
+    """
+    fast = [plan for plan in found if ttft is None or plan.outcome.ttft <= ttft]
+    if not fast:
+        raise InputError(
+            f"no schedule has its first token within {duration(ttft or 0)}; the fastest needs "
+            f"{duration(min(plan.outcome.ttft for plan in found))}"
+        )
+    order = [goal, *(name for name in GOALS if name != goal)]
+    return min(fast, key=lambda plan: tuple(GOALS[name](plan) for name in order))
+
+
+def _burst(problem: Problem, plan: Plan, burst: int) -> tuple[int, float, float]:
+    """The best micro-batch of a burst in the stages before the first token; the mean time to first token with it, and
+    with the burst as one batch."""
+    stages = {stage.name: stage for stage in problem.schema.stages()}
+    places = {c.stage: number for number, group in enumerate(plan.schedule.groups) for c in group.choices}
+    devices = {c.stage: group.devices for group in plan.schedule.groups for c in group.choices}
+
+    def stage(name: str, calls: float) -> BurstStage:
+        points = problem.tables[name].at(devices[name])
+        seconds = {point.batch: point.latency for point in sorted(points, key=lambda p: -p.latency)}
+        return BurstStage(lambda batch: calls * seconds[min(b for b in seconds if b >= batch)], places[name])
+
+    largest = max(2**i for i in range(11) if 2**i <= burst)
+    return best_micro_batch([stage(s.name, s.calls) for s in stages.values() if s.before], largest)

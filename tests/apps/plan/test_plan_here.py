@@ -1,0 +1,101 @@
+"""`edge profile`, `edge plan here` and `edge bench plan` over a small collection with tiny random models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive.program import output_of, settings_of, write_tiny_models
+
+from edge.apps.bench.plan import Comparison, summarised
+from edge.apps.cli import edge
+from edge.config import Config
+from edge.errors import EdgeError
+from edge.planner.measured import Prediction
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tiny_models(tmp_path / "models")
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for number in range(12):
+        (documents / f"{number}.md").write_text(f"The river number {number} floods in spring.\n\nBread needs time.\n")
+    (tmp_path / "questions.txt").write_text("when does the river flood\nwhat needs time\n")
+    for name, value in settings_of(tmp_path, EDGE_THREADS="1", EDGE_MEMORY="10GB").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    run("index", "documents", "-c", "store")
+    return tmp_path
+
+
+def run(*arguments: str) -> str:
+    return output_of(edge, *arguments)
+
+
+def shown(*arguments: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(run(*arguments, "--json"))
+    return result
+
+
+def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path) -> None:
+    with pytest.raises(EdgeError, match="run `edge profile"):
+        run("plan", "here", "-c", "store")
+    measured = shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
+    assert measured["origin"] == "measured"
+    assert {row["depth"] for row in measured["readings"]} == {0, 8, 30, 60}
+    assert all(row["search"] > 0 and 0 < row["nbytes"] <= 2e9 for row in measured["readings"])
+    assert all((row["rerank"] > 0) == (row["depth"] > 0) for row in measured["readings"])
+
+    plan = shown("plan", "here", "-c", "store", "--settings", "config.toml")
+    assert plan["chosen"] in plan["choices"]
+    assert plan["chosen"]["depth"] == max(choice["depth"] for choice in plan["choices"])
+    settings = home / "config.toml"
+    assert Config.load(project=settings, environment={}).memory == 9_000_000_000
+    assert plan["command"] in settings.read_text()
+    words = plan["command"].split()[1:]
+    assert run(*words, "-c", "store", "when does the river flood")
+
+    text = run("plan", "here", "-c", "store")
+    assert plan["command"] in text
+    assert sum(line.startswith("*") for line in text.splitlines()) == 1
+    quick = shown("plan", "here", "-c", "store", "--within", str(min(c["seconds"] for c in plan["choices"])))
+    assert quick["chosen"]["seconds"] == min(c["seconds"] for c in plan["choices"])
+    for arguments in (("--within", "1e-9"), ("--memory", "10MB")):
+        with pytest.raises(EdgeError, match="no measured choice fits"):
+            run("plan", "here", "-c", "store", *arguments)
+
+
+def test_the_bench_runs_each_schedule_in_its_own_process(home: Path) -> None:
+    run("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
+    report = shown("bench", "plan", "-c", "store", "--questions", "questions.txt", "--depths", "0,12",
+                   "--rounds", "2")  # fmt: skip
+    assert [row["depth"] for row in report["schedules"]] == [0, 12]
+    assert all(row["measured_s"] > 0 and 0 < row["measured_nbytes"] <= 9e9 for row in report["schedules"])
+    assert report["time_worst"] >= report["time_median"]
+    with pytest.raises(EdgeError, match="whole numbers"):
+        run("bench", "plan", "-c", "store", "--questions", "questions.txt", "--depths", "deep")
+    with pytest.raises(EdgeError, match="run edge profile first"):
+        run("bench", "plan", "-c", "store", "--questions", "questions.txt", "--limits", "1GB")
+
+
+@pytest.mark.parametrize(("text", "reason"), [(b"one\n", "at least 2"), (b"\xff\xfe", "not valid UTF-8")])
+def test_questions_that_cannot_be_used_are_refused(home: Path, text: bytes, reason: str) -> None:
+    (home / "few.txt").write_bytes(text)
+    with pytest.raises(EdgeError, match=reason):
+        run("profile", "-c", "store", "--questions", "few.txt")
+
+
+def test_the_summary_is_of_the_errors_and_of_the_choice_of_a_limit() -> None:
+    def row(limit: int, depth: int, predicted: float, seconds: float) -> Comparison:
+        return Comparison(Prediction(limit, depth, 4, {"all": predicted}, 110.0), seconds, 2 / seconds, 100)
+
+    rows = [row(1, 0, 1.0, 1.0), row(2, 0, 1.1, 0.8), row(1, 9, 2.0, 1.6)]
+    found = summarised(rows)
+    assert found["time_median"] == pytest.approx(0.25)
+    assert found["time_worst"] == pytest.approx(0.375)
+    assert found["rate_worst"] == pytest.approx(0.6364, abs=1e-4), "0.9091 answers a second predicted, and 2.5 measured"
+    assert found["memory_median"] == pytest.approx(0.1)
+    assert found["choice_over_best"] == pytest.approx(1.25)  # the plan prefers limit 1, which took 1.0 and not 0.8
