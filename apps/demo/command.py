@@ -1,121 +1,32 @@
-"""`edge demo`: ranks sixty short passages by meaning for a few questions, and shows what it took."""
+"""`edge demo`: small demonstrations. Without the name of one, the passages are ranked."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
-from time import perf_counter
-from typing import Any
-
 import click
 
-from edge.apps.options import configure, engine_options, words_argument
-from edge.config import format_size
-from edge.errors import EdgeError, InputError
-from edge.resident import ResidentWatch
-from edge.runtimes.reranker import Ranking, Reranker
+from edge.apps.lazy import LazyGroup, alike
 
-_DEMO_MEMORY = "150MB"
-"""A limit that shows something: about what an empty browser tab takes."""
-
-_QUESTIONS = 3
-_SHOWN = 3
-_WIDTH = 112
+_DEFAULT = "passages"
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A passage of the demo's text."""
+class Demos(LazyGroup):
+    """Demonstrations by name. If the first argument is no name, it is the first argument of the default one."""
 
-    id: str
-    title: str
-    text: str
-
-    @property
-    def document(self) -> str:
-        """What the reranker reads."""
-        return f"{self.title}. {self.text}"
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Inserts the name of the default demonstration where none is given. A word that is like a name is a mistyped
+        name."""
+        names = self.list_commands(ctx)
+        if not args or not (args[0] in self.get_help_option_names(ctx) or alike(args[0], names)):
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
 
 
-@click.command()
-@words_argument("question", required=False)
-@engine_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def demo(question: str | None, memory: str | None, runtime: str | None, threads: int | None, as_json: bool) -> None:
-    """Rank the passages that come with edge-rag by meaning, for QUESTION or for three prepared ones."""
-    if question is not None and not question.strip():
-        raise InputError("the query is empty")
-    config = configure(memory=memory or _DEMO_MEMORY, runtime=runtime, threads=threads)
-    passages = [Passage(**row) for row in _rows("passages.jsonl")]
-    questions = (
-        [question] if question is not None else [row["question"] for row in _rows("questions.jsonl")[:_QUESTIONS]]
-    )
-    with ResidentWatch() as watch:
-        started = perf_counter()
-        with Reranker(config=config) as reranker:
-            opened = perf_counter() - started
-            answers: list[tuple[str, Ranking]] = []
-            for text in questions:
-                ranking = reranker.explain(text, [passage.document for passage in passages], _SHOWN)
-                answers.append((text, ranking))
-                if not as_json:
-                    _print_answer(text, ranking, passages)
-            name, size = reranker.model.name, reranker.model.nbytes
-        watch.sample()
-    if as_json:
-        click.echo(json.dumps(_document(answers, passages, watch.high_water, config.memory)))
-    else:
-        seconds = [ranking.stats.seconds for _, ranking in answers]
-        click.echo(
-            f"{name} ({format_size(size)} on disk) opened in {opened:.2f} s and read all {len(passages)} passages "
-            f"against each question in {min(seconds):.2f} to {max(seconds):.2f} s.\n"
-            f"Peak memory of the whole process: {format_size(watch.high_water)}; "
-            f"the limit was {format_size(config.memory)}."
-        )
-    if watch.high_water > config.memory:
-        raise EdgeError(
-            f"the limit of {format_size(config.memory)} was broken: the process held {format_size(watch.high_water)}"
-        )
-
-
-def shown_texts() -> list[str]:
-    """The passages as the reranker reads them."""
-    return [Passage(**row).document for row in _rows("passages.jsonl")]
-
-
-def _print_answer(question: str, ranking: Ranking, passages: list[Passage]) -> None:
-    click.secho(question, bold=True)
-    for place, result in enumerate(ranking.results, 1):
-        passage = passages[result.index]
-        text = " ".join(passage.text.split())
-        room = _WIDTH - len(passage.title) - 14
-        short = text if len(text) <= room else text[: room - 3].rsplit(" ", 1)[0] + "..."
-        click.echo(f"  {place}. {result.score:.3f}  {passage.title}: {short}")
-    stats = ranking.stats
-    done = stats.evaluations / stats.evaluations_full
-    click.echo(f"     {stats.sequences} passages, {stats.seconds:.2f} s, {done:.0%} of the layers' work needed\n")
-
-
-def _document(answers: list[tuple[str, Ranking]], passages: list[Passage], peak: int, limit: int) -> dict[str, Any]:
-    return {
-        "questions": [
-            {
-                "question": text,
-                "results": [
-                    {"id": passages[r.index].id, "title": passages[r.index].title, "score": r.score}
-                    for r in ranking.results
-                ],
-                "seconds": ranking.stats.seconds,
-            }
-            for text, ranking in answers
-        ],
-        "peak_resident": peak,
-        "limit": limit,
-    }
-
-
-def _rows(name: str) -> list[dict[str, Any]]:
-    text = Path(str(files("edge.apps.demo") / name)).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+@click.group(
+    cls=Demos,
+    verbs={
+        "passages": "edge.apps.demo.passages:passages",
+        "recommend": "edge.apps.demo.recommend:recommend",
+    },
+)
+def demo() -> None:
+    """Show what the program does: `edge demo [QUESTION]` ranks passages by meaning, as `edge demo passages` does."""
