@@ -11,26 +11,26 @@ import click
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.registry import Registry
 from edge.apps.files.output import markdown_link, output_option, print_csv
-from edge.apps.files.shown import shown
 from edge.apps.lazy import CommandGroup
+from edge.control_characters import escaped
 
 
 @click.group(cls=CommandGroup)
 def collections() -> None:
-    """Name collections: `-c NAME` then stands for one in every command, and several are searched together."""
+    """Name collections: `-c NAME` selects a collection in every command, and several can be searched together."""
 
 
 @collections.command()
 @click.argument("name")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), required=False)
 def add(name: str, directory: Path | None) -> None:
-    """Call the collection in DIRECTORY by NAME. It may be a new one; without DIRECTORY it lies among your data.
+    """Give the collection in DIRECTORY a NAME. It may be a new one; without DIRECTORY, it is placed among your data.
 
     `edge index FOLDER -c NAME` fills it.
     """
     path = Registry().add(name, directory)
     more = "" if Collection.exists(path) else f"; `edge index FOLDER -c {name}` fills it"
-    click.echo(f"{name} is the collection in {shown(str(path))}{more}")
+    click.echo(f"{name} is the collection in {escaped(str(path))}{more}")
 
 
 @collections.command("list")
@@ -51,12 +51,12 @@ def list_(output: str) -> int:
             if output == "markdown":
                 click.echo(f"- {markdown_link(row['name'], row['path'])}{empty}")
             else:
-                click.echo(f"{row['name']:20} {shown(row['path'])}{empty}")
+                click.echo(f"{row['name']:20} {escaped(row['path'])}{empty}")
     return 0 if rows else 1
 
 
 @collections.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget NAME. The collection itself stays where it is."""
-    click.echo(f"{name} is forgotten; the collection stays in {shown(str(Registry().remove(name)))}")
+    """Remove NAME from the list. The collection itself stays where it is."""
+    click.echo(f"{name} is forgotten; the collection stays in {escaped(str(Registry().remove(name)))}")

@@ -1,4 +1,4 @@
-"""`edge describe`: says what folders are about; the sentence comes with every hit below them."""
+"""`edge describe`: describes folders and files; the description is returned with every hit below them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.place import locate
+from edge.apps.collection.registry import locate
 from edge.apps.collection.roots import resolved
-from edge.apps.files.shown import shown
-from edge.apps.options import collection_option, configure, words_argument
+from edge.apps.options import collection_option, configure, json_option, words_argument
 from edge.apps.troubles import told
-from edge.errors import InputError, StorageError
+from edge.control_characters import escaped
+from edge.errors import CollectionMissing, InputError
 
 
 @click.command()
@@ -22,15 +22,15 @@ from edge.errors import InputError, StorageError
 @words_argument("text", required=False)
 @click.option("--remove", is_flag=True, help="Take the description of PATH away.")
 @collection_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def describe(path: str | None, text: str | None, remove: bool, collection: Path | None, as_json: bool) -> None:
-    """Say what the folder or file PATH is about: TEXT is returned with every hit below it, for agents and people.
+    """Describe the folder or file PATH: TEXT is returned with every hit below it, for agents and people.
 
-    Without TEXT, print what is said of PATH; without PATH, all descriptions.
+    Without TEXT, print the description of PATH; without PATH, all descriptions.
     """
     place = locate(collection)
     if not Collection.exists(place):
-        raise StorageError(f"there is no collection in {place}; `edge index DIR` makes one")
+        raise CollectionMissing(f"there is no collection in {place}; `edge index DIR` makes one")
     if remove and (path is None or text is not None):
         raise InputError("--remove takes a PATH and no text")
     changing = remove or text is not None
@@ -47,4 +47,4 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
         click.echo(json.dumps({"descriptions": found}, ensure_ascii=False))
         return
     for known, said in found.items():
-        click.echo(f"{shown(known)}  {said}")
+        click.echo(f"{escaped(known)}  {said}")

@@ -9,12 +9,11 @@ import click
 
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.together import Together
-from edge.apps.files.output import markdown_link, output_option, print_csv
-from edge.apps.files.shown import shown
-from edge.apps.files.style import place, say, styled
+from edge.apps.files.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.options import collections_option, configure
 from edge.apps.troubles import told
 from edge.config import parse_size
+from edge.control_characters import escaped
 
 _COLUMNS = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "text")
 
@@ -26,10 +25,10 @@ _COLUMNS = ("path", "line_start", "line_end", "page", "title", "kind", "descript
 @collections_option
 @output_option
 def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections: tuple[str, ...], output: str) -> int:
-    """Print what is indexed of each TARGET, as far as --max-bytes allows.
+    """Print the indexed text of each TARGET, until --max-bytes is reached.
 
     TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (the number of a search result), or a pattern such as
-    'docs/**/*.md', which should stand in quotes. Folders in front of a path may be left out where one file is meant.
+    'docs/**/*.md', which should be quoted. A path may lack its first folders if only one file matches.
     """
     with told(Together.opened(collections, configure())) as opened:
         found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes))
@@ -53,14 +52,14 @@ def _print(excerpt: Excerpt, output: str, *, first: bool) -> None:
     else:
         say(("" if first else "\n") + place(excerpt.path, where))
         for line in excerpt.description.splitlines():
-            say(styled(f"({shown(line)})", italic=True))
+            say(styled(f"({escaped(line)})", italic=True))
         click.echo(excerpt.text)
     if excerpt.continues_at is not None:
-        click.echo(f"edge: {shown(excerpt.path)} goes on at line {excerpt.continues_at}", err=True)
+        click.echo(f"edge: {escaped(excerpt.path)} goes on at line {excerpt.continues_at}", err=True)
 
 
 def _longest_run(text: str) -> int:
-    """The longest run of backticks in a text."""
+    """The length of the longest run of backticks in a text."""
     longest = run = 0
     for char in text:
         run = run + 1 if char == "`" else 0

@@ -1,4 +1,4 @@
-"""`edge index` and `edge watch`: bring a collection up to date with folders, once or from now on."""
+"""`edge index` and `edge watch`: bring a collection up to date with folders, once or continuously."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import Any
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.place import PROJECT, locate
+from edge.apps.collection.registry import PROJECT, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, check_there, resolved
 from edge.apps.collection.scopes import contains
-from edge.apps.files.shown import shown
-from edge.apps.options import collection_option, configure, engine_options, report_options
+from edge.apps.files.tuning import TuneOptions, as_figures, sentence, tune, tune_options
+from edge.apps.options import Report, Setup, collection_option, report_options, setup_options
 from edge.apps.progress import ProgressBar
 from edge.apps.troubles import tell
 from edge.config import Config, format_size
+from edge.control_characters import escaped
 from edge.errors import InputError
+from edge.ivf.parameters import Tuning
 from edge.resident import ResidentWatch
 from edge.trace import Trace
 
 _REASONS = 10
-"""Paths that are named in one go; `edge status` has all folders, and all files that failed."""
+"""The most paths that one message names; `edge status` lists all folders and all failed files."""
 
 _paths = click.argument("paths", nargs=-1, metavar="[DIR]...")
 _embedder = click.option("--embedder", help="Model for a new collection: a known name or the path of a packed model.")
@@ -39,8 +41,9 @@ _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for netwo
 @click.option("--rebuild", is_flag=True, help="First embed every passage again, where vectors are damaged.")
 @_poll
 @_embedder
+@tune_options
 @collection_option
-@engine_options
+@setup_options()
 @report_options
 def index(
     paths: tuple[str, ...],
@@ -49,22 +52,18 @@ def index(
     rebuild: bool,
     poll: bool,
     embedder: str | None,
+    tuning: TuneOptions,
     collection: Path | None,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
-    as_json: bool,
-    stats: bool,
-    trace: Path | None,
+    setup: Setup,
+    report: Report,
 ) -> None:
-    """Make the files in DIR ... searchable, or bring what was indexed before up to date.
+    """Make the files in DIR ... searchable, or bring the index up to date.
 
-    Only what has changed is read. Without DIR, all folders that were ever indexed are looked at. What .gitignore
-    excludes, hidden files and binary files are left out; `edge status` says why.
+    Only changed files are read. Without DIR, all indexed folders are compared. Hidden files, binary files and files
+    that .gitignore excludes are skipped; `edge status` shows the reasons.
     """
-    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
-    flags = {"as_json": as_json, "stats": stats, "watch": watch, "poll": poll}
-    _run(paths, collection, config, trace=trace, retry=retry, rebuild=rebuild, **flags)
+    config = setup.config(embedder=embedder)
+    _run(paths, collection, config, report, watch=watch, poll=poll, retry=retry, rebuild=rebuild, tuning=tuning)
 
 
 @click.command("watch")
@@ -72,64 +71,61 @@ def index(
 @_poll
 @_embedder
 @collection_option
-@engine_options
+@setup_options()
 @report_options
 def watch_command(
     paths: tuple[str, ...],
     poll: bool,
     embedder: str | None,
     collection: Path | None,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
-    as_json: bool,
-    stats: bool,
-    trace: Path | None,
+    setup: Setup,
+    report: Report,
 ) -> None:
     """Keep the index of DIR ... (of all indexed folders, if not given) up to date until interrupted."""
-    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=embedder)
-    _run(paths, collection, config, as_json=as_json, stats=stats, trace=trace, watch=True, poll=poll)
+    config = setup.config(embedder=embedder)
+    _run(paths, collection, config, report, watch=True, poll=poll)
 
 
 def _run(
     paths: tuple[str, ...],
     chosen: Path | None,
     config: Config,
+    report: Report,
     *,
-    as_json: bool,
-    stats: bool,
-    trace: Path | None,
     watch: bool,
     poll: bool,
     retry: bool = False,
     rebuild: bool = False,
+    tuning: TuneOptions | None = None,
 ) -> None:
+    goal = None if tuning is None else tuning.goal()
     check_there([resolved(path) for path in paths])  # before a collection is made
-    recorder = Trace(events=trace is not None)
+    recorder = Trace(events=report.trace is not None)
     with ResidentWatch() as resident, Collection(locate(chosen), config=config, trace=recorder) as collection:
-        output = _Output(collection, resident, as_json=as_json, stats=stats)
+        output = _Output(collection, resident, as_json=report.as_json, stats=report.stats)
         if rebuild:
             with ProgressBar(" passages") as bar:
                 made = collection.rebuild(progress=bar)
             click.echo(f"{made:,} passages embedded again", err=True)
         roots = _roots(collection, paths, chosen)
         with ProgressBar(" passages") as bar:
-            report = collection.index(roots, retry=retry, progress=bar)
-        output(report)
+            done = collection.index(roots, retry=retry, progress=bar)
+        tuned = tune(collection, goal, tuning.questions) if tuning is not None and goal is not None else None
+        output(done, tuned)
         tell(collection.health())
         if watch:
             _watch(collection, output, poll, [resolved(root) for root in roots])
-    if trace is not None:
-        recorder.write(trace)
+    if report.trace is not None:
+        recorder.write(report.trace)
 
 
 def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]) -> None:
-    """Watches the roots in `named`, or all if it is empty, until the user interrupts, which is how watching ends."""
+    """Watches the roots in `named`, or all roots if it is empty, until the user interrupts."""
     from edge.apps.collection.watching import Watcher
 
     roots = named or collection.roots
     more = f" and {len(roots) - _REASONS:,} more" if len(roots) > _REASONS else ""
-    click.echo(shown(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
+    click.echo(escaped(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
     try:
         Watcher(collection, report=output, notice=_notice, poll=poll, roots=named or None).run(threading.Event())
     except KeyboardInterrupt:
@@ -137,12 +133,12 @@ def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]
 
 
 def _notice(text: str) -> None:
-    click.echo(shown(f"edge: {text}"), err=True)
+    click.echo(escaped(f"edge: {text}"), err=True)
 
 
 def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) -> list[str]:
-    """What to index: the paths given, or what the collection remembers. A project's collection may have come with a
-    cloned folder, so it cannot send the indexer outside that folder on its own.
+    """The folders to index: the given paths, or the collection's roots. A project's collection may have come with a
+    cloned folder. So its own roots outside that folder are not indexed.
 
     Raises:
         InputError: a path does not exist, or there is nothing to index.
@@ -156,8 +152,8 @@ def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) 
 
 
 def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
-    """The folders that a collection remembers and may be read without being named. What a project's collection
-    remembers outside the project is told on stderr and left out."""
+    """The roots of a collection that may be read without being named. Roots of a project's collection outside the
+    project are reported on stderr and left out."""
     remembered = collection.roots
     if chosen is not None or collection.path.name != PROJECT:
         return remembered
@@ -170,7 +166,7 @@ def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
 
 
 class _Output:
-    """Prints reports: on stdout what was done, on stderr what was not."""
+    """Prints reports: results on stdout, problems on stderr."""
 
     def __init__(self, collection: Collection, resident: ResidentWatch, *, as_json: bool, stats: bool) -> None:
         self._collection = collection
@@ -178,7 +174,7 @@ class _Output:
         self._json = as_json
         self._stats = stats
 
-    def __call__(self, report: IndexReport) -> None:
+    def __call__(self, report: IndexReport, tuned: Tuning | None = None) -> None:
         limit = self._collection.budget.limit
         figures: dict[str, Any] = report.to_json() | {"peak_resident": self._resident.high_water, "limit": limit}
         for root in report.missing:
@@ -189,9 +185,11 @@ class _Output:
         if len(report.unreadable) > _REASONS:
             _notice(f"... nor can {len(report.unreadable) - _REASONS} more")
         if self._json:
-            click.echo(json.dumps(figures))
+            click.echo(json.dumps(figures | ({} if tuned is None else {"tuning": as_figures(tuned)})))
         else:
             click.echo(_sentence(report))
+        if tuned is not None and not self._json:
+            click.echo(sentence(tuned))
         if report.failed and not self._json:
             self._print_failures()
         if self._stats:
@@ -201,7 +199,7 @@ class _Output:
     def _print_failures(self) -> None:
         failed = self._collection.status().failed
         for file in failed[:_REASONS]:
-            click.echo(shown(f"failed: {file.path}: {file.reason}"), err=True)
+            click.echo(escaped(f"failed: {file.path}: {file.reason}"), err=True)
         if len(failed) > _REASONS:
             click.echo(f"... and {len(failed) - _REASONS} more: `edge status`", err=True)
 

@@ -1,4 +1,4 @@
-"""`edge remove` and `edge compact`: take files out of a collection, and give their space back."""
+"""`edge remove` and `edge compact`: remove files from a collection, and free their space."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.place import locate
+from edge.apps.collection.registry import locate
 from edge.apps.collection.roots import resolved
 from edge.apps.collection.scopes import nearest
-from edge.apps.files.shown import shown
-from edge.apps.options import collection_option, configure
+from edge.apps.options import collection_option, configure, json_option, memory_option
 from edge.apps.troubles import told
 from edge.config import format_size
-from edge.errors import StorageError
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+from edge.control_characters import escaped
+from edge.errors import CollectionMissing
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @collection_option
-@_json_option
+@json_option
 def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> int:
-    """Take files, or folders with all below them, out of the index; exit code 1 if none of them was in it.
+    """Remove files, or folders with everything below them, from the index; exit code 1 if it held none of them.
 
-    Nothing on disk is touched. A removed folder is not watched or indexed any more. What lies below a folder that stays
-    indexed comes back with the next `edge index`, unless a .gitignore or .edgeignore names it.
+    Files on disk stay untouched. A removed folder is no longer watched or indexed. A removed file below a folder that
+    stays indexed returns with the next `edge index`, unless a .gitignore or .edgeignore excludes it.
     """
     with told(_opened(collection)) as opened:
         removed = opened.delete(list(paths))
@@ -38,8 +36,8 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     if removed and coming_back:
         others = f" and {len(coming_back) - 1:,} others" if len(coming_back) > 1 else ""
         click.echo(
-            f"edge: {shown(coming_back[0])}{others} will come back with the next `edge index`, because a folder above "
-            f"is indexed; name it in that folder's .edgeignore to keep it out",
+            f"edge: {escaped(coming_back[0])}{others} will come back with the next `edge index`, because a folder "
+            f"above is indexed; name it in that folder's .edgeignore to keep it out",
             err=True,
         )
     click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} files")
@@ -47,16 +45,16 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
 
 
 @click.command()
-@click.option("--memory", help="Memory limit of the whole process, such as 300MB; `edge doctor` shows the smallest.")
+@memory_option
 @collection_option
-@_json_option
+@json_option
 def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
-    """Give back the space of what was removed, and bring the index into its best shape."""
+    """Free the space of removed files, and optimize the index."""
     path = locate(collection)
     before = _nbytes(path)
     with told(_opened(collection, memory)) as opened:
         alone = opened.compact()
-    after = _nbytes(path)  # closing gives SQLite's log back
+    after = _nbytes(path)  # after closing, because closing empties SQLite's log
     if as_json:
         click.echo(json.dumps({"bytes_before": before, "bytes_after": after}))
         return
@@ -66,14 +64,14 @@ def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
-    """The collection, which must be there already.
+    """Opens the collection, which must exist.
 
     Raises:
-        StorageError: it is not.
+        StorageError: it does not exist.
     """
     path = locate(chosen)
     if not Collection.exists(path):
-        raise StorageError(f"there is no collection in {path}; `edge index DIR` makes one")
+        raise CollectionMissing(f"there is no collection in {path}; `edge index DIR` makes one")
     return Collection(path, config=configure(memory=memory))
 
 

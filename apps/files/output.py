@@ -1,8 +1,8 @@
-"""`-o`: results as text for people, JSON, CSV or Markdown."""
+"""Results as plain text, JSON, CSV or Markdown (`-o`), and in colours on a terminal."""
 
 from __future__ import annotations
 
-import csv
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from edge.apps.options import Command
+from edge.control_characters import escaped
 
 FORMATS = ("text", "json", "csv", "markdown")
 
@@ -18,10 +19,10 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 def output_option(command: Command) -> Command:
-    """`-o/--output`, and `--json` for `-o json`. The command's function gets `output`."""
+    """The options `-o/--output` and `--json`, short for `-o json`. The command's function gets `output`."""
 
     def chosen(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-        # --json is read first, because it is eager.
+        # --json is eager, so it is parsed first.
         return value or ("json" if context.meta.get(__name__) else "text")
 
     def noted(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -35,17 +36,53 @@ def output_option(command: Command) -> Command:
 
 def print_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints a header and a line for each row."""
+    import csv
+
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
 
 
 def plain_markdown(text: str) -> str:
-    """A text that Markdown shows as it is."""
+    """Escapes a text so that Markdown shows it unchanged."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 def markdown_link(text: str, path: str) -> str:
-    """A link to a file, whose name may hold anything."""
+    """A Markdown link to a file. The file's name may hold any character."""
     target = path.replace("\\", "/").replace("%", "%25").replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
     return f"[{plain_markdown(text)}](<{target}>)"
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def is_coloured() -> bool:
+    """Whether to print colours: on a terminal that supports them, unless NO_COLOR is set (https://no-color.org)."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, **style: bool | str) -> str:
+    """A text in colours; unchanged if colours are off."""
+    return click.style(text, **style) if is_coloured() else text  # type: ignore[arg-type]
+
+
+def place(path: str, line: str) -> str:
+    """A citation: the path, followed by `:line` or ` p. N`."""
+    return styled(escaped(path), fg="cyan", bold=True) + styled(line, fg="green")
+
+
+def highlighted(text: str, marks: Sequence[tuple[int, int]]) -> str:
+    """A text in which the marked ranges are highlighted; `marks` must be in order."""
+    parts, end = [], 0
+    for start, stop in marks:
+        parts += [text[end:start], styled(text[start:stop], fg="yellow", bold=True)]
+        end = stop
+    return "".join(parts) + text[end:]
+
+
+def say(text: str) -> None:
+    """Prints a line that may contain colours."""
+    click.echo(text, color=is_coloured())

@@ -10,19 +10,25 @@ from typing import Any
 
 import click
 
-from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.registry import locate
 from edge.apps.collection.scopes import contains
-from edge.apps.collection.searching import POOL
-from edge.apps.collection.together import Together
-from edge.apps.files.output import markdown_link, output_option, plain_markdown, print_csv
-from edge.apps.files.shown import shown
-from edge.apps.files.style import highlighted, place, say, styled
-from edge.apps.options import collections_option, configure, engine_options, figures_options, words_argument
-from edge.apps.troubles import told
-from edge.config import format_size
-from edge.resident import ResidentWatch
-from edge.trace import Trace
+from edge.apps.files.found import Found
+from edge.apps.files.output import (
+    highlighted,
+    markdown_link,
+    output_option,
+    place,
+    plain_markdown,
+    print_csv,
+    say,
+    styled,
+)
+from edge.apps.modelled import modelled_line
+from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
+from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
+from edge.config import Config, format_size
+from edge.control_characters import escaped
 
 _COLUMNS = (
     "path", "line", "line_start", "line_end", "page", "score", "relevance", "snippet", "id", "collection",
@@ -41,12 +47,11 @@ _COLUMNS = (
 @click.option("--min-score", type=float, default=0.0, help="Leave out results that are less relevant (0 ... 1).")
 @click.option("--min-blended", type=float, default=0.0, help="Leave out results of a lower blended score (0 ... 1).")
 @click.option("--no-rerank", is_flag=True, help="Keep the fused order of words and vectors; quicker, less exact.")
-@click.option("--explain", is_flag=True, help="Show what each stage thought of each result.")
-@click.option("--device", metavar="NAME[:OPTIONS]", help="Where vectors are searched beside the host (`edge doctor`).")
+@click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
 @collections_option
-@engine_options
+@setup_options(device=True, server=True)
 @figures_options
 @output_option
 def search(
@@ -60,77 +65,71 @@ def search(
     embedder: str | None,
     reranker: str | None,
     collections: tuple[str, ...],
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
-    device: str | None,
+    setup: Setup,
     output: str,
     stats: bool,
     trace: Path | None,
 ) -> int:
     """Find the passages of the indexed files that answer QUERY; exit code 1 if there are none.
 
-    A phrase in double quotes is looked up as it stands. A query may have parts: `lex: words to look up`, `vec: a
-    question to look up by meaning`, `hyde: a passage as the answer might read`; one of them comes first.
+    Words in double quotes are searched as a phrase. A query may consist of parts: `lex: words to look up`, `vec: a
+    question to look up by meaning`, `hyde: a passage as the answer might read`; it must begin with one of them.
 
-    Results come in the order of their blended score, which compares the results of one search. --min-score compares
-    the reranker's own judgement, which means the same in every search.
+    Results are ordered by their blended score, which is comparable only within one search. --min-score compares the
+    reranker's own probability, which is comparable between searches.
     """
-    config = configure(
-        memory=memory, runtime=runtime, threads=threads, embedder=embedder, reranker=reranker, device=device
-    )
-    where = Filters.parse(filters)
-    recorder = Trace(events=trace is not None)
-    with ResidentWatch() as resident:
-        started = time.perf_counter()
-        with told(Together.opened(collections, config, recorder, candidates=max(POOL, 2 * top_k))) as opened:
-            hits = opened.search(
-                query, top_k, rerank=not no_rerank, where=where, min_score=min_score, min_blended=min_blended
-            )
-            limit = opened.budget.limit
-            healths = {name: collection.health() for name, collection in opened.collections.items()}
-            notice = "" if hits else _nothing(opened, where)
-        seconds = time.perf_counter() - started
-    figures = _figures(recorder, seconds, resident.high_water, limit)
-    if trace is not None:
-        recorder.write(trace)
-    health = {name: found.to_json() for name, found in healths.items()}
+    config = setup.config(embedder=embedder, reranker=reranker)
+    asked: dict[str, Any] = {
+        "query": query, "top_k": top_k, "filters": list(filters), "min_score": min_score,
+        "min_blended": min_blended, "rerank": not no_rerank,
+    }  # fmt: skip
+    try:
+        alone = own_options(memory=setup.memory, threads=setup.threads, trace=trace)
+        found, server = _served(collections, config, asked, alone)
+    except Unserved as reason:
+        from edge.apps.files.searching import searched
+
+        found, server = searched(collections, config, trace, **asked), f"not used: {reason}"
+    figures = {**found.figures, "server": server}
+    for trouble in found.troubles:
+        click.echo(escaped(f"edge: {trouble}"), err=True)
+    healths = found.healths
     _print(
-        hits,
+        found.hits,
         output,
-        health if len(health) > 1 else next(iter(health.values())),
+        healths if len(healths) > 1 else next(iter(healths.values())),
         figures,
         explain,
         relevance=min_score > 0,
     )
-    if not hits and output == "text":
-        click.echo(f"edge: nothing found{notice}", err=True)
+    if not found.hits and output == "text":
+        click.echo(f"edge: nothing found{found.nothing}", err=True)
     if stats:
         _print_stats(figures)
-    return 0 if hits else 1
+    return 0 if found.hits else 1
 
 
-def _nothing(opened: Together, where: Filters) -> str:
-    """Why there is nothing, where the types asked for may be the reason."""
-    searched = opened.collections.values()
-    if not where.kinds or any(collection.files(Filters(kinds=where.kinds)) for collection in searched):
-        return ""
-    present = []
-    for collection in searched:
-        with collection.database.read() as db:
-            present.append(kinds_present(db))
-    return f"; no file of type {' or '.join(where.kinds)} is indexed, these are: {', '.join(filter(None, present))}"
+def _served(collections: tuple[str, ...], config: Config, asked: dict[str, Any], alone: str) -> tuple[Found, str]:
+    """The result of the server, and a sentence that names the server. Raises `Unserved` as `connected` and
+    `Connection.ask` do."""
+    started = time.perf_counter()
+    connection = connected(config, SEARCH, alone)
+    places = {name: str(locate(name or None)) for name in collections or ("",)}
+    answer = connection.ask("/own/search", {**asked, "collections": list(places.items())})
+    found = Found.from_json(answer)
+    found.figures["seconds"] = time.perf_counter() - started
+    return found, f"used: process {connection.hello['pid']}"
 
 
 def _print(
     hits: list[Hit], output: str, health: Any, figures: dict[str, Any], explain: bool, *, relevance: bool
 ) -> None:
     if output == "json":
-        results = [_record(hit, explain) for hit in hits]
+        results = [hit.to_json(explain=explain) for hit in hits]
         document = {"results": results, "health": health, "stats": figures}
         click.echo(json.dumps(document, ensure_ascii=False))
     elif output == "csv":
-        print_csv(_COLUMNS, [_record(hit, explain=False) for hit in hits])
+        print_csv(_COLUMNS, [hit.to_json() for hit in hits])
     elif output == "markdown":
         for number, hit in enumerate(hits, 1):
             _print_markdown(number, hit)
@@ -139,44 +138,18 @@ def _print(
             _print_text(number, hit, explain, relevance)
 
 
-def _record(hit: Hit, explain: bool) -> dict[str, Any]:
-    """A result for programs; `page` only where the format has pages, `collection` and `description` where there are
-    any."""
-    record: dict[str, Any] = {
-        "path": hit.path,
-        "line_start": hit.line_start,
-        "line_end": hit.line_end,
-        "line": hit.line,
-        "score": hit.score,
-        "relevance": hit.stages.relevance,
-        "snippet": hit.snippet,
-        "id": hit.id,
-    }
-    if hit.page is not None:
-        record["page"] = hit.page
-    if hit.collection:
-        record["collection"] = hit.collection
-    if hit.description:
-        record["description"] = hit.description
-    if explain:
-        record["explain"] = {name: getattr(hit.stages, name) for name in hit.stages.__dataclass_fields__}
-        record["title"] = hit.title
-        record["context"] = hit.context
-    return record
-
-
 def _print_text(number: int, hit: Hit, explain: bool, relevance: bool) -> None:
-    """A result for people: where it is, how sure it is, and the words that match."""
+    """Prints a result as text: its score, its place, and the matching words."""
     citation = place(_near(hit.path), hit.citation.removeprefix(hit.path))
     where = styled(f"{hit.collection}  ", fg="magenta") if hit.collection else ""
-    heading = styled(f"  {shown(hit.context)}", dim=True) if hit.context else ""
+    heading = styled(f"  {escaped(hit.context)}", dim=True) if hit.context else ""
     score = styled(f"{hit.score:.3f}", dim=True)
     judged = f"  relevance {hit.relevance:.2f}" if relevance else ""
     say(f"{number:3d}  {score}{judged}  {where}{citation}{heading}")
     if explain:
         say(f"            {_stages(hit)}")
     for line in hit.description.splitlines():
-        say(styled(f"            ({shown(line)})", italic=True))
+        say(styled(f"            ({escaped(line)})", italic=True))
     say(f"            {highlighted(hit.snippet, hit.marks)}")
 
 
@@ -202,16 +175,9 @@ def _stages(hit: Hit) -> str:
 
 
 def _near(path: str) -> str:
-    """A path as short as it can be from here."""
+    """A path relative to the working directory if it lies below it, otherwise unchanged."""
     here = os.getcwd()
     return os.path.relpath(path, here) if contains(here, path) and path != here else path
-
-
-def _figures(trace: Trace, seconds: float, peak: int, limit: int) -> dict[str, Any]:
-    counters = trace.snapshot()
-    stages = {f"{stage}_s": counters.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank")}
-    index = {name: int(counters.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits")}
-    return {"seconds": seconds, **stages, "index": index, "peak_resident": peak, "limit": limit}
 
 
 def _print_stats(figures: dict[str, Any]) -> None:
@@ -221,5 +187,8 @@ def _print_stats(figures: dict[str, Any]) -> None:
         f"time     {figures['seconds']:.2f} s: query vector {figures['embed_s']:.2f}, search "
         f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f} (opening the models included)",
         f"index    {index['lists_read']} lists read ({format_size(index['bytes_read'])}), {index['hits']} in memory",
+        f"server   {figures['server']}",
     ):
         click.echo(line, err=True)
+    if "modelled" in figures:
+        click.echo(modelled_line(**figures["modelled"]), err=True)

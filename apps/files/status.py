@@ -1,4 +1,4 @@
-"""`edge status` and `edge list`: what a collection holds, and what it does not and why."""
+"""`edge status` and `edge list`: the content of a collection, and the skipped files with their reasons."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.place import locate
+from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.collection.together import Together
 from edge.apps.files.output import markdown_link, output_option, print_csv
-from edge.apps.files.shown import shown
-from edge.apps.options import collection_option, collections_option, configure
+from edge.apps.files.tuning import described, wished
+from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.apps.troubles import told
 from edge.config import format_size
+from edge.control_characters import escaped
 from edge.ivf.base import IndexOptions
-from edge.ivf.index import probed
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+from edge.ivf.probing import probed
 
 
 @click.command()
 @collection_option
-@_json_option
+@json_option
 def status(collection: Path | None, as_json: bool) -> None:
-    """Show what is indexed, what was skipped or failed and why, and the state of the index."""
+    """Show the indexed, skipped and failed files with reasons, and the state of the index."""
     with Collection(locate(collection), config=configure(), read_only=True) as opened:
         found = opened.status()
     if as_json:
-        click.echo(json.dumps(_document(found), ensure_ascii=False))
+        click.echo(json.dumps(found.to_json(), ensure_ascii=False))
     else:
         _print(found)
 
@@ -58,42 +56,18 @@ def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: s
                 about = f"{file.kind}, {format_size(file.size)}, {file.chunks:,} passages"
                 click.echo(f"- {markdown_link(file.path, file.path)} ({about})")
             else:
-                click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {shown(file.path)}")
+                click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
     return 0 if files else 1
-
-
-def _document(found: CollectionStatus) -> dict[str, Any]:
-    return {
-        "collection": str(found.path),
-        "health": found.health.to_json(),
-        "roots": list(found.roots),
-        "indexed": found.indexed,
-        "kinds": dict(found.kinds),
-        "pending": found.pending,
-        "skipped": [asdict(file) for file in found.skipped],
-        "failed": [asdict(file) for file in found.failed],
-        "chunks": found.chunks,
-        "source_bytes": found.source_nbytes,
-        "database_bytes": found.database_nbytes,
-        "embedder": None if found.embedder is None else asdict(found.embedder),
-        "index": None if found.vectors is None else asdict(found.vectors),
-        "tiers": {
-            "resident_bytes": found.resident_nbytes,
-            "disk_bytes": 0 if found.vectors is None else found.vectors.nbytes,
-            "hits": found.list_hits,
-            "misses": found.list_misses,
-        },
-    }
 
 
 def _print(found: CollectionStatus) -> None:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
-    click.echo(f"collection  {shown(str(found.path))}")
+    click.echo(f"collection  {escaped(str(found.path))}")
     click.echo(f"state       {found.health.state}")
     for trouble in found.health:
-        click.echo(shown(f"  {trouble}"))
+        click.echo(escaped(f"  {trouble}"))
     for root in found.roots:
-        click.echo(f"folder      {shown(root)}")
+        click.echo(f"folder      {escaped(root)}")
     click.echo(
         f"indexed     {found.indexed:,} files, {format_size(found.source_nbytes)}" + (f": {kinds}" if kinds else "")
     )
@@ -107,21 +81,24 @@ def _print(found: CollectionStatus) -> None:
             f"vectors     {format_size(index.nbytes)} in {index.segments} segments, {index.lists:,} lists "
             f"({index.codec}); {index.pending:,} rows pending, {index.deleted:,} deleted"
         )
-        if index.recall:
+        if index.tuned is not None:
+            goal, parameters = wished(index.tuned.goal), index.tuned.parameters
+            click.echo(f"tuned       for {goal}: {described(parameters, index.tuned.rows, index.tuned.nprobe)}")
+        elif index.recall:
             click.echo(f"recall@10   {_recall(index.recall)}")
     click.echo(f"skipped     {len(found.skipped):,} files and folders{_by_reason(found.skipped)}")
     click.echo(f"failed      {len(found.failed):,} files")
     for file in found.failed:
-        click.echo(shown(f"  {file.path}: {file.reason}"))
+        click.echo(escaped(f"  {file.path}: {file.reason}"))
 
 
 def _recall(measured: tuple[tuple[int, float], ...]) -> str:
-    """The measured recall that searches are held to, and the lists they probe for it; `--json` has the whole curve."""
+    """The measured recall that searches aim for, and how many lists they probe; `--json` has the whole curve."""
     nprobe, reached = probed(measured, IndexOptions().recall_target)
     return f"{reached:.3f} with the {nprobe:,} lists that a search probes"
 
 
 def _by_reason(files: tuple[LeftOut, ...]) -> str:
     counts = Counter(file.reason for file in files)
-    most = [f"{count:,} {shown(reason)}" for reason, count in counts.most_common(6)]
+    most = [f"{count:,} {escaped(reason)}" for reason, count in counts.most_common(6)]
     return (": " + "; ".join(most) + ("; ..." if len(counts) > 6 else "")) if most else ""

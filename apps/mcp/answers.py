@@ -1,4 +1,4 @@
-"""What a tool may answer: bounded in length, and held under a lease until it is written."""
+"""Answers of tools: limited in length, and held under a lease until they are written."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from edge.config import format_size
 from edge.errors import EdgeError, InputError
 
 MOST_BYTES = 1 << 20
-"""Of an answer as JSON: more than a language model reads at once."""
+"""Longest answer in bytes of JSON: more than a language model reads at once."""
 
 _SMALL_BYTES = 8 << 10
-"""An answer of so many bytes is part of what every message is leased: what has been done is never refused for its
-confirmation."""
+"""Answers up to this size are covered by the lease of every message. So a completed action is never reported as an
+error because its confirmation does not fit."""
 
 _COPIES = 2
-"""The protocol carries a result twice, as structure and as text."""
+"""Copies of a result in an answer: the protocol sends it as structure and as text."""
 
 ANSWER: ContextVar[list[Lease] | None] = ContextVar("edge_mcp_answer", default=None)
-"""What is held for the request that is being answered; a tool's thread sees its request's."""
+"""Leases of the request that is being answered. A tool's thread sees the leases of its own request."""
 
 Tool = Callable[..., dict[str, Any]]
 
 
 def bounded(tool: Tool, budget: MemoryBudget) -> Tool:
-    """The tool, whose errors of ours become sentences that the model gets to read, and whose answers have a bound.
+    """Wraps a tool so that its answers are limited, and our errors become sentences for the model.
 
-    A result that is longer than `MOST_BYTES`, or whose way to the client needs more memory than there is, becomes such
-    a sentence, too.
+    A result that is longer than `MOST_BYTES`, or that needs more memory on its way to the client than is free, becomes
+    such a sentence, too.
     """
 
     @functools.wraps(tool)
@@ -52,7 +52,7 @@ def bounded(tool: Tool, budget: MemoryBudget) -> Tool:
 
 
 def healthy(tool: Tool, health: Callable[[], Health]) -> Tool:
-    """The tool, whose answers say as `health` what is unfinished or damaged in what it works on, if anything is."""
+    """Wraps a tool so that its answers report, as `health`, any unfinished work and damage in its store."""
 
     @functools.wraps(tool)
     def answer(*args: Any, **kwargs: Any) -> dict[str, Any]:

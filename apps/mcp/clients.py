@@ -1,4 +1,4 @@
-"""What MCP clients are told about our servers: the text to paste for each, and the file it goes into."""
+"""Configuration of MCP clients for our servers: for each client, the text to paste and its file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Client:
     """A program that talks to MCP servers.
 
     Attributes:
-        name: what `--client` takes.
-        place: the file, or the way, in which it learns of a server.
-        style: how it is written there.
+        name: the name that `--client` accepts.
+        place: the file, or the action, that adds a server to the client.
+        style: the format of the text.
     """
 
     name: str
@@ -38,7 +38,7 @@ CLIENTS = (
 
 
 def client_named(name: str) -> Client:
-    """The client of that name, one of `CLIENTS`."""
+    """The client of this name, one of `CLIENTS`."""
     return next(client for client in CLIENTS if client.name == name)
 
 
@@ -46,8 +46,8 @@ def configuration(client: Client, server: str, arguments: Sequence[str]) -> str:
     """The text to paste.
 
     Args:
-        server: what the client calls the server, such as `edge-files`.
-        arguments: what follows `edge`.
+        server: the client's name for the server, such as `edge-files`.
+        arguments: the command line after `edge`.
     """
     command, *first = program()
     arguments = [*first, *arguments]
@@ -62,6 +62,6 @@ def configuration(client: Client, server: str, arguments: Sequence[str]) -> str:
 
 
 def program() -> list[str]:
-    """How a client starts `edge`: by its whole path, because clients do not search the same folders as a shell."""
+    """The command that starts `edge`, by its full path, because clients do not search the same folders as a shell."""
     found = shutil.which("edge")
     return [found] if found else [sys.executable, "-c", "from edge.apps.cli import main; main()"]

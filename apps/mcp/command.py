@@ -9,7 +9,8 @@ import click
 
 from edge.apps.lazy import CommandGroup
 from edge.apps.mcp.clients import CLIENTS, client_named, configuration
-from edge.apps.options import collections_option, configure, engine_options
+from edge.apps.memory.console import path_option
+from edge.apps.options import Setup, collections_option, setup_options
 
 
 @click.group(cls=CommandGroup)
@@ -18,39 +19,37 @@ def mcp() -> None:
 
 
 @mcp.command()
-@click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
+@path_option
 @click.option("--user-id", help="Whose memory is served; clients cannot leave it. `default` if no id is given.")
 @click.option("--agent-id", help="Which agent's.")
 @click.option("--run-id", help="Which session's.")
-@engine_options
+@setup_options()
 def memory(
     path: Path | None,
     user_id: str | None,
     agent_id: str | None,
     run_id: str | None,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
+    setup: Setup,
 ) -> None:
     """Serve add_memory, search_memory, list_memories, update_memory and delete_memory."""
     from edge.apps.mcp.memory import memory_server
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
-    from edge.apps.memory.command import whose
+    from edge.apps.memory.command_scope import whose
     from edge.apps.memory.memory import Memory
 
     load_sdk()
     _greet("memory")
-    config = configure(memory=memory, runtime=runtime, threads=threads)
+    config = setup.config()
     with Memory(path, **whose(user_id, agent_id, run_id), config=config) as opened:
         serve(memory_server(opened), opened.budget)
 
 
 @mcp.command()
 @collections_option
-@engine_options
-def files(collections: tuple[str, ...], memory: str | None, runtime: str | None, threads: int | None) -> None:
-    """Serve search, get, get_documents and status of indexed collections, which are only read."""
+@setup_options()
+def files(collections: tuple[str, ...], setup: Setup) -> None:
+    """Serve search, get, get_documents and status of indexed collections, without changing them."""
     from edge.apps.collection.together import Together
     from edge.apps.mcp.files import files_server
     from edge.apps.mcp.protocol import load_sdk
@@ -58,7 +57,7 @@ def files(collections: tuple[str, ...], memory: str | None, runtime: str | None,
 
     load_sdk()
     _greet("files")
-    config = configure(memory=memory, runtime=runtime, threads=threads)
+    config = setup.config()
     with Together.opened(collections, config) as opened:
         serve(files_server(opened), opened.budget)
 
@@ -68,7 +67,7 @@ def files(collections: tuple[str, ...], memory: str | None, runtime: str | None,
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
 @click.option("--client", type=click.Choice([client.name for client in CLIENTS]), help="Only for this client.")
 def config(server: str, options: tuple[str, ...], client: str | None) -> None:
-    """Print what tells a client of SERVER, ready to paste: for every known client, or one.
+    """Print the configuration of SERVER, ready to paste: for every known client, or for one.
 
     OPTIONS are those of `edge mcp SERVER`, such as `-c notes`.
     """
@@ -81,7 +80,7 @@ def config(server: str, options: tuple[str, ...], client: str | None) -> None:
 
 
 def _greet(server: str) -> None:
-    """Tells a person who starts a server by hand what it is for; stdout belongs to the protocol."""
+    """Explains the server on stderr to a user who starts it by hand. Stdout belongs to the protocol."""
     if sys.stdin.isatty():
         click.echo(
             f"edge: this server talks to an MCP client on stdin and stdout; Ctrl-C ends it. A client is told of it by "
@@ -93,5 +92,5 @@ def _greet(server: str) -> None:
 
 
 def _own_arguments() -> list[str]:
-    """What followed `edge mcp` when this server was started."""
+    """The arguments after `edge mcp` in the command line of this server."""
     return sys.argv[sys.argv.index("mcp") + 1 :] if "mcp" in sys.argv else []

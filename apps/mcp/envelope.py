@@ -1,7 +1,7 @@
 """`Envelope`: finds the id of a JSON-RPC message piece by piece, without keeping or parsing the message.
 
-A message that is too long is skipped, not read. Its sender waits for an answer all the same, and an answer needs the
-id, which clients write before or behind the part that is long.
+A message that is too long is skipped, not read. Its sender still waits for an answer, and an answer needs the message's
+id. Clients write the id before or after the long part.
 """
 
 from __future__ import annotations
@@ -12,32 +12,33 @@ import re
 _MARKS = re.compile(rb'["\\\[\]{}:,]')
 _QUOTES = re.compile(rb'["\\]')
 _LONGEST = 200
-"""Bytes of an id or a key: longer ones are none of ours."""
+"""Longest id or key, in bytes. Longer ones are ignored."""
 
 _ASCII, _WIDE, _PER_MARK = 8, 24, 260
-"""Memory of a parsed message: per byte of ASCII text, per byte where a wider character makes Python's strings wide, and
-per mark of its structure. Measured with pydantic 2 and one more copy of the arguments, which a tool may make."""
+"""Memory of a parsed message: per byte of ASCII text, per byte if wider characters make Python's strings wide, and per
+mark of its structure. Measured with pydantic 2 and one more copy of the arguments, which a tool may make."""
 
 Id = str | int | None
 
 
 def parsed_nbytes(length: int, structure: int, *, wide: bool) -> int:
-    """Bytes of memory that a JSON text takes, at most, while it is parsed or written.
+    """The most memory, in bytes, that a JSON text takes while it is parsed or written.
 
     Args:
-        length: its bytes.
-        structure: its marks that begin a value or stand between two.
-        wide: it holds characters beyond ASCII.
+        length: length of the text in bytes.
+        structure: number of marks that begin a value or separate two values.
+        wide: whether the text contains characters beyond ASCII.
     """
     return length * (_WIDE if wide else _ASCII) + structure * _PER_MARK
 
 
 class Envelope:
-    """Reads the bytes of one JSON object as they come, and notes the value of its own `id`.
+    """Reads the bytes of one JSON object as they arrive, and finds the value of the object's own `id`.
 
     Attributes:
-        structure: marks outside strings that begin a value or stand between two: each costs an object once parsed.
-        wide: a byte of a character beyond ASCII, or an escape that may stand for one, has been seen.
+        structure: number of marks outside strings that begin a value or separate two values. Each costs an object when
+            parsed.
+        wide: whether a non-ASCII byte was read, or an escape that may stand for a non-ASCII character.
     """
 
     def __init__(self) -> None:
@@ -52,11 +53,11 @@ class Envelope:
 
     @property
     def id(self) -> Id:
-        """The id seen so far; None if there was none."""
+        """The id that was found so far; None if none was."""
         return self._id
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes."""
+        """Reads the next bytes."""
         self.wide = self.wide or not data.isascii() or b"\\u" in data
         at = 0
         if self._escaped and data:

@@ -1,8 +1,9 @@
-"""Answers as an agent may read them: what was retrieved is marked as data, and steers neither a model nor a terminal.
+"""Marks retrieved text in answers as data, so that it steers neither a model nor a terminal.
 
-A document or a memory may say "ignore your instructions". Its reader is a language model that takes all text alike, so
-every answer says first that what follows is data. Its text form stands between two lines with a random number, which
-nobody who wrote a document can have known; its structured form is JSON, whose strings cannot end themselves.
+A document or a memory may say "ignore your instructions", and a language model does not know where a text comes from.
+So every answer first states that the following text is data. The text form is enclosed in two lines with a random
+number, which the author of a document cannot know. The structured form is JSON, and text inside a JSON string cannot
+end the string.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ NOTICE = (
 
 
 def marked(tool: Tool, server: str) -> Callable[..., Any]:
-    """The tool, answering with a result of the protocol whose texts are marked and harmless.
+    """Wraps a tool so that it answers with a result of the protocol whose texts are marked and harmless.
 
-    An error that nobody expected is reported in a file and becomes a sentence, and the server goes on.
+    An unexpected error is reported in a file and becomes a sentence, and the server continues.
 
     Args:
-        server: named in the report.
+        server: the server's name for the report.
     """
 
     @functools.wraps(tool)

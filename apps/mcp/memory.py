@@ -1,4 +1,4 @@
-"""The memory server's tools."""
+"""The tools of the memory server."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _INSTRUCTIONS = (
 
 
 _ECHO = 500
-"""Characters of a stored text that the answer repeats: the client has just sent it, and an answer has a bound."""
+"""The most characters of a stored text that an answer repeats. The client has just sent the text."""
 
 
 def memory_server(memory: Memory) -> MCPServer[Any]:
-    """A server over one memory, which should be bound to a scope: clients cannot leave it.
+    """A server for one memory. The memory should be bound to a scope, which clients cannot leave.
 
     Raises:
         CapabilityError: the package `mcp` is missing.
@@ -39,10 +39,10 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
 
         Args:
             text: one fact, preference, event or decision, understandable alone.
-            metadata: anything to filter by later, such as {"category": "health"}.
+            metadata: fields to filter by later, such as {"category": "health"}.
             timestamp: when it was said or happened, such as 2026-05-08 or 2026-05-08T13:56.
-            expiration_date: the last day on which it counts, such as 2026-12-31.
-            run_id: the session it belongs to, if it is to be kept apart.
+            expiration_date: the last day on which the memory is valid, such as 2026-12-31.
+            run_id: the session that the memory belongs to, to keep it apart from others.
         """
         added = memory.add(text, metadata=metadata, timestamp=timestamp, expiration_date=expiration_date, run_id=run_id)
         return added | {"results": [_abridged(result) for result in added["results"]]}
@@ -54,28 +54,28 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         run_id: str | None = None,
         neighbours: int = 0,
     ) -> dict[str, Any]:
-        """Find what is remembered about something, best first.
+        """Find memories about a subject, best first.
 
         Args:
             query: a question or a description.
-            top_k: how many results.
-            filters: conditions on metadata and dates, such as {"category": "health"} or
-                {"timestamp": {"gte": "2026-05-01", "lt": "2026-06-01"}}; operators eq ne gt gte lt lte in nin contains
-                icontains, joined by AND, OR and NOT.
-            run_id: only this session.
-            neighbours: so many turns of the conversation before and after each result.
+            top_k: number of results.
+            filters: conditions on metadata and dates, such as {"category": "health"} or {"timestamp": {"gte":
+                "2026-05-01", "lt": "2026-06-01"}}; operators eq ne gt gte lt lte in nin contains icontains, joined by
+                AND, OR and NOT.
+            run_id: only memories of this session.
+            neighbours: number of conversation turns to add before and after each result.
         """
         return memory.search(query, top_k, filters=filters, run_id=run_id, neighbours=neighbours)
 
     def list_memories(
         top_k: int = 20, filters: dict[str, Any] | None = None, run_id: str | None = None
     ) -> dict[str, Any]:
-        """List what is remembered, newest first.
+        """List memories, newest first.
 
         Args:
-            top_k: how many.
+            top_k: number of memories.
             filters: as for search_memory.
-            run_id: only this session.
+            run_id: only memories of this session.
         """
         return memory.get_all(top_k=top_k, filters=filters, run_id=run_id)
 
@@ -85,13 +85,13 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         metadata: dict[str, Any] | None = None,
         expiration_date: str | None = None,
     ) -> dict[str, Any]:
-        """Correct a memory; what is not given stays.
+        """Correct a memory; omitted arguments stay unchanged.
 
         Args:
             memory_id: the id from a search or a list.
             text: the new text.
             metadata: keys to set.
-            expiration_date: the last day on which it counts.
+            expiration_date: the last day on which the memory is valid.
         """
         if expiration_date is None:
             return memory.update(memory_id, text, metadata)
@@ -110,7 +110,7 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
 
 
 def _abridged(result: dict[str, Any]) -> dict[str, Any]:
-    """The result of an addition, with the beginnings of long texts and without metadata, which the client knows."""
+    """The result of an addition, with long texts shortened and without metadata. The client knows both."""
     similar = [_abridged(memory) for memory in result.get("similar", ())]
     shown = {name: value for name, value in result.items() if name not in ("metadata", "similar")}
     text = shown.get("memory")

@@ -1,8 +1,9 @@
 """`serve`: an MCP server over stdin and stdout that holds every message under a lease while it is answered.
 
-The SDK reads lines of any length, parses them and starts a task for each, so a client could make it take any amount of
-memory. Here a line is read piece by piece under a lease. A line that is too long is refused without being kept. As long
-as other messages hold the memory that the next one needs, that one waits in the client's pipe.
+The SDK reads lines of any length, parses them, and starts a task for each. So a client could make it use any amount of
+memory. This module reads a line piece by piece under a lease, and refuses a line that is too long without keeping it.
+If there is too little memory for the next message, that message waits in the client's pipe until others have been
+answered.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 MOST_BYTES = 4 << 20
-"""Of a message. What an agent remembers or asks is a few kilobytes."""
+"""Longest message in bytes. An agent's memory or question has a few kilobytes."""
 
 _PIECE = 1 << 16
-"""Bytes that are read at a time."""
+"""Bytes of one read."""
 
 _PER_MESSAGE = 256 << 10
-"""Memory that a message takes besides its content: tasks, contexts, the objects of the protocol, a small answer."""
+"""Memory of a message besides its content: tasks, contexts, the objects of the protocol, a small answer."""
 
 _TOO_LARGE, _NO_MEMORY, _NO_MESSAGE = -32600, -32000, -32700
-"""Codes of JSON-RPC: an invalid request, a server's own error, and what cannot be parsed."""
+"""JSON-RPC error codes: an invalid request, an error of the server, and a message that cannot be parsed."""
 
 _ANSWERED = re.compile(r'"id":("(?:[^"\\]|\\.)*"|-?\d+)')
 _HEAD = 300
 
 
 def serve(server: MCPServer[Any], budget: MemoryBudget) -> None:
-    """Serves until stdin ends.
+    """Serves requests until stdin ends.
 
-    While serving, descriptor 0 is the null device and descriptor 1 is stderr, so that nothing else gets between the
+    Meanwhile, descriptor 0 is the null device and descriptor 1 is stderr, so that no other output gets between the
     messages.
     """
     import anyio
@@ -62,13 +63,13 @@ async def _serve(server: MCPServer[Any], budget: MemoryBudget, source: int, targ
     watch: Any = messages.watch
     server.middleware.append(watch)
     lowlevel = server._lowlevel_server
-    streams: Any = {"stdin": messages, "stdout": output}  # of the SDK's files they have what it uses
+    streams: Any = {"stdin": messages, "stdout": output}  # they have the methods of files that the SDK calls
     async with stdio_server(**streams) as (incoming, outgoing):
         await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
 
 
 class Output:
-    """Lines on a descriptor, one at a time, whoever writes them."""
+    """Writes lines to a descriptor, one at a time, from any task."""
 
     def __init__(self, descriptor: int) -> None:
         import anyio
@@ -78,7 +79,7 @@ class Output:
         self.answered: Any = lambda identifier: None
 
     async def write(self, line: str) -> None:
-        """Writes a line whole; the message that it answers is done with."""
+        """Writes a whole line. Then releases the memory of the message that the line answers."""
         import anyio
 
         async with self._lock:
@@ -88,11 +89,11 @@ class Output:
             self.answered(json.loads(found[1]))
 
     async def flush(self) -> None:
-        """Nothing waits here."""
+        """Does nothing, because `write` does not buffer."""
 
 
 class Messages:
-    """The lines of a descriptor, each held under a lease from its first byte until its answer is written."""
+    """The lines of a descriptor. Each is held under a lease from its first byte until its answer is written."""
 
     def __init__(self, descriptor: int, output: Output, budget: MemoryBudget, *, most_bytes: int = MOST_BYTES) -> None:
         import anyio
@@ -112,13 +113,14 @@ class Messages:
 
     async def __anext__(self) -> str:
         """The next message, without its end of line."""
-        if self._notification is not None:  # nobody answers it, and it has been taken
+        if self._notification is not None:  # a notification gets no answer, and the SDK has now received it
             self._notification.release()
             self._notification = None
         while True:
             lease = self._budget.reserve("messages", 0)
             try:
-                await self._grow(lease, _PER_MESSAGE)  # before it is read: until then it waits in the client's pipe
+                # Leased before the message is read. Until then, the message waits in the client's pipe.
+                await self._grow(lease, _PER_MESSAGE)
                 line = await self._line(lease)
             except BaseException:
                 lease.release()
@@ -128,14 +130,14 @@ class Messages:
             lease.release()
 
     def answered(self, identifier: Id) -> None:
-        """Gives the memory of a message back."""
+        """Releases the memory of a message that has been answered."""
         for lease in self._held.pop(identifier, ()):
             lease.release()
         self._changed.set()
 
     async def watch(self, context: Any, call_next: Any) -> Any:
-        """Holds what a tool's answer takes until that is written, and gives a cancelled request's memory back when its
-        tool has ended: nobody writes an answer to that."""
+        """Middleware that holds the memory of a tool's answer until the answer is written. It releases the memory of a
+        cancelled request when the tool has ended, because such a request gets no answer."""
         import anyio
 
         leases = self._held.get(context.request_id)
@@ -148,7 +150,7 @@ class Messages:
             raise
 
     async def _line(self, lease: Lease) -> str | None:
-        """Reads to the end of the line; None if it was refused."""
+        """Reads to the end of the line; None if the line was refused."""
         envelope = Envelope()
         line = bytearray()
         length = 0
@@ -187,7 +189,7 @@ class Messages:
         return text
 
     async def _piece(self) -> bytes:
-        """The next bytes, up to the end of a line; empty at the end."""
+        """The next bytes, at most up to the end of a line; empty at the end of the input."""
         import anyio
 
         if not self._rest and not self._ended:
@@ -198,7 +200,7 @@ class Messages:
         return piece
 
     async def _grow(self, lease: Lease, nbytes: int) -> bool:
-        """Resizes a lease, if need be once other messages have been answered; False if that does not help."""
+        """Resizes a lease, if necessary after other messages have been answered. False if it still does not fit."""
         import anyio
 
         while not _fits(lease, nbytes):
@@ -217,7 +219,7 @@ class Messages:
 
 
 def _message(line: bytearray) -> tuple[str, str]:
-    """A line as text, and why it is no message; the SDK would leave such a one without an answer."""
+    """A line as text, or the reason why it is not a message. The SDK would not answer an invalid message."""
     from mcp_types import jsonrpc_message_adapter
 
     text = line.decode("utf-8", "replace")
@@ -252,7 +254,7 @@ def _write(descriptor: int, line: str) -> None:
 
 @contextmanager
 def _diverted() -> Iterator[tuple[int, int]]:
-    """Private duplicates of stdin and stdout, in whose places the null device and stderr stand meanwhile."""
+    """Private duplicates of stdin and stdout. Meanwhile, the null device and stderr take their places."""
     sys.stdout.flush()
     source, target = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -263,4 +265,4 @@ def _diverted() -> Iterator[tuple[int, int]]:
         yield source, target
     finally:
         os.dup2(source, 0)
-        os.dup2(target, 1)  # both duplicates stay open: a thread may still wait in one
+        os.dup2(target, 1)  # both duplicates stay open, because a thread may still read from one

@@ -31,7 +31,16 @@ def indexed(edge_verb: Verb, tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-@pytest.mark.parametrize("device", ["limited:cap=4MB", "remote:cap=4MB"])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "limited:cap=4MB",
+        "remote:cap=4MB",
+        "fpga:cap=4MB",
+        "searchers:of=cpu,count=3,cap=4MB",
+        "limited:cap=4MB,count=2",
+    ],
+)
 def test_a_search_on_a_device_finds_the_same(edge_verb: Verb, indexed: Path, device: str) -> None:
     def hits(*options: str) -> list[tuple[str, float]]:
         ended = edge_verb("search", "river", "flood", "-c", str(indexed), "--json", "--no-rerank", *options,
@@ -44,8 +53,11 @@ def test_a_search_on_a_device_finds_the_same(edge_verb: Verb, indexed: Path, dev
         collection.search("river flood", rerank=False)
         index = collection.vectors
         assert index is not None
-        (place,) = index._searcher.places
-        assert len(place.residency) > 0, "the setting reaches the index, and the device holds what was searched"
+        places = index._searcher.places
+        assert len(places) == (2 if device.endswith("count=2") else 1)
+        assert sum(len(place.residency) for place in places) > 0, (
+            "the setting reaches the index, and the device holds what was searched"
+        )
 
 
 @pytest.mark.parametrize(
@@ -57,3 +69,18 @@ def test_a_device_that_cannot_be_opened_is_an_error(edge_verb: Verb, indexed: Pa
     assert ended.code == 2
     assert says in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_figures_of_a_modelled_device_say_so(edge_verb: Verb, indexed: Path) -> None:
+    def search(*options: str) -> Any:
+        return edge_verb("search", "river", "-c", str(indexed), "--no-rerank", *options, EDGE_MEMORY="8GB")
+
+    shown = search("--stats", "--device", "fpga:cap=4MB").err
+    assert "modelled 1 requests of a query would take the accelerator" in shown
+    assert "nothing of that was measured" in shown
+    figures = json.loads(search("--json", "--device", "fpga:cap=4MB").out)["stats"]["modelled"]
+    assert figures["queries"] == 1
+    assert 0 < figures["seconds"] < 0.01
+    assert 0 < figures["joules"] < 1
+    assert "modelled" not in search("--stats").err
+    assert "modelled" not in json.loads(search("--json").out)["stats"]

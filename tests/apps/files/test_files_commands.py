@@ -1,4 +1,4 @@
-"""The verbs of file search as a person uses them: what they print, how they end."""
+"""The verbs of file search as a person uses them: their output, how they end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import EDGE, settings_of, write_tiny_models
 
 from edge.apps.cli import main
 from edge.apps.progress import ProgressBar
@@ -27,8 +28,7 @@ BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"
 def files_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models of tiny random shapes, a project with an index, and nothing of the machine's own settings."""
     folder = tmp_path_factory.mktemp("home").resolve()
-    synth("tiny-bert", folder / "models" / "tiny").close()
-    synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
+    write_tiny_models(folder / "models")
     synth("tiny-bert-embedder", folder / "models" / "other-embedder", seed=5).close()
     project = folder / "project"
     (project / "docs").mkdir(parents=True)
@@ -43,7 +43,7 @@ def files_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Done:
-    """How a command ended, and what it printed."""
+    """How a command ended, and its output."""
 
     returncode: int
     stdout: str
@@ -55,17 +55,8 @@ class Edge:
 
     def __init__(self, home: Path) -> None:
         self.project = home / "project"
-        self.environment = {
-            "EDGE_MODELS_DIR": str(home / "models"),
-            "EDGE_SCRATCH_DIR": str(home / "scratch"),
-            "EDGE_RERANKER": "tiny",
-            "EDGE_EMBEDDER": "tiny-embedder",
-            "EDGE_THREADS": "1",
-            "EDGE_MEMORY": "8GB",  # the process of the tests may hold a lot itself
-            "XDG_CONFIG_HOME": str(home / "config"),
-            "XDG_CACHE_HOME": str(home / "cache"),
-            "XDG_DATA_HOME": str(home / "data"),
-        }
+        # The process of the tests may hold a lot itself.
+        self.environment = settings_of(home, EDGE_THREADS="1", EDGE_MEMORY="8GB")
 
     def __call__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> Done:
         out, err = io.StringIO(), io.StringIO()
@@ -317,7 +308,7 @@ def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").stdout  # nobody looks
-    monkeypatch.setattr("edge.apps.files.style.is_terminal", lambda: True)
+    monkeypatch.setattr("edge.apps.files.output.is_terminal", lambda: True)
     shown = edge("search", "river", "--no-rerank", TERM="xterm").stdout
     assert "\x1b[33m\x1b[1mriver\x1b[0m" in shown
     assert f"\x1b[36m\x1b[1m{Path('docs') / 'rivers.md'}\x1b[0m" in shown
@@ -326,9 +317,9 @@ def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: py
 
 
 def test_a_process_of_its_own_stays_within_its_limit(edge: Edge) -> None:
-    """What only a real process shows: the installed command, its exit code, and memory that is all its own."""
+    """Only a real process shows these: the installed command, its exit code, and memory that is all its own."""
     done = subprocess.run(
-        [sys.executable, "-c", "from edge.apps.cli import main; main()", "search", "river", "--json"],
+        [*EDGE, "search", "river", "--json"],
         capture_output=True, text=True, cwd=edge.project, check=False,
         env={**os.environ, **edge.environment, "EDGE_MEMORY": "250MB"},
     )  # fmt: skip
@@ -345,8 +336,7 @@ def test_indexing_stays_within_its_limit(edge: Edge, files_home: Path) -> None:
     for number in range(60):
         (folder / f"{number}.txt").write_text(f"Sentence {number} of a text about rivers and bread. " * 200)
     done = subprocess.run(
-        [sys.executable, "-c", "from edge.apps.cli import main; main()", "index", str(folder), "--json",
-         "--collection", str(files_home / "tight")],
+        [*EDGE, "index", str(folder), "--json", "--collection", str(files_home / "tight")],
         capture_output=True, text=True, check=False, env={**os.environ, **edge.environment, "EDGE_MEMORY": "170MB"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

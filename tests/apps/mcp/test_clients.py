@@ -1,4 +1,4 @@
-"""What MCP clients are told, ready to paste."""
+"""The configuration of MCP clients, ready to paste."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import EDGE, environment_of, write_tiny_models
 
 from edge.apps.mcp.marking import NOTICE
-from edge.models.synth import synth
 
 LINUX = sys.platform == "linux"
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
@@ -24,22 +23,18 @@ mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
-    synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
-    synth("tiny-bert", folder / "models" / "tiny").close()
+    write_tiny_models(folder / "models")
     return folder
 
 
 def ask(home: Path, *arguments: str, talk: Callable[[Any], Awaitable[None]]) -> None:
     """Starts `edge mcp ...`, lets `talk` use a client of it, and ends it."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
-        "EDGE_MODELS_DIR": str(home / "models"), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
-        "EDGE_THREADS": "1", "XDG_CONFIG_HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home),
-    }  # fmt: skip
-    command = ["-c", "from edge.apps.cli import main; main()", "mcp", *arguments]
+    environment = environment_of(home, EDGE_THREADS="1")
 
     async def session() -> None:
-        server = mcp.StdioServerParameters(command=sys.executable, args=command, env=environment, cwd=home)
+        server = mcp.StdioServerParameters(
+            command=EDGE[0], args=[*EDGE[1:], "mcp", *arguments], env=environment, cwd=home
+        )
         async with mcp.Client(server) as client:
             await talk(client)
 
@@ -108,11 +103,11 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
     docs.mkdir()
     (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n\nIt is old.\n", encoding="utf-8")
     (docs / "bread.txt").write_text("Bread needs time.\n", encoding="utf-8")
-    line = " ".join(f"word{number}" for number in range(7_000))  # longer than what `get` returns at once
+    line = " ".join(f"word{number}" for number in range(7_000))  # longer than the text that `get` returns at once
     (docs / "line.txt").write_text(line, encoding="utf-8")
     (docs / "empty.txt").touch()
     (tmp_path / "secret.txt").write_text("not indexed\n", encoding="utf-8")
-    config = Config(memory=10**9, embedder="tiny-embedder", reranker="tiny", models_dir=str(home / "models"))
+    config = Config(memory=10**11, embedder="tiny-embedder", reranker="tiny", models_dir=str(home / "models"))
     with Collection(tmp_path / "collection", config=config) as collection:
         collection.index([docs])
 
@@ -179,15 +174,9 @@ def test_what_is_stored_is_confirmed_however_long_it_is(home: Path, tmp_path: Pa
 
 def test_a_message_that_is_too_long_is_answered_and_never_held(home: Path, tmp_path: Path) -> None:
     """Asked without the official client, which does not send such messages, and watched from outside."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
-        "EDGE_MODELS_DIR": str(home / "models"), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny",
-        "XDG_CONFIG_HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home),
-    }  # fmt: skip
-    code = "from edge.apps.cli import main; main()"
-    command = [sys.executable, "-c", code, "mcp", "memory", "--path", str(tmp_path / "m"), "--memory", "200MB"]
+    command = [*EDGE, "mcp", "memory", "--path", str(tmp_path / "m"), "--memory", "200MB"]
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment_of(home)) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         for number, (method, params) in enumerate(

@@ -40,7 +40,7 @@ class Client:
         self.output.answered = self.messages.answered
 
     def send(self, *lines: bytes) -> None:
-        """Writes in a thread: a pipe holds 64 kB, and what is not read waits."""
+        """Writes in a thread: a pipe holds 64 kB, and further bytes wait to be read."""
 
         def write() -> None:
             for line in lines:
@@ -168,7 +168,7 @@ def test_an_answer_is_bounded_and_held_until_it_is_written() -> None:
     leases: list[Any] = []
     ANSWER.set(leases)
     assert bounded(lambda: {"text": "x" * 1000}, budget)() == {"text": "x" * 1000}
-    assert budget.used == 0  # part of what every message holds
+    assert budget.used == 0  # part of the memory that every message holds
     assert bounded(lambda: {"text": "x" * 10_000}, budget)() == {"text": "x" * 10_000}
     assert budget.used == sum(lease.nbytes for lease in leases) > 10_000
     with pytest.raises(ToolError, match="the answer is longer than"):

@@ -1,0 +1,80 @@
+"""The work of `edge search`, for the command's own process and for the server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge.apps.collection.filters import Filters, kinds_present
+from edge.apps.collection.searching import POOL
+from edge.apps.collection.together import Together
+from edge.apps.files.found import Found
+from edge.apps.modelled import modelled
+from edge.config import Config
+from edge.resident import ResidentWatch
+from edge.trace import Trace
+
+
+def searched(
+    collections: Sequence[str], config: Config, trace: Path | None, *, top_k: int, filters: list[str], **asked: Any
+) -> Found:
+    """Searches in this process, without a server.
+
+    Args:
+        trace: file for a trace.
+        asked: the other arguments of `look`.
+
+    Raises:
+        The errors of `Together`.
+    """
+    where = Filters.parse(filters)
+    recorder = Trace(events=trace is not None)
+    with ResidentWatch() as resident:
+        started = time.perf_counter()
+        with Together.opened(collections, config, recorder, candidates=max(POOL, 2 * top_k)) as opened:
+            found = look(opened, top_k=top_k, where=where, **asked)
+            limit = opened.budget.limit
+        seconds = time.perf_counter() - started
+    found.figures.update(figures(recorder.snapshot(), {}, seconds, resident.high_water, limit))
+    if trace is not None:
+        recorder.write(trace)
+    return found
+
+
+def look(
+    opened: Together, query: str, *, top_k: int, where: Filters, min_score: float, min_blended: float, rerank: bool
+) -> Found:
+    """Searches open collections; the result has no figures. Raises as `Together.search` does."""
+    hits = opened.search(query, top_k, rerank=rerank, where=where, min_score=min_score, min_blended=min_blended)
+    return Found(
+        hits,
+        {name: collection.health().to_json() for name, collection in opened.collections.items()},
+        [str(trouble) for trouble in opened.health()],
+        "" if hits else _nothing(opened, where),
+    )
+
+
+def figures(
+    counters: Mapping[str, float], before: Mapping[str, float], seconds: float, peak: int, limit: int
+) -> dict[str, Any]:
+    """The costs of a search, from the counters of a trace before and after it."""
+    grown = {name: value - before.get(name, 0) for name, value in counters.items()}
+    stages = {f"{stage}_s": grown.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank")}
+    index = {name: int(grown.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits")}
+    return {
+        "seconds": seconds, **stages, "index": index, **modelled(grown), "peak_resident": peak, "limit": limit
+    }  # fmt: skip
+
+
+def _nothing(opened: Together, where: Filters) -> str:
+    """A reason for an empty result, if the requested types may be the reason."""
+    searched = opened.collections.values()
+    if not where.kinds or any(collection.files(Filters(kinds=where.kinds)) for collection in searched):
+        return ""
+    present = []
+    for collection in searched:
+        with collection.database.read() as db:
+            present.append(kinds_present(db))
+    return f"; no file of type {' or '.join(where.kinds)} is indexed, these are: {', '.join(filter(None, present))}"

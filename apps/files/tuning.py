@@ -1,0 +1,135 @@
+"""`edge index --tune`: chooses the parameters of a collection's vector index, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.apps.collection.collection import Collection
+from edge.apps.options import Command, gathered
+from edge.apps.progress import ProgressBar
+from edge.apps.texts import read_documents
+from edge.config import format_size, parse_size
+from edge.errors import InputError
+from edge.ivf.base import IndexOptions
+from edge.ivf.parameters import Goal, Parameters, Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """The wishes that the index is tuned to; None where an option was not given."""
+
+    tune: bool
+    recall: float | None
+    within: float | None
+    lists_size: str | None
+    questions: Path | None
+
+    def goal(self) -> Goal | None:
+        """The goal; None without `--tune`.
+
+        Raises:
+            InputError: an option needs `--tune`, or a value is out of range.
+            ConfigError: the size is not one.
+        """
+        given = {
+            "--recall": self.recall, "--within": self.within, "--lists-size": self.lists_size,
+            "--questions": self.questions,
+        }  # fmt: skip
+        if not self.tune:
+            alone = [name for name, value in given.items() if value is not None]
+            if alone:
+                raise InputError(f"{alone[0]} says what the index is tuned to: it needs --tune")
+            return None
+        recall = self.recall
+        if recall is None and self.within is None:
+            recall = IndexOptions().recall_target
+        seconds = None if self.within is None else self.within / 1e3
+        return Goal(recall, seconds, None if self.lists_size is None else parse_size(self.lists_size))
+
+
+def tune_options(command: Command) -> Command:
+    """Adds the options of `TuneOptions`, which the function gets as `tuning`."""
+    return gathered(
+        "tuning",
+        TuneOptions,
+        click.option(
+            "--tune", is_flag=True, help="Choose the parameters of the vector index by measuring, and train it anew."
+        ),
+        click.option(
+            "--recall",
+            type=float,
+            help="With --tune: share of the 10 nearest passages that a search must find (0.95 without --within).",
+        ),
+        click.option("--within", type=float, metavar="MS", help="With --tune: milliseconds that a query may take."),
+        click.option("--lists-size", metavar="SIZE", help="With --tune: most bytes of all lists, such as 100MB."),
+        click.option(
+            "--questions",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="With --tune: file with questions such as yours, one per line; made from passages if not given.",
+        ),
+    )(command)
+
+
+def tune(collection: Collection, goal: Goal, questions: Path | None) -> Tuning:
+    """Tunes a collection's vector index.
+
+    Raises:
+        InputError: the collection has no vectors or too few, no parameters keep the goal, or the file cannot be read.
+    """
+    index = collection.vectors
+    if index is None:
+        raise InputError("the collection has no vectors yet; index something before it is tuned")
+    given = None
+    if questions is not None:
+        texts = [document.text for document in read_documents(str(questions), collection.budget.limit)]
+        given = collection.embedder.embed(texts, query=True)
+    with ProgressBar(" rows") as bar:
+        return index.tune(
+            collection.database.write, goal, questions=given, progress=lambda stage, done, total: bar(done, total)
+        )
+
+
+def as_figures(done: Tuning) -> dict[str, Any]:
+    """The choice as a dictionary with stable keys, in seconds and bytes."""
+    chosen = asdict(done.tuned)
+    return {"changed": done.changed, **chosen.pop("parameters"), **chosen}
+
+
+def sentence(done: Tuning) -> str:
+    """What was chosen, and why."""
+    chosen = done.tuned
+    aim = wished(chosen.goal)
+    verb = "tuned" if done.changed else "already tuned"
+    reason = "the highest recall" if chosen.goal.recall is None else "the fastest"
+    what = described(chosen.parameters, chosen.rows, chosen.nprobe)
+    return (
+        f"{verb} for {aim}: {what}. Of all parameters that keep this goal, these are predicted to be {reason}: "
+        f"{chosen.seconds * 1e3:.2f} ms per query, a recall of {chosen.recall:.3f} on the sampled questions, "
+        f"{format_size(chosen.nbytes)} of lists."
+    )
+
+
+def wished(goal: Goal) -> str:
+    """A goal in words."""
+    parts = [
+        f"a recall of {goal.recall:g}" if goal.recall is not None else "",
+        f"{goal.seconds * 1e3:g} ms per query" if goal.seconds is not None else "",
+        f"lists of at most {format_size(goal.nbytes)}" if goal.nbytes is not None else "",
+    ]
+    return " and ".join(filter(None, parts))
+
+
+def described(p: Parameters, rows: int, nprobe: int) -> str:
+    """The parameters of an index of `rows` vectors, and the lists probed, in words."""
+    if p.lists == 1:
+        return f"one list of {rows:,} vectors, scanned exactly"
+    codes = {
+        "flat": "exact vectors", "sq8": "one byte per component", "pq": f"codes of {p.code_size} bytes",
+        "opq": f"codes of {p.code_size} bytes after a rotation",
+    }[p.codec]  # fmt: skip
+    scored = "" if p.codec == "flat" else f", and at most {p.rescore} exact scores per result"
+    return f"{p.lists:,} lists of {rows:,} vectors ({p.codec}: {codes}), {nprobe:,} probed{scored}"
