@@ -1,1 +1,1 @@
-"""Benchmarks: this runtime and its peers, side by side in one run."""
+"""Benchmarks that measure this program and its peers side by side in one run."""

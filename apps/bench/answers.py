@@ -1,9 +1,9 @@
-"""`edge bench answers`: questions with known answers, asked through the assistant as `edge ask` and `edge chat` do.
+"""`edge bench answers`: asks the assistant questions with known answers, in the way of `edge ask` and `edge chat`.
 
 The questions and the documents were written for this purpose and belong to the project. A question is plain,
-paraphrased (it shares few words with its passage) or a follow-up in a conversation; or it has no answer, near (the
-documents hold something similar) or far. Every document belongs to one half: questions of the half `choose` are for
-choosing rules and thresholds, those of the half `judge` are for judging them.
+paraphrased (it shares few words with its passage), or a follow-up in a conversation. The others have no answer: to the
+near ones the documents hold something similar, to the far ones nothing. Every document belongs to one half. Rules and
+thresholds are chosen on questions of the half `choose`, and judged on those of the half `judge`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ import click
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.base import AskOptions
+from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 
@@ -32,10 +34,10 @@ KINDS = ("plain", "paraphrased", "follow-up", "near", "far")
 HALVES = ("choose", "judge")
 
 _HIDDEN = ".txt"
-"""Python files of the set end in it, so that no tool takes them for files of this project."""
+"""A suffix added to Python files of the set, so that no tool takes them for files of this project."""
 
 _LINES = 3
-"""The answer begins on the cited line or within so many lines: what an editor shows at once."""
+"""A citation is right if the answer begins within this many lines from the cited one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ class Question:
     Attributes:
         kind: one of `KINDS`.
         half: one of `HALVES`.
-        file: the document that answers it, or is about something similar; empty for far misses.
-        answers: texts of which any is right; none if the documents do not say.
-        after: questions that were asked before in the same conversation.
+        file: the document that answers the question or holds something similar; empty for the kind `far`.
+        answers: the right texts, of which any one is enough; empty if the documents hold no answer.
+        after: the questions asked before in the same conversation.
     """
 
     kind: str
@@ -60,13 +62,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one question.
+    """The result of one question.
 
     Attributes:
-        found: it was answered, and not refused.
-        shown: the answer holds a right text, and cites the right file.
-        first: the first citation, or of a refused question the best passage, is of the right file.
-        line: the right text begins where the citation points.
+        found: whether the question was answered, and not refused.
+        shown: whether the answer holds a right text and cites the right file.
+        first: whether the first citation is from the right file; for a refused question, the best passage counts.
+        line: whether the right text begins at the cited line.
+        warned: whether the answer was shown with the warning that its passages may not answer.
     """
 
     question: Question
@@ -78,6 +81,7 @@ class Outcome:
     line: bool
     seconds: float
     best: float | None
+    warned: bool
 
     def to_json(self) -> dict[str, Any]:
         asked = self.question
@@ -85,7 +89,7 @@ class Outcome:
             "kind": asked.kind, "half": asked.half, "question": asked.question, "after": list(asked.after),
             "answers": list(asked.answers), "file": asked.file, "text": self.text, "place": self.place,
             "found": self.found, "shown": self.shown, "first": self.first, "line": self.line,
-            "seconds": self.seconds, "best": self.best,
+            "seconds": self.seconds, "best": self.best, "warned": self.warned,
         }  # fmt: skip
 
 
@@ -95,8 +99,8 @@ class Outcome:
 @click.option("--llm", metavar="MODEL", help="As for `edge ask`; not given, sentences of the documents are picked.")
 @click.option("--memory", default="500MB", show_default=True, help="Limit of the process.")
 @click.option("--min-relevance", type=float, help="Relevance that a passage needs; the default of `edge ask` if none.")
-@click.option("--verbose", is_flag=True, help="Print the questions that failed, with what was said.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--verbose", is_flag=True, help="Print the questions that failed, with the answers that were given.")
+@output_options
 def answers(
     half: str,
     kinds: Sequence[str],
@@ -104,7 +108,7 @@ def answers(
     memory: str,
     min_relevance: float | None,
     verbose: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Ask questions about a small mixed collection: answers shown, refusals and false answers of each kind."""
     asked = [q for q in questions() if half in (q.half, "both") and (not kinds or q.kind in kinds)]
@@ -118,18 +122,28 @@ def answers(
                 outcomes = [ask(assistant, question, documents) for question in asked]
                 generator = assistant.generator.name
     rows = {kind: row for kind in KINDS if (row := summary([o for o in outcomes if o.question.kind == kind]))}
-    if as_json:
-        report = {"half": half, "generator": generator, "kinds": rows, "questions": [o.to_json() for o in outcomes]}
-        click.echo(json.dumps(report, ensure_ascii=False))
-        return
-    _print(rows, half, generator)
-    if verbose:
+    report = {"half": half, "generator": generator, "kinds": rows, "questions": [o.to_json() for o in outcomes]}
+    output.put(report, figures(rows), lambda: _print(rows, half, generator))
+    if verbose and not output.as_json:
         for outcome in outcomes:
             if failure := _failure(outcome):
                 before = "".join(f"{question} / " for question in outcome.question.after)
                 click.echo(f"\n{failure}: {before}{outcome.question.question}")
                 click.echo(f"  wanted  {outcome.question.file}: {' or '.join(outcome.question.answers) or 'no answer'}")
                 click.echo(f"  said    {outcome.place}: {outcome.text}")
+
+
+def figures(rows: dict[str, dict[str, float]]) -> Iterator[Figure]:
+    """The figures of a stored run, by the kinds of questions."""
+    common = {"questions": neither("questions"), "warned": neither("warned", "%"), "seconds": lower("time", "s")}
+    with_answer = {
+        "shown": higher("right shown", "%"), "first": higher("right file", "%"), "line": higher("right line", "%"),
+        "refused": lower("refused", "%"),
+    }  # fmt: skip
+    there = {kind: row for kind, row in rows.items() if "shown" in row}
+    gone = {kind: row for kind, row in rows.items() if kind not in there}
+    yield from tabulate(there, with_answer | common, "questions with an answer")
+    yield from tabulate(gone, {"answered": lower("answered", "%")} | common, "questions without an answer")
 
 
 def questions() -> list[Question]:
@@ -144,7 +158,7 @@ def questions() -> list[Question]:
 
 
 def copy_documents(folder: Path) -> Path:
-    """Copies the set's documents under `folder`; returns the folder they are in."""
+    """Copies the set's documents into a new folder under `folder`, and returns it."""
     target = folder / "documents"
     shutil.copytree(FOLDER / "documents", target)
     for path in target.rglob(f"*.py{_HIDDEN}"):
@@ -153,7 +167,7 @@ def copy_documents(folder: Path) -> Path:
 
 
 def ask(assistant: Assistant, question: Question, documents: Path) -> Outcome:
-    """Asks one question, after those that come before it in its conversation."""
+    """Asks one question, after the earlier questions of its conversation."""
     started = time.perf_counter()
     if question.after:
         chat = assistant.chat()
@@ -167,7 +181,7 @@ def ask(assistant: Assistant, question: Question, documents: Path) -> Outcome:
 
 
 def judge(question: Question, answer: Answer, documents: Path, seconds: float) -> Outcome:
-    """Compares an answer with the right one."""
+    """Compares an answer with the known right ones."""
     path = str(documents / question.file) if question.file else ""
     cited = [citation for citation in answer.citations if citation.path == path]
     best = answer.citations[0].path if answer.citations else _best_path(answer)
@@ -175,21 +189,28 @@ def judge(question: Question, answer: Answer, documents: Path, seconds: float) -
     line = shown and any(_begins_at(Path(path), citation.line, question.answers) for citation in cited)
     place = answer.citations[0].place.removeprefix(f"{documents}/") if answer.citations else "refused"
     first = bool(path) and best == path
-    return Outcome(question, answer.text, place, answer.found, shown, first, line, seconds, answer.stats.best_relevance)
+    best_relevance = answer.stats.best_relevance
+    return Outcome(
+        question, answer.text, place, answer.found, shown, first, line, seconds, best_relevance, answer.uncertain
+    )
 
 
 def holds(text: str, wanted: str) -> bool:
-    """Whether a text holds a phrase as whole words, whatever the case and the spaces."""
+    """Whether a text holds a phrase as whole words, regardless of case and white space."""
     phrase = r"\s+".join(re.escape(word) for word in wanted.casefold().split())
     return re.search(rf"(?<!\w){phrase}(?!\w)", " ".join(text.casefold().split())) is not None
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The figures of one kind of question; shares of its questions. Empty if there are none."""
+    """The figures of one kind of question, mostly shares of its questions; empty if there are no questions."""
     if not outcomes:
         return {}
     n = len(outcomes)
-    row: dict[str, float] = {"questions": n, "answered": sum(o.found for o in outcomes) / n}
+    row: dict[str, float] = {
+        "questions": n,
+        "answered": sum(o.found for o in outcomes) / n,
+        "warned": sum(o.warned for o in outcomes) / n,
+    }
     if outcomes[0].question.answers:
         shown = [o for o in outcomes if o.shown]
         row |= {
@@ -223,14 +244,16 @@ def _failure(outcome: Outcome) -> str:
 def _print(rows: dict[str, dict[str, float]], half: str, generator: str) -> None:
     click.echo(f"questions of the half {half!r}, answered with {generator}")
     click.echo(
-        f"{'kind':<13}{'questions':>9}{'right shown':>13}{'right file':>12}{'refused':>9}{'answered':>10}"
+        f"{'kind':<13}{'questions':>9}{'right shown':>13}{'right file':>12}{'refused':>9}{'answered':>10}{'warned':>8}"
         f"{'right line':>12}{'words':>7}{'seconds':>9}"
     )
     for kind, row in rows.items():
         if "shown" in row:
             click.echo(
                 f"{kind:<13}{row['questions']:>9.0f}{row['shown']:>13.0%}{row['first']:>12.0%}{row['refused']:>9.0%}"
-                f"{'':>10}{row['line']:>12.0%}{row['words']:>7.0f}{row['seconds']:>9.2f}"
+                f"{'':>10}{row['warned']:>8.0%}{row['line']:>12.0%}{row['words']:>7.0f}{row['seconds']:>9.2f}"
             )
         else:
-            click.echo(f"{kind:<13}{row['questions']:>9.0f}{'':>34}{row['answered']:>10.0%}{row['seconds']:>28.2f}")
+            click.echo(
+                f"{kind:<13}{row['questions']:>9.0f}{'':>34}{row['answered']:>10.0%}{row['warned']:>8.0%}{row['seconds']:>28.2f}"
+            )

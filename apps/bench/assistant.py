@@ -1,46 +1,41 @@
-"""`edge bench assistant`: the six pipelines replayed over an index on disk, with lookahead and without (TeleRAG)."""
+"""`edge bench assistant`: replays six pipelines over an index on disk, with and without lookahead (TeleRAG)."""
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from edge.apps.bench.assistant_worker import _LINK
+from edge.apps.bench.figures import Figure, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.bench.process import measure
-from edge.apps.bench.rag_index import COPY_COSINE, build, index_options
-from edge.apps.bench.rag_traces import PIPELINES, Case, cases, write_recorded, write_trace
+from edge.apps.bench.proportions import COVERAGE
+from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
+from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, Case, write_recorded, write_trace
 from edge.config import format_size, parse_size
-from edge.errors import EdgeError, InputError
-from edge.models.registry import models_dir
-from edge.models.training.corpora import load
+from edge.errors import EdgeError
 
 _WORKER = "edge.apps.bench.assistant_worker"
-_PAPER_COVERAGE = {
-    "hyde": 0.731, "subquestion": 0.632, "iterative": 0.915, "iter-retgen": 0.838, "flare": 0.791, "self-rag": 1.0,
-}  # fmt: skip
-"""TeleRAG, table 1, NQ: lists probed in the end that are among as many nearest to the prediction (256 of 4096)."""
-
 _ARMS = {
     "read anew": {"lookahead": False, "reuse": False},
     "on demand": {"lookahead": False, "reuse": True},
     "lookahead": {"lookahead": True, "reuse": True},
 }
-"""Each search reads its lists, as in TeleRAG's baseline; it finds those that earlier ones left in memory; and lookahead
-beside that."""
+"""The three arms. In `read anew` every search reads its lists, as in TeleRAG's baseline; in `on demand` it also finds
+lists that earlier searches left in memory; `lookahead` adds lookahead to that."""
 
 
 @click.command("assistant")
+@index_options()
 @click.option(
-    "--data", "folders", multiple=True, required=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Judged set in BEIR layout; the first one's test questions are asked, all of them are indexed.",
-)  # fmt: skip
-@index_options
-@click.option("--probe-share", type=float, help="Of the lists, probed by a search; else what recall 0.95 asks for.")
+    "--probe-share",
+    type=float,
+    help="Share of the lists that a search probes; by default, as many as recall 0.95 needs.",
+)
 @click.option("--bandwidth", default="12MB", show_default=True, help="Of the link to the index, per second.")
 @click.option("--decode", default=100.0, show_default=True, help="Tokens per second the replayed model writes.")
 @click.option("--prefill", default=2000.0, show_default=True, help="Tokens per second it reads.")
@@ -54,18 +49,18 @@ beside that."""
     help="Folder of recorded traces, one file for each pipeline; put together from the judged set if not given.",
 )
 @click.option(
+    "--recorded", is_flag=True, help="Replay the texts that SmolLM2-135M wrote for 16 questions of squad11-dev."
+)
+@click.option(
     "--record",
     "model",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="First have this GGUF model answer the questions, and keep what it writes in the folder of --traces.",
+    help="First let this GGUF model answer the questions, and keep its texts in the folder of --traces.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")  # fmt: skip
+@click.option("--searches", is_flag=True, help="Print where the time of each search went, too; --json always has it.")
+@output_options
 def assistant(
-    folders: Sequence[Path],
-    rows: int,
-    list_rows: int,
     probe_share: float | None,
-    memory_share: float,
     bandwidth: str,
     decode: float,
     prefill: float,
@@ -74,32 +69,34 @@ def assistant(
     rounds: int,
     pipelines: str,
     traces: Path | None,
+    recorded: bool,
     model: Path | None,
-    work_dir: Path | None,
-    as_json: bool,
+    searches: bool,
+    output: Output,
+    data: IndexData,
 ) -> None:
     """Replay recorded pipelines over an index on disk: on-demand retrieval against lookahead, same memory."""
     chosen = pipelines.split(",")
     if unknown := set(chosen) - set(PIPELINES):
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(PIPELINES)}")
-    corpora = [load(folder) for folder in folders]
-    asked = cases(corpora[0])[: warmup + questions]
-    if len(asked) < warmup + questions:
-        raise InputError(f"{folders[0]} has only {len(asked)} questions with company in their paragraph and article")
-    place = (work_dir or models_dir() / "bench") / f"rag-{rows}-{list_rows}"
-    held, lists, nbytes = build(place, corpora, rows, list_rows=list_rows, say=lambda text: click.echo(text, err=True))
+    if recorded:
+        if traces is not None:
+            raise click.BadParameter("--recorded replays the traces that come with the program; leave --traces out")
+        traces = SHIPPED
+    made = data.made()
+    asked = made.asked(warmup + questions)
     common = {
-        "folder": str(place), "questions": [case.question for case in asked], "probe_share": probe_share,
-        "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
+        "folder": str(made.folder), "questions": [case.question for case in asked], "probe_share": probe_share,
+        "list_memory": made.memory, "bandwidth": parse_size(bandwidth),
         "prefill": prefill, "decode": decode,
     }  # fmt: skip
     if model is not None:
-        if traces is None:
+        if traces is None or recorded:
             raise click.BadParameter("--record needs --traces, the folder to write to")
         _record(model, traces, chosen, asked, common)
     results = []
     for pipeline in chosen:
-        trace = place / f"{pipeline}.jsonl"
+        trace = made.folder / f"{pipeline}.jsonl"
         if traces is None:
             write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
         else:
@@ -114,30 +111,29 @@ def assistant(
                 reports.append(report["rows"][warmup:])
         results.append(_row(pipeline, *arms.values()))
     conditions = {
-        "rows": held, "lists": lists, "index_bytes": nbytes, "list_memory": common["list_memory"],
+        **made.conditions(), "list_memory": made.memory,
         "nprobe": nprobe, "bandwidth": common["bandwidth"], "decode": decode, "prefill": prefill,
-        "questions": questions, "rounds": rounds, "data": [corpus.name for corpus in corpora],
-        "traces": "assembled" if traces is None else str(traces),
+        "questions": questions, "rounds": rounds,
+        "traces": "assembled" if traces is None else "SmolLM2-135M-Instruct" if recorded else str(traces),
     }  # fmt: skip
-    if as_json:
-        click.echo(json.dumps({"conditions": conditions, "pipelines": results}))
-    else:
-        _print(results, conditions)
+    result = {"conditions": conditions, "pipelines": results}
+    output.put(result, figures(results), lambda: _print(results, conditions, searches=searches))
     if not all(row["identical"] for row in results):
         raise EdgeError("lookahead changed what was found")
 
 
 def _record(model: Path, traces: Path, pipelines: Sequence[str], asked: Sequence[Case], common: dict[str, Any]) -> None:
-    """Has a model answer the questions, without lookahead, and keeps what it writes."""
+    """Lets a model answer the questions, without lookahead, and records its texts. The model runs in one thread,
+    because the number of threads changes the last bits of its results, and sometimes a word."""
     traces.mkdir(parents=True, exist_ok=True)
     for pipeline in pipelines:
         click.echo(f"recording: {pipeline}", err=True)
         task = {
             **common, **_ARMS["on demand"], "name": f"recording {pipeline}", "pipeline": pipeline, "model": str(model),
-            "trace": str(traces / f"{pipeline}.jsonl"), "ids": [case.id for case in asked], "threads": 2,
+            "trace": str(traces / f"{pipeline}.jsonl"), "ids": [case.id for case in asked], "threads": 1,
             "bandwidth": 1e12,
         }  # fmt: skip
-        measure(_WORKER, task, threads=2)
+        measure(_WORKER, task, threads=1)
 
 
 def _row(
@@ -146,11 +142,11 @@ def _row(
     on_demand: Sequence[Sequence[dict[str, Any]]],
     ahead: Sequence[Sequence[dict[str, Any]]],
 ) -> dict[str, Any]:
-    """Means over questions, medians over rounds; lists are in the order of the arms."""
+    """The figures of one pipeline: means over questions and medians over rounds. Lists are in the order of the arms."""
     arms = (anew, on_demand, ahead)
 
     def mean(reports: Sequence[Sequence[dict[str, Any]]], *counters: str) -> float:
-        """Of counters' sums per question, or of seconds."""
+        """The median of the means per question: of the sum of some counters, or of the seconds."""
 
         def value(row: dict[str, Any]) -> float:
             return float(sum(row["counters"].get(name, 0.0) for name in counters) if counters else row["seconds"])
@@ -160,17 +156,14 @@ def _row(
     coverage = [share for report in ahead for row in report for share in row["coverage"]]
 
     def behind(reports: Sequence[Sequence[dict[str, Any]]]) -> float:
-        """What searches waited that follow a generation, per question: the others have nothing to hide behind."""
+        """The time per question that searches after a generation waited. Only behind a generation can reads be
+        hidden."""
         return statistics.median(
-            statistics.mean(
-                _hideable(row["stalls"], guide["windows"])[0] for row, guide in zip(r, ahead[0], strict=True)
-            )
-            for r in reports
+            statistics.mean(float(sum(s["stall"] for s in row["searches"] if s["window"])) for row in report)
+            for report in reports
         )
 
-    hideable = statistics.mean(
-        _hideable(row["stalls"], guide["windows"])[1] for row, guide in zip(on_demand[0], ahead[0], strict=True)
-    )
+    hideable = statistics.median(statistics.mean(_hideable(row["searches"]) for row in report) for report in on_demand)
     seconds = [mean(reports) for reports in arms]
     probed = [mean(reports, "index.hits", "index.lists_read") for reports in arms]
     hits = [mean(reports, "index.hits") / max(1e-9, lists) for reports, lists in zip(arms, probed, strict=True)]
@@ -180,28 +173,46 @@ def _row(
         "seconds": seconds,
         "speedup": [seconds[0] / seconds[2], seconds[1] / seconds[2]],
         "bound": seconds[1] / (seconds[1] - hideable),
+        "hideable_s": hideable,
+        "share": (seconds[1] - seconds[2]) / hideable if hideable else None,
         "stall_s": [mean(reports, f"{_LINK}.stall_s") for reports in arms],
         "stall_behind_s": [behind(reports) for reports in arms],
         "search_s": [mean(reports, "assistant.search_s") for reports in arms],
         "hit_rate": hits,
         "coverage": statistics.mean(coverage) if coverage else None,
         "identical": all(report == same[0] for report in same),
+        "searches": {name: _by_place(reports) for name, reports in zip(_ARMS, arms, strict=True)},
     }
 
 
-def _hideable(stalls: Sequence[float], windows: Sequence[float | None]) -> tuple[float, float]:
-    """Of one question: what its searches waited that follow a generation, and how much of it fits into the windows, if
-    every prediction were right.
-
-    Args:
-        stalls: of each search.
-        windows: see `IndexLibrary.windows`.
-    """
-    pairs = [(stall, window) for stall, window in zip(stalls, windows, strict=True) if window is not None]
-    return sum(stall for stall, _ in pairs), sum(map(min, pairs))
+def figures(results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    """The figures of a stored run: seconds and waits of a question in each arm, by pipeline."""
+    rows = {row["pipeline"]: row for row in results}
+    for key, table in (("seconds", "time of a question"), ("stall_s", "waits of a question for the link")):
+        by_arm = {name: dict(zip(_ARMS, row[key], strict=True)) for name, row in rows.items()}
+        yield from tabulate(by_arm, {arm: lower(arm, "s") for arm in _ARMS}, table)
+    columns = {"hideable_s": neither("perfect foresight would save", "s"), "share": neither("lookahead saves", "%")}
+    yield from tabulate(rows, columns, "lookahead")
 
 
-def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any]) -> None:
+def _by_place(reports: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, float]]:
+    """The mean figures of the first, second, ... search of a question, over all questions with that many searches."""
+    rows = [row["searches"] for report in reports for row in report]
+    places = []
+    for place in range(max(map(len, rows), default=0)):
+        there = [searches[place] for searches in rows if len(searches) > place]
+        means = {name: statistics.mean(search[name] for search in there) for name in there[0]}
+        places.append({"questions": len(there) / len(reports), **means})
+    return places
+
+
+def _hideable(searches: Sequence[dict[str, float]]) -> float:
+    """The seconds of one question that perfect foresight would save: the wait of each search on demand, but at most the
+    duration of the generation before it, which can hide it."""
+    return sum((min(search["stall"], search["window"]) for search in searches), 0.0)
+
+
+def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any], *, searches: bool) -> None:
     c = conditions
     click.echo(
         f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
@@ -212,7 +223,8 @@ def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any]) -> Non
     )
     click.echo(
         f"{'':12}{'anew':>8}{'on demand':>11}{'ahead':>8}{'speedups':>12}{'bound':>7}{'stall':>8}{'on demand':>11}"
-        f"{'ahead':>8}{'behind':>8}{'hits':>7}{'ahead':>7}{'coverage':>10}{'paper':>7}  same results"
+        f"{'ahead':>8}{'behind':>8}{'hits':>7}{'ahead':>7}{'coverage':>10}{'paper':>7}{'foresight':>11}{'saved':>7}"
+        "  same results"
     )
     for row in results:
         coverage = "-" if row["coverage"] is None else f"{row['coverage']:.0%}"
@@ -221,8 +233,8 @@ def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any]) -> Non
             f"{row['pipeline']:12}{seconds[0]:6.2f} s{seconds[1]:9.2f} s{seconds[2]:6.2f} s"
             f"{row['speedup'][0]:7.2f}{row['speedup'][1]:5.2f}{row['bound']:7.2f}"
             f"{stall[0]:6.2f} s{stall[1]:9.2f} s{stall[2]:6.2f} s{_share([row], 'stall_behind_s', 1):>8}"
-            f"{row['hit_rate'][1]:7.0%}{row['hit_rate'][2]:7.0%}{coverage:>10}{_PAPER_COVERAGE[row['pipeline']]:7.0%}"
-            f"  {'yes' if row['identical'] else 'NO'}"
+            f"{row['hit_rate'][1]:7.0%}{row['hit_rate'][2]:7.0%}{coverage:>10}{COVERAGE[row['pipeline']]:7.0%}"
+            f"{row['hideable_s']:9.3f} s{_of(row['share']):>7}  {'yes' if row['identical'] else 'NO'}"
         )
     anew, on_demand = (statistics.mean(row["speedup"][arm] for row in results) for arm in (0, 1))
     bound = statistics.mean(row["bound"] for row in results)
@@ -231,11 +243,28 @@ def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any]) -> Non
         f"in memory ({bound:.2f} if every prediction were right: bound). Over all pipelines searches wait "
         f"{_share(results, 'stall_s', 0)} and {_share(results, 'stall_s', 1)} of the time they wait there; those that "
         f"follow a generation {_share(results, 'stall_behind_s', 0)} and {_share(results, 'stall_behind_s', 1)} "
-        f"(behind): a first search with the bare question has nothing to hide behind"
+        f"(behind): a first search with the bare question has nothing to hide behind. Foresight: seconds of a question "
+        f"that perfect predictions would save; saved: lookahead's share of them"
     )
+    if searches:
+        for row in results:
+            _print_searches(row)
+
+
+def _print_searches(row: dict[str, Any]) -> None:
+    """Prints the times of a pipeline, on demand and with lookahead, a line for each search."""
+    for arm in ("on demand", "lookahead"):
+        click.echo(f"{row['pipeline']}, {arm}, means of the first, second, ... search:")
+        for place, search in enumerate(row["searches"][arm], 1):
+            values = "  ".join(f"{name} {value:.3g}" for name, value in search.items() if value)
+            click.echo(f"  {place}: {values}")
+
+
+def _of(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 def _share(results: Sequence[dict[str, Any]], name: str, arm: int) -> str:
-    """Waits with lookahead as a share of those of another arm."""
+    """The waits with lookahead, as a share of the waits in another arm."""
     other, ahead = (sum(row[name][i] for row in results) for i in (arm, 2))
     return f"{ahead / other:.0%}" if other else "-"

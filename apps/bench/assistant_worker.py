@@ -1,9 +1,9 @@
-"""One arm of `edge bench assistant`: a pipeline's trace replayed over the index, with or without lookahead."""
+"""One arm of `edge bench assistant`: replays a pipeline's trace over the index, with or without lookahead."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from edge.apps.collection.hits import Hit
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.ivf.index import IndexOptions, VectorIndex, choose_nprobe
+from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.probing import choose_nprobe
 from edge.ivf.router import probe
 from edge.lanes import Lane
 from edge.lookahead import Lookahead
@@ -29,18 +30,41 @@ from edge.predictor import TimePredictor
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.replay import Recorder, ReplayGenerator, Speed
+from edge.runtimes.generation.recording import Recorder, Speed
+from edge.runtimes.generation.replay import ReplayGenerator
 from edge.trace import Trace
 
 _LINK = "link"
 _PROCESS_MEMORY = 4 << 30
 _RECALL = 0.95
-_MOST_TOKENS = 64
-"""Of an answer: a small model writes on for as long as it may."""
+_PER_SEARCH = {
+    "read": "lists.misses",
+    "found": "lists.hits",
+    "ahead": "lists.ahead",
+    "used": "lists.ahead_used",
+    "evicted": "lists.evictions",
+    "moved_s": f"{_LINK}.busy_s",
+    "embed_s": "assistant.embed_s",
+    "predicted": "gate.lookahead.started",
+    "followed": "gate.following.started",
+    "refused": "gate.lookahead.refused",
+    "following_refused": "gate.following.refused",
+    "saved_s": "gate.lookahead.saved_s",
+    "lost_s": "gate.lookahead.lost_s",
+    "following_lost_s": "gate.following.lost_s",
+    "written": "assistant.new_tokens",
+    "prompted": "assistant.prompt_tokens",
+}
+"""The counters that are shown for each search. Lists are counted in parts. `ahead` counts the parts that lookahead
+fetched, and `used` the parts among them that the search probed. `written` and `prompted` count tokens."""
+
+MOST_TOKENS = 64
+"""The most tokens of an answer. A small model writes until its limit."""
 
 
 class IndexLibrary:
-    """An index whose rows stand for sentences, as pipelines see a collection (`edge.apps.assistant.base.Library`)."""
+    """An index whose rows stand for sentences, with the interface of a collection for pipelines
+    (`edge.apps.assistant.base.Library`)."""
 
     def __init__(
         self,
@@ -55,30 +79,28 @@ class IndexLibrary:
     ) -> None:
         """
         Args:
-            share: of the lists that a search probes; None for what the index's recall target asks for.
-            reuse: lists stay in memory for later searches.
+            share: the share of the lists that a search probes; None for as many as the recall target needs.
+            reuse: keep lists in memory for later searches.
         """
         self.budget = embedder.budget
         self.trace = trace
-        self.stalls: list[float] = []
-        """Seconds that each search waited for the link."""
-        self.windows: list[float | None] = []
-        """For each search: seconds since the lookahead for it began; None without one."""
+        self.searches: list[dict[str, Any]] = []
+        """The figures of each search since the one before (see `_took`)."""
         self.coverage: list[float] = []
-        """For each query of a search after a lookahead: which share of its lists is among as many nearest to the last
-        prediction (the best of them, where it has several queries)."""
+        """For each query of a search after a lookahead, the share of its lists that are among as many lists nearest to
+        the last prediction. For a prediction of several queries, the best share counts."""
         self._index = index
         self._database = database
         self._reuse = reuse
         self._embedder = embedder
         self._texts = texts_of(folder)
-        self._begun = 0.0
+        self._before: Mapping[str, float] = {}
         self._predicted: Vectors = np.empty((0, embedder.dim), np.float32)
         with database.read() as db:
             snapshot = index.snapshot(db)
         self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(snapshot.nlist * share))
         self.probed = 0
-        """Lists that the last search probed."""
+        """The number of lists that the last search probed."""
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         return self._embedder.embed(queries, query=True)
@@ -94,9 +116,7 @@ class IndexLibrary:
         window: Ahead | None = None,
     ) -> list[list[Hit]]:
         ahead = window if isinstance(window, Lookahead) else None
-        self.windows.append(None if ahead is None else time.perf_counter() - self._begun)
-        self._begun = 0.0
-        stalled = self._stalled()
+        asked = self.trace.snapshot()
         with self._database.read() as db:
             if ahead is not None:
                 centroids = self._index.snapshot(db).centroids
@@ -106,7 +126,7 @@ class IndexLibrary:
         if not self._reuse:
             self._index.release_lists()
         self.probed = found.nprobe
-        self.stalls.append(self._stalled() - stalled)
+        self.searches.append(self._took(asked))
         self.trace.count("index.lists_read", found.lists_read)
         self.trace.count("index.hits", found.hits)
         return [
@@ -120,14 +140,39 @@ class IndexLibrary:
     def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
         return None
 
-    def lookahead(self, queries: Vectors, *, seconds: float | None = None) -> Ahead:
+    def lookahead(
+        self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
+    ) -> Ahead:
         self._predicted = queries
-        self._begun = self._begun or time.perf_counter()
         with self._database.read() as db:
-            return self._index.lookahead(db, queries, seconds=seconds)
+            return self._index.lookahead(db, queries, seconds=seconds, lost=lost)
 
-    def _stalled(self) -> float:
-        return self.trace.snapshot().get(f"{_LINK}.stall_s", 0.0)
+    def begin(self) -> None:
+        """Resets the figures for a new question."""
+        self.coverage.clear()
+        self.searches.clear()
+        self._before = self.trace.snapshot()
+
+    def _took(self, asked: Mapping[str, float]) -> dict[str, float]:
+        """The figures of a search.
+
+        `window` is the seconds of generation since the search before, which could hide this search's reads. `stall` is
+        the seconds that the search waited for the link. The others are the counters of `_PER_SEARCH` since the search
+        before.
+
+        Args:
+            asked: the counters when the search began.
+        """
+        before, self._before = self._before, self.trace.snapshot()
+
+        def since(name: str, earlier: Mapping[str, float]) -> float:
+            return self._before.get(name, 0.0) - earlier.get(name, 0.0)
+
+        return {
+            "window": since("assistant.generate_s", before),
+            "stall": since(f"{_LINK}.stall_s", asked),
+            **{short: since(name, before) for short, name in _PER_SEARCH.items()},
+        }
 
     def _covered(self, vector: Vectors, centroids: Vectors) -> float:
         wanted = set(probe(vector[None], centroids, self.nprobe)[0])
@@ -143,7 +188,7 @@ class IndexLibrary:
 
 @contextmanager
 def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
-    """The task's index, its lists in a memory of their own behind a link."""
+    """Opens the task's index, with its lists in a separate memory behind a link."""
     trace = Trace()
     folder = Path(task["folder"])
     process = MemoryBudget(_PROCESS_MEMORY)
@@ -164,7 +209,8 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Replays a trace, question after question; with a `model` in the task, has it answer and writes the trace."""
+    """Replays a trace, question after question. If the task has a `model`, the model answers and the trace is
+    recorded."""
     with opened(task) as library:
         predictor = TimePredictor()
 
@@ -175,9 +221,9 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
                 rerank=False,
                 rounds=ROUNDS,
                 lookahead=task["lookahead"],
-                max_tokens=_MOST_TOKENS,
+                max_tokens=MOST_TOKENS,
             )
-            return _answered(
+            return answered(
                 library,
                 question,
                 Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor),
@@ -200,11 +246,9 @@ def _record(task: dict[str, Any], library: IndexLibrary, ask: Callable[[str, Gen
         recorder.close()
 
 
-def _answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, Any]:
-    """One question's answer, with what it took."""
-    library.coverage.clear()
-    library.stalls.clear()
-    library.windows.clear()
+def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, Any]:
+    """The answer to one question, with its figures."""
+    library.begin()
     before = library.trace.snapshot()
     started = time.perf_counter()
     with suppress(NotInDocuments):
@@ -219,8 +263,7 @@ def _answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, A
         "text": text,
         "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
         "coverage": list(library.coverage),
-        "stalls": list(library.stalls),
-        "windows": list(library.windows),
+        "searches": list(library.searches),
         "counters": {name: value - before.get(name, 0) for name, value in after.items()},
     }
 

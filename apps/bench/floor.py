@@ -1,15 +1,14 @@
-"""`edge bench floor`: what a relevance floor costs, for questions whose document is there and whose document is not.
+"""`edge bench floor`: measures the error rates of a relevance floor, with and without the document of a question.
 
-For each test question of a judged set the reranker reads the nearest passages. The best relevance among all of them
-is what the assistant compares with its floor when the document is there; the best among those of other documents (for
-sets of articles in paragraphs: other articles) is what it would see were the document not there. Questions of another
-set are asked, too: nothing here is about them.
+For each test question of a judged set the reranker reads the nearest passages. The best relevance among all of them is
+the value that the assistant compares with its floor. The best relevance among the passages of other documents (for sets
+of articles in paragraphs: of other articles) is the value it would see without the question's document. Questions of
+another set, which this set does not answer, are asked, too.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,8 @@ import numpy.typing as npt
 
 from edge.apps.assistant.base import MIN_RELEVANCE
 from edge.apps.assistant.judged_question import judged_question
+from edge.apps.bench.figures import Figure, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.errors import InputError
@@ -31,14 +32,21 @@ _FLOORS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Best relevance of each question: with its document, without it, and of questions about something else."""
+    """The best relevance of each question.
+
+    Attributes:
+        there: of questions whose document is there, [questions].
+        gone: of the same questions without their documents, [questions].
+        foreign: of questions of another set, [questions].
+    """
 
     there: npt.NDArray[np.float64]
     gone: npt.NDArray[np.float64]
     foreign: npt.NDArray[np.float64]
 
     def at(self, floor: float) -> dict[str, float]:
-        """Shares of errors at a floor: answerable questions that are refused, and others that are not."""
+        """The error rates at a floor: the shares of answerable questions that are refused, and of unanswerable ones
+        that are answered."""
         return {
             "floor": floor,
             "refused": float((self.there < floor).mean()),
@@ -55,9 +63,9 @@ class Measured:
 @click.option("--questions", default=150, show_default=True, help="Of each kind and set.")
 @click.option("--pool", default=30, show_default=True, help="Nearest passages the reranker reads.")
 @click.option("--memory", default="1GB", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, as_json: bool) -> None:
-    """Measure how often a relevance floor refuses what is there, and lets pass what is not."""
+@output_options
+def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, output: Output) -> None:
+    """Measure how often a relevance floor refuses questions that have an answer, and lets others pass."""
     if len(folders) < 2:
         raise InputError("two judged sets are needed: each is asked questions about the other")
     corpora = [load(folder) for folder in folders]
@@ -67,9 +75,25 @@ def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, as_js
         click.echo(f"asking {corpus.name}", err=True)
         measured = _measure(corpus, other, questions, pool, budget)
         results[corpus.name] = [measured.at(value) for value in sorted({*_FLOORS, MIN_RELEVANCE})]
-    if as_json:
-        click.echo(json.dumps({"questions": questions, "pool": pool, "default": MIN_RELEVANCE, "sets": results}))
-        return
+    result = {"questions": questions, "pool": pool, "default": MIN_RELEVANCE, "sets": results}
+    output.put(result, figures(results), lambda: _print(results, questions, pool))
+
+
+def figures(results: dict[str, list[dict[str, float]]]) -> Iterator[Figure]:
+    """The figures of a stored run, by set and floor. A higher floor trades one error for the other, so only those of
+    the default floor have a direction."""
+    for name, rows in results.items():
+        for row in rows:
+            column = lower if row["floor"] == MIN_RELEVANCE else neither
+            columns = {
+                "refused": column("refused though there", "%"),
+                "answered_without_document": column("answered though gone", "%"),
+                "answered_foreign": column("foreign", "%"),
+            }
+            yield from tabulate({f"{row['floor']:.2f}": row}, columns, name)
+
+
+def _print(results: dict[str, list[dict[str, float]]], questions: int, pool: int) -> None:
     for name, rows in results.items():
         click.echo(f"{name}: {questions} questions of each kind, best of {pool} passages")
         click.echo(f"{'floor':>7}{'refused though there':>22}{'answered though gone':>22}{'foreign':>10}")

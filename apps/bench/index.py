@@ -1,10 +1,11 @@
-"""`edge bench index`: one index under a memory limit beside faiss (in memory, on disk, mapped), usearch and lancedb, on
-the same vectors; and what lookahead hides of its reads."""
+"""`edge bench index`: compares this index under a memory limit with faiss (in memory, on disk, mapped), usearch and
+lancedb on the same vectors, and measures how much of its reads lookahead hides."""
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet
 from edge.config import format_size, parse_size
@@ -55,7 +58,7 @@ _LOOKAHEAD = ("disk", "limited")
     required=True,
     help="Where vectors and indexes are made and kept.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@output_options
 def index(
     rows: int,
     base: Path | None,
@@ -74,7 +77,7 @@ def index(
     cap: str,
     bandwidth: str,
     work_dir: Path,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Search a million vectors within a limit, cold and warm, beside the peers."""
     chosen, devices = _listed(systems, _SYSTEMS), _listed(lookahead, _LOOKAHEAD)
@@ -121,10 +124,8 @@ def index(
         "lookahead": {device: _window(report) for device, report in windows.items()},
         "churn": changed,
     }  # fmt: skip
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        _print(result)
+    notes = [f"{name} was left out: {reason}" for name, reason in missing.items()]
+    output.put(result, figures(result), lambda: _print(result), notes)
     peak = max(own["peak_resident"], built["peak_resident"])
     if peak > parse_size(memory):
         raise EdgeError(f"the limit was broken: {format_size(peak)} held")
@@ -143,7 +144,7 @@ def _run(worker: str, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _built(worker: str, folder: Path, task: dict[str, Any], name: str) -> dict[str, Any]:
-    """The report of building, from the note it left if it was built before."""
+    """The report of building an index. An index that was built before is not built again; its stored report is read."""
     note = folder / f"built-{name}.json"
     if not note.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +155,7 @@ def _built(worker: str, folder: Path, task: dict[str, Any], name: str) -> dict[s
 
 
 def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any] | CapabilityError:
-    """What a peer was measured at, or why it is missing here."""
+    """The measurements of a peer, or the error if it cannot run here."""
     try:
         built = _built(_PEERS, folder, task, name.split("-")[0])
         report = _run(_PEERS, task | {"action": "search", "name": name, "system": name})
@@ -164,7 +165,7 @@ def _peer(name: str, folder: Path, task: dict[str, Any]) -> dict[str, Any] | Cap
 
 
 def _churn(task: dict[str, Any], vectors: VectorSet, folder: Path, changed: int) -> dict[str, Any]:
-    """An index from which rows were deleted and to which others were added, and one built of what is left."""
+    """Compares an index after deletions and additions with an index built at once of the same rows."""
     truth = vectors.neighbours(changed)
     rows = {}
     for name in ("fresh", "changed"):
@@ -198,7 +199,7 @@ def _percentile(seconds: list[float], percent: int) -> float | None:
 
 
 def _same(own: dict[str, Any], peer: dict[str, Any] | None) -> float | None:
-    """Share of queries with the same ids in the same order."""
+    """The share of queries with the same ids in the same order; None without the peer."""
     if peer is None:
         return None
     return float(statistics.mean(a == b for a, b in zip(own["ids"], peer["ids"], strict=True)))
@@ -215,6 +216,27 @@ def _window(report: dict[str, Any]) -> dict[str, Any]:
         "within": report["within"],
         "peak_resident": report["peak_resident"],
     }  # fmt: skip
+
+
+def figures(result: dict[str, Any]) -> Iterator[Figure]:
+    """The figures of a stored run."""
+    built = {"edge": result["built"]}
+    yield from tabulate(built, {"seconds": lower("time", "s"), "peak_resident": lower("peak", "B")}, "building")
+    searched = {
+        "recall": higher("recall@10"),
+        **{f"{name}_p{p}": lower(f"{name} p{p}", "s") for name in ("cold", "warm") for p in (50, 95)},
+        "peak_resident": lower("peak", "B"), "peak_with_files": neither("with files", "B"),
+        "nbytes": lower("on disk", "B"), "setting": neither("setting"),
+    }  # fmt: skip
+    yield from tabulate(result["systems"], searched, "searching", set(_SYSTEMS) - {"edge"})
+    changed = {name: row for name, row in (result["churn"] or {}).items() if name != "rows"}
+    kept = ("recall", "warm_p50", "setting")
+    yield from tabulate(changed, {key: searched[key] for key in kept}, "after deletions and additions, and built anew")
+    windows = {
+        "demand_stall": lower("waits on demand", "s"), "lookahead_stall": lower("waits with lookahead", "s"),
+        "lookahead_p50": lower("search with lookahead p50", "s"),
+    }  # fmt: skip
+    yield from tabulate(result["lookahead"], windows, "lookahead by device")
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Measures other indexes on the same vectors: faiss with the same lists in memory, on disk, mapped; usearch; lancedb.
 
-Those of faiss score the same candidates again exactly as this index does, from the same file of vectors.
+The candidates of faiss are rescored exactly as this index rescores its own, from the same file of vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edge.devices.faiss_codec import restored
 from edge.ivf.base import RESCORE
 
 Search = Callable[[Floats], npt.NDArray[np.int64]]
-"""Ids [NEIGHBOURS] of one query [dim]."""
+"""Maps one query, [dim], to the ids of its nearest rows, [NEIGHBOURS]."""
 
 _HNSW_WIDTHS = (64, 128, 256, 512, 1024)
 _LANCE_PROBES = (8, 16, 32, 64, 128, 256)
@@ -89,7 +89,7 @@ def _measure(
 def _setting(
     task: dict[str, Any], opener: Callable[[dict[str, Any], int], Search], queries: Floats, truth: npt.NDArray[np.int64]
 ) -> int:
-    """The smallest setting that reaches the recall wanted, on half of the queries."""
+    """The smallest setting that reaches the wanted recall on half of the queries."""
     choices = _HNSW_WIDTHS if task["system"] == "usearch" else _LANCE_PROBES
     for choice in choices:
         search = opener(task, choice)
@@ -104,7 +104,7 @@ def _size(path: Path) -> int:
 
 
 def _build_faiss(task: dict[str, Any]) -> None:
-    """Copies codes and ids of every list as they are."""
+    """Copies the codes and ids of every list unchanged into a faiss index."""
     import faiss
 
     folder = Path(task["peers"])

@@ -1,4 +1,4 @@
-"""Measures this index: building it, searching it cold and warm, and what lookahead hides."""
+"""Measures this index: building it, searching it cold and warm, and the waiting that lookahead hides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
-from edge.ivf.index import IndexOptions, VectorIndex, choose_nprobe
+from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.probing import choose_nprobe
 from edge.trace import Trace
 
 
@@ -37,7 +38,7 @@ class Opened:
 
 @contextmanager
 def opened(task: dict[str, Any]) -> Iterator[Opened]:
-    """The task's index under its limit; where the task has a cap, with a limited device beside the host."""
+    """Opens the task's index under its limit. If the task has a `cap`, a limited device is used beside the host."""
     folder = Path(task["index"])
     trace = Trace()
     budget = MemoryBudget(task["memory"])
@@ -57,7 +58,7 @@ def opened(task: dict[str, Any]) -> Iterator[Opened]:
 
 
 def _build(task: dict[str, Any]) -> dict[str, Any]:
-    """Of all rows, or of those from `first` to `end`."""
+    """Builds an index of all rows, or of the rows from `first` to `end`."""
     started = time.perf_counter()
     with opened(task) as our:
         _add(our, task, task.get("first", 0), task.get("end"))
@@ -71,7 +72,7 @@ def _build(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _change(task: dict[str, Any]) -> dict[str, Any]:
-    """Deletes the first `changed` rows and adds as many at the end, with the maintenance that comes by itself."""
+    """Deletes the first `changed` rows and adds as many at the end, with the automatic maintenance."""
     changed, rows = task["changed"], VectorSet.stored(Path(task["set"])).rows
     started = time.perf_counter()
     with opened(task) as our:
@@ -131,7 +132,8 @@ def _search(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lookahead(task: dict[str, Any]) -> dict[str, Any]:
-    """On-demand reads and lookahead, by turns, every search from a cold disk with nothing resident."""
+    """Measures on-demand reads and lookahead in turn. Every search starts with a cold page cache and no resident
+    list."""
     queries = VectorSet.stored(Path(task["set"])).queries[: task["cold"]]
     nprobe = task["nprobe"]
     predictions, overlap = _predictions(task, queries, nprobe)
@@ -167,13 +169,14 @@ def _lookahead(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stalled(trace: Trace) -> float:
-    """Seconds that searches have waited for bytes, on any link."""
+    """The seconds that searches have waited for bytes, on all links."""
     counters = trace.snapshot()
     return counters.get("disk.stall_s", 0.0) + counters.get("link.stall_s", 0.0)
 
 
 def _predictions(task: dict[str, Any], queries: Floats, nprobe: int) -> tuple[Floats, float]:
-    """For each query the one it was rewritten from: noise as long as leaves the wanted share of lists in common."""
+    """A prediction for each query, made by adding noise. The noise is just long enough that prediction and query have
+    the wanted share of their lists in common, which is returned, too."""
     random = np.random.default_rng(0)
     with opened(task) as our, our.database.read() as db:
         centroids = our.index.snapshot(db).centroids

@@ -1,9 +1,8 @@
-"""`edge bench knowledge`: time to the first token with document states reused, beside llama.cpp without reuse and
-llama-cpp-python's own cache of prompts, at equal bytes, on the same random model and stream of requests."""
+"""`edge bench knowledge`: measures the time to the first token with reused document states, beside llama.cpp without
+reuse and llama-cpp-python's own prompt cache of the same size, on the same random model and stream of requests."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +12,9 @@ from typing import Any
 import click
 import numpy as np
 
+from edge.apps.bench.figures import higher, lower, tabulate
 from edge.apps.bench.knowledge_simulation import replay, uncached
+from edge.apps.bench.output import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.request_stream import RequestStream, StreamShape, reusable
@@ -25,7 +26,8 @@ from edge.replacement import POLICIES
 
 _WORKER = "edge.apps.bench.knowledge_worker"
 _DISK = "pgdsf+disk"
-_SYSTEMS = ("none", "ram-cache", "ram-cache-held", *POLICIES, _DISK)
+_PEERS = ("none", "ram-cache", "ram-cache-held")
+_SYSTEMS = (*_PEERS, *POLICIES, _DISK)
 _BATCH = 512
 SHAPES = {
     "tiny": RandomModel(vocabulary=4096, context=8192, hidden=128, layers=2, heads=4, ffn=256, tied=True),
@@ -59,7 +61,7 @@ SHAPES = {
 @click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
 @click.option("--simulate", is_flag=True, help="Measure prefill only, and replay the stream in simulated time.")
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@output_options
 def knowledge(
     shape: str,
     requests: int,
@@ -78,7 +80,7 @@ def knowledge(
     systems: str,
     simulate: bool,
     work_dir: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Serve the same skewed stream of requests with document states kept by different rules, and without."""
     chosen = systems.split(",")
@@ -109,10 +111,12 @@ def knowledge(
         "stream": asdict(stream.shape),
     }  # fmt: skip
     rows = _simulated(chosen, stream, common, measured["bytes_per_token"]) if simulate else _served(chosen, common)
-    if as_json:
-        click.echo(json.dumps({"conditions": conditions, "systems": rows}))
-    else:
-        _print(rows, conditions)
+    columns = {
+        **{key: lower(key, "s") for key in ("mean", "p50", "p95")}, "hit_rate": higher("documents found", "%"),
+        "peak_resident": lower("peak", "B"),
+    }  # fmt: skip
+    figures = tabulate(rows, columns, "time to the first token", [name for name in _PEERS if name in rows])
+    output.put({"conditions": conditions, "systems": rows}, figures, lambda: _print(rows, conditions))
 
 
 def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -129,7 +133,7 @@ def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, An
             click.echo(f"  left out: {error}", err=True)
             continue
         rows[name] = _row(report, common["warmup"], common["stream"]["per_request"])
-        if system in ("none", "edge"):  # that one computes in batches of other lengths, and answers in text
+        if system in ("none", "edge"):  # llama-cpp-python computes other batches and answers in text, not tokens
             for number, answer in zip(report["numbers"], report["answers"], strict=True):
                 if answers.setdefault(number, answer) != answer:
                     raise EdgeError(f"request {number} was answered differently by {name}")
@@ -142,7 +146,7 @@ def _row(report: dict[str, Any], warmup: int, per_request: int) -> dict[str, Any
     misses = report["counters"].get("knowledge.misses")
     return _figures([report["ttft"][i] for i in counted]) | {
         "cached": sum(cached) / sum(report["prompt"][i] for i in counted) if cached else None,
-        # The system prompt of every request was found.
+        # Every miss is a document's, because the system prompt of every request was found.
         "hit_rate": None if misses is None else 1 - misses / (per_request * len(counted)),
         "held": report["held"],
         "peak_resident": report["peak_resident"],

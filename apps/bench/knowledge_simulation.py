@@ -1,6 +1,7 @@
-"""Replays a stream of requests over the real knowledge tree in simulated time: prefill takes what the cost table says.
+"""Replays a stream of requests over the real knowledge tree in simulated time.
 
-What is kept, found and evicted is decided by the code that serves real requests; only the model's work is imagined.
+The code that serves real requests decides about keeping, finding and evicting states. Only the model's work is
+simulated: a prefill takes as long as the cost table gives.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from edge.replacement import Replacement
 from edge.trace import Trace
 
 _SYSTEM = 32
-"""Tokens of the system prompt."""
+"""The number of tokens of the system prompt."""
 
 
 class SimulatedContext:
-    """A `KVBackend` that computes nothing and has a clock. A token's state is one byte, so that sizes are tokens."""
+    """A `KVBackend` that computes nothing and has a simulated clock. A token's state is one byte, so that sizes in
+    bytes are numbers of tokens."""
 
     bytes_per_token = 1
 
@@ -51,12 +53,12 @@ class SimulatedContext:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay took, in simulated seconds.
+    """The results of a replay, in simulated seconds.
 
     Attributes:
-        ttft: of each request: computing what was not cached, the question included.
-        hit_rate: share of documents that need not be computed.
-        cached: share of the prompts' tokens that need not be computed.
+        ttft: the time to the first token of each request, which is the prefill of its uncached tokens and question.
+        hit_rate: the share of documents whose states were cached.
+        cached: the share of the prompts' tokens whose states were cached.
     """
 
     ttft: tuple[float, ...]
@@ -76,17 +78,19 @@ def replay(
     policy: Callable[[], Replacement],
     warmup: int = 0,
 ) -> Replay:
-    """Serves the stream.
+    """Serves the stream in simulated time.
 
     Args:
-        tokens: how many tokens' states host memory holds.
-        warmup: requests at the start that do not count.
+        tokens: the number of tokens whose states host memory holds.
+        policy: makes the replacement policy.
+        warmup: the number of requests at the start that do not count.
     """
     segments = _segments(stream)
     longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
     backend = SimulatedContext(costs, _SYSTEM + longest + stream.shape.question)
     trace = Trace()
-    # States are a byte per token here, but the tree's index is not: it is not what is compared.
+    # A state takes one byte per token here, but the tree's index has its real size. The budget has room for the index
+    # besides the states, because only the states are compared.
     index = 10**5 + sum(len(set(request)) for request in stream.requests) * (longest * 4 + 4096)
     tree = KnowledgeTree(
         backend,
@@ -123,7 +127,7 @@ def replay(
 
 
 def uncached(stream: RequestStream, costs: CostTable, *, warmup: int = 0) -> Replay:
-    """The same without any reuse: every prompt is computed from its first token."""
+    """Serves the stream without reuse: every prompt is computed from its first token."""
     ttft = []
     for request in stream.requests[warmup:]:
         context = SimulatedContext(costs, 10**9)
@@ -134,6 +138,6 @@ def uncached(stream: RequestStream, costs: CostTable, *, warmup: int = 0) -> Rep
 
 
 def _segments(stream: RequestStream) -> dict[int, Segment]:
-    """Documents by number, and the system prompt as number -1; the first token tells each from all others."""
+    """The segments of the documents by number, and of the system prompt under -1. Their first tokens all differ."""
     lengths = {-1: _SYSTEM} | dict(enumerate(stream.lengths))
     return {i: Segment(f"d{i}", (i + 1, *[0] * (length - 1))) for i, length in lengths.items()}

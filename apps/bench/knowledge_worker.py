@@ -1,4 +1,4 @@
-"""Serves one stream of requests in one way of reusing KV states, and reports each request's time to the first token."""
+"""Serves a stream of requests with one way of reusing KV states, and reports each request's time to first token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SYSTEM = Message("system", "Answer from the documents.")
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `system`: `costs` measures prefill, `none`, `edge`, `ram-cache` and `ram-cache-held` serve
+    """Runs the task's `system`: `costs` measures prefill; `none`, `edge`, `ram-cache` and `ram-cache-held` serve
     requests."""
     if task["system"] == "costs":
         return _measure_costs(task)
@@ -100,10 +100,13 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
 
 
 def _ram_cache(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
-    """llama-cpp-python as its users use it: `Llama.set_cache(LlamaRAMCache(...))`, with the same tokens, batch and
-    threads, and weights laid out as ours (see `LlamaModel`). Its own reuse of what is still in context is left on.
+    """Serves requests with llama-cpp-python in its usual form: `Llama.set_cache(LlamaRAMCache(...))`. Tokens, batch,
+    threads and the layout of the weights are the same as in `_edge` (see `LlamaModel`). Its own reuse of tokens that
+    are still in context stays on.
 
-    It counts the states it keeps, and not the scores it keeps with them; `ram-cache-held` counts both."""
+    `LlamaRAMCache` counts the bytes of its states, but not of the scores that it keeps with them. `ram-cache-held`
+    counts both.
+    """
     import llama_cpp
 
     class Held(llama_cpp.LlamaRAMCache):  # type: ignore[misc, name-defined, unused-ignore]
@@ -155,7 +158,7 @@ def _held(cache: Any) -> int:
 
 
 class _Report:
-    """What each request took."""
+    """The figures of each request."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -179,7 +182,8 @@ class _Report:
 
 
 def _numbers(task: dict[str, Any], stream: RequestStream) -> Iterator[int]:
-    """The requests to serve: all of them in order, or every so many after the warm-up where nothing is reused."""
+    """The numbers of the requests to serve, in order: all of them, or without reuse only every n-th after the
+    warm-up."""
     if task["system"] == "none":
         return iter(range(task["warmup"], len(stream.requests), task["every"]))
     return iter(range(len(stream.requests)))

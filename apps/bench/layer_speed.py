@@ -1,14 +1,16 @@
-"""`edge bench layer-speed`: what one token costs in one layer of an encoder, with this program's runtimes, a plain loop
-over onnxruntime, and transformers, on the same weights and tokens."""
+"""`edge bench layer-speed`: measures the time per token in one encoder layer, with this program's runtimes, a plain
+onnxruntime session, and transformers, on the same weights and tokens."""
 
 from __future__ import annotations
 
-import json
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from edge.apps.bench.figures import Figure, lower, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.errors import EdgeError
 from edge.models.synth import SHAPES
@@ -24,9 +26,9 @@ _SYSTEMS = ("native", "onnx", "onnxruntime", "transformers")
 @click.option("--tokens", default=190, show_default=True, help="Of a sequence, on average; lengths differ by a third.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=15, show_default=True, help="Alternating repetitions (A B A B ...).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@output_options
 def layer_speed(
-    shapes: str, systems: str, sequences: int, tokens: int, threads: int, rounds: int, as_json: bool
+    shapes: str, systems: str, sequences: int, tokens: int, threads: int, rounds: int, output: Output
 ) -> None:
     """Microseconds for a token in a layer, int8 (transformers: fp32), random weights."""
     wanted, chosen = shapes.split(","), systems.split(",")
@@ -41,11 +43,24 @@ def layer_speed(
         reports[shape] = measure(_WORKER, task, threads=threads)
         if not reports[shape]["systems"]:
             raise EdgeError(f"none of {', '.join(chosen)} runs {shape} here")
-    if as_json:
-        click.echo(json.dumps({"processor": processor(), "threads": threads, "rounds": rounds, "shapes": reports}))
-        return
-    click.echo(f"{processor()}, {threads} threads; medians of {rounds} alternating rounds, and the fastest")
+    result = {"processor": processor(), "threads": threads, "rounds": rounds, "shapes": reports}
+    notes = {f"{name} was left out: {why}" for report in reports.values() for name, why in report["left_out"].items()}
+    output.put(result, figures(reports), lambda: _print(result, sequences), sorted(notes))
+
+
+def figures(reports: dict[str, dict[str, Any]]) -> Iterator[Figure]:
+    """The figures of a stored run."""
     for shape, report in reports.items():
+        columns = {"seconds": lower("a token and layer", "s", 1 / report["tokens"])}
+        yield from tabulate(report["systems"], columns, shape, ("onnxruntime", "transformers"))
+
+
+def _print(result: dict[str, Any], sequences: int) -> None:
+    click.echo(
+        f"{result['processor']}, {result['threads']} threads; medians of {result['rounds']} alternating rounds, and "
+        f"the fastest"
+    )
+    for shape, report in result["shapes"].items():
         click.echo(f"{shape}: {sequences} sequences, {report['tokens']} tokens; time a token and layer in microseconds")
         click.echo(f"{'':14}{'median':>9}{'fastest':>9}{'CPU':>9}{'tokens/s':>11}{'speed':>8}{'differs by':>12}")
         first = next(iter(report["systems"].values()))["seconds"]

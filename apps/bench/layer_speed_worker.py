@@ -1,4 +1,4 @@
-"""Times one encoder layer in the runtimes of this program, in plain onnxruntime and in transformers, in turns."""
+"""Times one encoder layer in turn with this program's runtimes, plain onnxruntime and transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge.models.synth import layer_spec
 from edge.runtimes.base import load_runtime
 
 _PAUSE = 0.02
-"""Seconds between two systems: threads of libraries go on spinning for a while after their work."""
+"""Seconds between two systems, because threads of libraries keep spinning for a while after their work."""
 
 _BATCH = 8
 
@@ -25,7 +25,7 @@ Layer = Callable[[Array, npt.NDArray[np.int32]], Array]
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Seconds and CPU seconds of every round of each system, and the mean distance of its result from the first's."""
+    """Measures each system: wall and CPU seconds of every round, and its result's mean distance from the first's."""
     spec = layer_spec(task["shape"])
     random = np.random.default_rng(0)
     spread = task["tokens"] // 3
@@ -58,7 +58,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layer(name: str, spec: LayerSpec, weights: dict[str, Array], threads: int) -> Layer | str:
-    """A system's layer, or why it cannot run here."""
+    """A system's layer, or the reason why it cannot run here."""
     try:
         return _SYSTEMS[name](name, spec, weights, threads)
     except CapabilityError as error:
@@ -66,7 +66,7 @@ def _layer(name: str, spec: LayerSpec, weights: dict[str, Array], threads: int) 
 
 
 def _weights(spec: LayerSpec, random: np.random.Generator) -> dict[str, Array]:
-    """Weights of trained magnitude: products keep the deviation of what is multiplied."""
+    """Random weights with the magnitude of trained ones: a product has about the deviation of its input."""
     weights: dict[str, Array] = {}
     for tensor in spec.tensors():
         value = np.zeros(tensor.shape, np.float32)
@@ -134,7 +134,7 @@ def _transformers(name: str, spec: LayerSpec, weights: dict[str, Array], threads
 
 
 def _padded(run: Callable[[Array, npt.NDArray[np.int32]], Array]) -> Layer:
-    """A layer for packed sequences from one for padded batches."""
+    """Turns a layer for padded batches into one for packed sequences."""
 
     def layer(states: Array, lengths: npt.NDArray[np.int32]) -> Array:
         result, start = np.empty(states.shape, np.float32), 0

@@ -1,4 +1,4 @@
-"""The action cache on tasks in other words: hits, wrong hits and time, with and without the reranker."""
+"""Measures the action cache on reworded tasks: hits, wrong hits and time, with and without the reranker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from edge.apps.memory.memory import Memory
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Stores one wording of each of `intents` tasks; calibrates on the other wordings of half of them and of tasks that
-    are not stored, and counts on the other half.
+    """Stores one wording of each of `intents` tasks. It calibrates on the other wordings of half of them and of tasks
+    that are not stored, and measures on the other half.
 
-    Reports, for each of with and without reranking: share of lookups that were hits, of stored tasks that were hit,
-    of hits that were wrong, the share of wrong hits on tasks that nothing stored answers, and milliseconds of a lookup.
+    Reports, with and without reranking: the share of lookups that were hits, the share of stored tasks that were found,
+    the share of hits that were wrong, the share of tasks without a stored trajectory that were hit, and the
+    milliseconds of a lookup.
     """
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, Memory(folder, user_id="bench", memory=task["memory"]) as memory:

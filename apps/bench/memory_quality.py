@@ -1,4 +1,4 @@
-"""Finds the evidence of questions about conversations, stage by stage: BM25, vectors, both, and both reranked."""
+"""Measures the search for the evidence of questions about conversations, by stage: BM25, vectors, fused, reranked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.moments import utc_now
 from edge.apps.memory.scope import Scope
-from edge.apps.memory.searching import DEPTH, WORDS, Searcher
+from edge.apps.memory.searching import BM25_WEIGHT, DEPTH, Searcher
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import LexicalIndex
 from edge.errors import InputError
@@ -29,9 +29,9 @@ _PLAIN = "bench_plain"
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Stores every conversation of the task's `data` as a run of its own, and asks its questions there.
+    """Stores every conversation of the task's `data` as a run of its own, and asks its questions in that run.
 
-    The data has BEIR's layout: `_id` is `conversation/turn`, a turn's `title` the date of its session.
+    The data has BEIR's layout: `_id` is `conversation/turn`, and a turn's `title` is the date of its session.
     """
     data = Path(task["data"])
     turns, questions, evidence = read_conversations(data)
@@ -67,7 +67,7 @@ def _ask(
         _count(sums["bm25, text alone"], [json.loads(names[i])["turn"] for i in ids], right)
         started = time.perf_counter()
         found = searcher.retrieve(text, scope, Condition("1"), DEPTH, show_expired=False)
-        fused = [i for i, _ in convex_combination(found.words, found.near, WORDS)]
+        fused = [i for i, _ in convex_combination(found.words, found.near, BM25_WEIGHT)]
         sums["fused"]["seconds"] += time.perf_counter() - started
         orders = {
             "bm25": sorted(found.words, key=lambda i: (-found.words[i], i)),
@@ -86,7 +86,7 @@ def _ask(
 
 
 def _plain_index(memory: Memory) -> LexicalIndex:
-    """BM25 over the texts without their dates: the plainest baseline."""
+    """A BM25 index over the texts without their dates, as the simplest baseline."""
     index = LexicalIndex(_PLAIN)
     with memory.store.write() as db:
         db.execute(LexicalIndex.create(_PLAIN))
@@ -96,7 +96,7 @@ def _plain_index(memory: Memory) -> LexicalIndex:
 
 
 def _count(sums: dict[str, float], ranking: Sequence[str], right: set[str]) -> None:
-    """Adds recall@10 and nDCG@10 (binary gains) of one question."""
+    """Adds the recall@10 and nDCG@10 (binary gains) of one question to the sums."""
     gains = [turn in right for turn in ranking[:_K]]
     ideal = sum(1 / math.log2(rank + 2) for rank in range(min(_K, len(right))))
     sums["recall"] += sum(gains) / len(right)
@@ -107,7 +107,7 @@ Sessions = dict[str, list[tuple[str, str]]]
 
 
 def read_conversations(data: Path) -> tuple[dict[str, Sessions], list[dict[str, Any]], dict[str, set[str]]]:
-    """Turns by conversation and date, questions that have evidence, and their evidence."""
+    """The turns by conversation and date, the questions that have evidence, and their evidence."""
     turns: dict[str, Sessions] = defaultdict(lambda: defaultdict(list))
     for turn in _lines(data / "corpus.jsonl.gz"):
         turns[turn["_id"].split("/")[0]][turn["title"]].append((turn["_id"], turn["text"]))

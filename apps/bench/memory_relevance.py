@@ -1,16 +1,19 @@
-"""`edge bench memory-relevance`: fits what a memory's relevance means, on short first-person texts and questions about
-the people who said them, and measures it on texts and people's questions that it was not fitted on."""
+"""`edge bench memory-relevance`: fits the relevance model of memories on short first-person texts and questions about
+their speakers, and measures it on texts and questions that it was not fitted on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from edge.apps.bench.answers import FOLDER, HALVES
+from edge.apps.bench.figures import higher, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.memory.relevance import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
@@ -20,7 +23,7 @@ from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 
 _USUAL = 0.1
-"""The threshold that programs pass which were written for other memories."""
+"""The usual threshold of programs that were written for other memory libraries."""
 
 
 @click.command("memory-relevance")
@@ -31,16 +34,16 @@ _USUAL = 0.1
 @click.option("--questions", "count", default=60, show_default=True, help="Of the conversations.")
 @click.option("--memory", default="700MB", show_default=True)
 @click.option("--threads", type=int, help="Compute threads.")
-@click.option("--save", "saved", is_flag=True, help="Store what was fitted beside the reranker.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--save", "saved", is_flag=True, help="Store the fitted values beside the reranker.")
+@output_options
 def memory_relevance(
-    data: Path | None, count: int, memory: str, threads: int | None, saved: bool, as_json: bool
+    data: Path | None, count: int, memory: str, threads: int | None, saved: bool, output: Output
 ) -> None:
     """Fit a memory's relevance; how many helpful and other memories reach the usual threshold of 0.1."""
     config = Config.load(flags={"memory": memory, "threads": threads})
     budget = MemoryBudget(parse_size(memory))
     rows = [json.loads(line) for line in (FOLDER / "memories.jsonl").read_text("utf-8").splitlines()]
-    report = {}
+    report: dict[str, dict[str, Any]] = {}
     with (
         Embedder(budget=budget, config=config) as embedder,
         Reranker(budget=budget, config=config, threshold="inf") as reranker,
@@ -71,9 +74,15 @@ def memory_relevance(
             "auc": _auc(chance, there),
             "auc_before": _auc(before, there),
         }
-    if as_json:
-        click.echo(json.dumps({"signals": SIGNALS, **fitted.model.to_json(), "sets": report}))
-        return
+    columns = {
+        "helpful_found": higher("helpful found", "%"), "others_found": lower("others found", "%"),
+        "auc": higher("area under the curve"), "auc_before": neither("by the reranker alone"),
+    }  # fmt: skip
+    result = {"signals": SIGNALS, **fitted.model.to_json(), "sets": report}
+    output.put(result, tabulate(report, columns), lambda: _print(report))
+
+
+def _print(report: dict[str, dict[str, Any]]) -> None:
     click.echo(f"relevance of at least {_USUAL}, in brackets by the reranker alone")
     for name, row in report.items():
         click.echo(
@@ -84,7 +93,7 @@ def memory_relevance(
 
 
 def rising(values: np.ndarray, right: np.ndarray) -> Logistic:
-    """A model in which no signal speaks against a memory: one whose weight is negative is left out."""
+    """Fits a model without negative weights. Signals that would get a negative weight are left out."""
     kept = np.ones(values.shape[1])
     while True:
         model = fit(values * kept, right)
@@ -97,7 +106,7 @@ def rising(values: np.ndarray, right: np.ndarray) -> Logistic:
 def _signals(
     embedder: Embedder, reranker: Reranker, question: str, user: str, texts: Sequence[str]
 ) -> list[list[float]]:
-    """The signals of each of some memories for a question about a user."""
+    """The signals of each memory for a question about a user."""
     asked, personal = embedder.embed([question, first_person(question, [user])], query=True)
     vectors = embedder.embed(texts)
     ranked = {result.index: result.relevance for result in reranker.rank(question, texts)}
@@ -106,8 +115,8 @@ def _signals(
 
 
 def _conversations(data: Path, embedder: Embedder, reranker: Reranker, count: int) -> list[tuple[list[float], bool]]:
-    """Pairs from conversations: a question's evidence turns, and as many others as it is compared with, drawn at
-    random from the same conversation. The first word of a turn names its speaker."""
+    """The signals of turns from conversations, and whether a turn is evidence. For each question these are its evidence
+    turns and up to 10 random other turns of the same conversation. The first word of a turn names its speaker."""
     from edge.models.training.corpora import load
 
     corpus = load(data)

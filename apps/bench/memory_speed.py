@@ -1,4 +1,4 @@
-"""Times one memory library: adding sentences one by one, and searching many; embedding is timed apart."""
+"""Times one memory library: adding sentences one by one, and searching. Embedding is timed separately."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _BATCH = 1_000
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `system`: `edge` or `mem0`, or `fill`, which prepares what the others begin with."""
+    """Runs the task's `system`: `edge` or `mem0`, or `fill`, which prepares their memories."""
     systems: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"fill": _fill, "edge": _edge, "mem0": _mem0}
     return systems[task["system"]](task)
 
 
 class Timed:
-    """An embedder that remembers vectors and keeps the time that embedding takes."""
+    """An embedder with known vectors, which measures the time that embedding takes."""
 
     def __init__(self, embedder: Embedder, known: dict[str, Floats] | None = None) -> None:
         self.embedder = embedder
-        self.model = embedder.model  # so that a memory takes it for the embedder itself
+        self.model = embedder.model  # so that a memory sees the fingerprint of the embedder itself
         self.dim = embedder.dim
         self.seconds = 0.0
         self._known = known or {}
 
     def embed(self, texts: Sequence[str], memory_action: str | None = None, *, query: bool = False) -> Any:
-        """Vectors of a list; of a single text, as mem0 asks, one vector as a list."""
+        """The vectors of a list of texts. For a single text, in which form mem0 calls it, one vector as a list."""
         if isinstance(texts, str):
             return self.embed([texts], query=memory_action == "search")[0].tolist()
         if all(text in self._known for text in texts):
@@ -53,15 +53,15 @@ class Timed:
         return vectors
 
     def embed_batch(self, texts: Sequence[str], memory_action: str | None = None) -> Any:
-        """As mem0 asks."""
+        """The vectors of texts as lists, in the form in which mem0 calls an embedder."""
         return self.embed(list(texts)).tolist()
 
     def close(self) -> None:
-        """Stays open: it is its maker's."""
+        """Does nothing: the embedder's owner closes it."""
 
 
 def _fill(task: dict[str, Any]) -> dict[str, Any]:
-    """A memory of `count` sentences in `folder`, made once; vectors are kept beside it."""
+    """Makes a memory of `count` sentences in `folder`, unless it exists. The vectors are stored beside it."""
     folder, count = Path(task["folder"]), task["count"]
     vectors = _vectors(folder, count)
     place = folder / f"memory-{count}"
@@ -92,7 +92,7 @@ def _vectors(folder: Path, count: int) -> Floats:
 
 
 def _edge(task: dict[str, Any]) -> dict[str, Any]:
-    """Searches, then adds, in a copy of the prepared memory; everything within `memory`."""
+    """Searches, then adds, in a copy of the prepared memory, all within the limit `memory`."""
     place = _copy(Path(task["folder"]) / f"memory-{task['count']}", Path(task["scratch"]))
     config = Config.load(flags={"memory": task["memory"], "threads": task["threads"]})
     budget = MemoryBudget(config.memory)
@@ -108,7 +108,7 @@ def _edge(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mem0(task: dict[str, Any]) -> dict[str, Any]:
-    """The same with mem0 (local qdrant, `infer=False`, nothing sent anywhere), filled here from the same vectors."""
+    """Measures mem0 with a local qdrant, `infer=False` and no telemetry. It is filled here with the same vectors."""
     scratch = Path(task["scratch"]) / "mem0"
     os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": str(scratch)}
     import mem0
@@ -140,7 +140,7 @@ def _mem0(task: dict[str, Any]) -> dict[str, Any]:
 def _measure(
     task: dict[str, Any], timed: Timed, add: Callable[[str], Any], search: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """Latencies of searches and of adds, in milliseconds; the first few warm up and do not count."""
+    """The latencies of searches and of adds, in milliseconds. The first five of each warm up and do not count."""
     new = [f"{text}, and that was number {n}" for n, text in enumerate(memories(task["adds"] + 5))]
     whole, beside = _latencies(timed, search, questions(task["searches"] + 5))
     added, added_beside = _latencies(timed, add, new)

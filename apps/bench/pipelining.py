@@ -1,64 +1,52 @@
-"""`edge bench pipelining`: retrieval during generation (PipeRAG) against waiting for it, over a slow link."""
+"""`edge bench pipelining`: compares retrieval during generation (PipeRAG) with waiting for it, over a slow link."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
+from edge.apps.bench.figures import higher, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.bench.process import measure
-from edge.apps.bench.rag_index import COPY_COSINE, build, index_options
+from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
 from edge.config import format_size, parse_size
 from edge.errors import InputError
-from edge.models.registry import models_dir
-from edge.models.training.corpora import load
-from edge.pipelining import modelled_seconds
 
 _WORKER = "edge.apps.bench.pipelining_worker"
 _ARMS = {"waits": "waits for each search", "pipelined": "one interval stale", "adaptive": "and nprobe from the slack"}
 
 
 @click.command()
-@click.option(
-    "--data", "folders", multiple=True, required=True, help="Judged sets in BEIR's layout; texts come from the first.",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)  # fmt: skip
-@index_options
+@index_options()
 @click.option("--probe-share", default=1 / 16, show_default=True, help="Of the lists, probed where nprobe is fixed.")
 @click.option("--bandwidth", default="100MB", show_default=True, help="Of the link to the index, per second.")
 @click.option("--decode", default=100.0, show_default=True, help="Tokens per second the model writes.")
 @click.option("--interval", default=32, show_default=True, help="Tokens between two retrievals.")
 @click.option("--texts", default=12, show_default=True, help="Paragraphs that are written.")
 @click.option("--warmup", default=2, show_default=True, help="Before them; lists are cached.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@output_options
 def pipelining(
-    folders: tuple[Path, ...],
-    rows: int,
-    list_rows: int,
     probe_share: float,
-    memory_share: float,
     bandwidth: str,
     decode: float,
     interval: int,
     texts: int,
     warmup: int,
-    work_dir: Path | None,
-    as_json: bool,
+    output: Output,
+    data: IndexData,
 ) -> None:
     """Write paragraphs at a given speed and retrieve for every interval of them, in three ways."""
-    corpora = [load(folder) for folder in folders]
-    place = (work_dir or models_dir() / "bench") / f"rag-{rows}-{list_rows}"
-    held, lists, nbytes = build(place, corpora, rows, list_rows=list_rows, say=lambda text: click.echo(text, err=True))
-    written = sorted(corpora[0].texts, key=len, reverse=True)[: warmup + texts]
+    made = data.made()
+    corpus = made.corpora[0]
+    written = sorted(corpus.texts, key=len, reverse=True)[: warmup + texts]
     if len(written) < warmup + texts:
-        raise InputError(f"{folders[0]} has only {len(corpora[0].texts)} texts")
+        raise InputError(f"{corpus.name} has only {len(corpus.texts)} texts")
     task = {
-        "folder": str(place), "texts": written, "probe_share": probe_share, "reuse": True,
-        "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth), "decode": decode,
+        "folder": str(made.folder), "texts": written, "probe_share": probe_share, "reuse": True,
+        "list_memory": made.memory, "bandwidth": parse_size(bandwidth), "decode": decode,
         "interval": interval,
     }  # fmt: skip
     arms = {}
@@ -68,18 +56,22 @@ def pipelining(
     table = {arm: _row(report, arms["waits"]) for arm, report in arms.items()}
     modelled = _modelled(arms["waits"], interval / decode)
     conditions = {
-        "rows": held, "lists": lists, "index_bytes": nbytes, "list_memory": task["list_memory"],
+        **made.conditions(), "list_memory": made.memory,
         "bandwidth": task["bandwidth"], "decode": decode, "interval": interval, "texts": texts,
-        "modelled_s": modelled, "probe_share": probe_share, "data": [corpus.name for corpus in corpora],
+        "modelled_s": modelled, "probe_share": probe_share,
     }  # fmt: skip
-    if as_json:
-        click.echo(json.dumps({"conditions": conditions, "arms": table}))
-    else:
-        _print(table, conditions)
+    columns = {
+        "seconds": lower("time of a text", "s"), "stall_s": lower("waits", "s"), "kept": higher("kept", "%"),
+        "nprobe": neither("nprobe"),
+    }  # fmt: skip
+    named = {_ARMS[arm]: row for arm, row in table.items()}
+    result = {"conditions": conditions, "arms": table}
+    output.put(result, tabulate(named, columns), lambda: _print(table, conditions))
 
 
 def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over texts; `kept` is the share of what waiting finds for an interval that this arm had for it."""
+    """The means over texts. `kept` is the share of the waiting arm's passages for an interval that this arm had,
+    too."""
     searches = [search for row in report for search in row["searches"]]
     slack = [search["seconds"] / search["slack"] for search in searches if search["slack"]]
     pairs = [
@@ -100,7 +92,7 @@ def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> d
 
 
 def _modelled(report: Sequence[dict[str, Any]], seconds: float) -> float:
-    """What a text should take with each search one interval early, from the times of those that were waited for."""
+    """The predicted duration of a text with each search one interval early, by the waiting arm's search times."""
     searched = [[search["seconds"] for search in row["searches"]] for row in report]
     return statistics.mean(modelled_seconds([seconds] * (len(times) + 1), times, pipelined=True) for times in searched)
 
@@ -122,3 +114,18 @@ def _print(table: dict[str, dict[str, Any]], c: dict[str, Any]) -> None:
         )
     click.echo(f"one interval stale should take {c['modelled_s']:.2f} s by the times of the searches waited for")
     click.echo("late: searches beyond 1.1 times their slack; kept: of what waiting finds for the same interval")
+
+
+def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:
+    """Latency of a generation with retrievals, computed from the times of its parts.
+
+    Args:
+        generation: seconds of each interval.
+        retrieval: seconds of the retrieval for each interval but the first.
+        pipelined: False adds all times up. True takes the longer of the two for each interval, except for the first
+            retrieval, which overlaps nothing.
+    """
+    first, *rest = generation
+    pairs = list(zip(rest, retrieval, strict=True))
+    hidden = pairs[1:] if pipelined else []
+    return first + sum(map(sum, pairs[: len(pairs) - len(hidden)])) + sum(map(max, hidden))

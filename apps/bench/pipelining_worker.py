@@ -1,4 +1,4 @@
-"""One arm of `edge bench pipelining`: paragraphs written at a speed, with a retrieval for every interval."""
+"""One arm of `edge bench pipelining`: writes paragraphs at a fixed speed, with a retrieval for every interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.pipelining import RetrievalPipeline
 
 _LETTERS_PER_TOKEN = 4
 _WINDOW = 64
-"""Tokens of a query, as in the paper."""
+"""The number of tokens of a query, as in the paper."""
 
 _K = 10
 
@@ -31,17 +31,17 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def intervals(text: str, tokens: int) -> list[str]:
-    """For each interval of a text but the first: the last tokens before it, which are its query."""
+    """The query of each interval of a text except the first: the last tokens before the interval."""
     step, window = tokens * _LETTERS_PER_TOKEN, _WINDOW * _LETTERS_PER_TOKEN
     return [text[max(0, end - window) : end] for end in range(step, len(text), step)]
 
 
 def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Writing stops for every retrieval.
+    """Writes a text, and stops writing for every retrieval.
 
     Args:
         queries: see `intervals`.
-        seconds: an interval takes to be written.
+        seconds: the time of writing one interval.
     """
     search = _Search(library)
     started = time.perf_counter()
@@ -55,10 +55,13 @@ def waiting(library: IndexLibrary, queries: Sequence[str], seconds: float) -> di
 def pipelined(
     library: IndexLibrary, queries: Sequence[str], seconds: float, *, adaptive: bool = False
 ) -> dict[str, Any]:
-    """What an interval is given was asked for when the one before it began. Only the first waits, as in the paper.
+    """Writes a text with pipelined retrieval: the passages of an interval were requested when the interval before it
+    began. Only the first retrieval waits, as in the paper.
 
     Args:
-        adaptive: nprobe is what fits the slack, and not fixed.
+        queries: see `intervals`.
+        seconds: the time of writing one interval.
+        adaptive: choose nprobe by the available time instead of a fixed number.
     """
     search = _Search(library)
     stall = 0.0
@@ -77,17 +80,17 @@ def pipelined(
 
 
 class _Search:
-    """Searches, each timed."""
+    """Searches the index and times each search."""
 
     def __init__(self, library: IndexLibrary) -> None:
         self.noted: list[dict[str, Any]] = []
         self.seconds = 0.0
-        """Of all searches that were noted."""
+        """The seconds of all recorded searches."""
         self._library = library
         self._last = (0.0, 0)
 
     def __call__(self, query: str, slack: float | None = None) -> list[Hit]:
-        """Searches a fixed number of lists, or as many as fit."""
+        """Searches a fixed number of lists, or as many as fit into `slack` seconds."""
         started = time.perf_counter()
         vector = self._library.embed_queries([query])[0]
         left = None if slack is None else slack - (time.perf_counter() - started)
@@ -96,14 +99,14 @@ class _Search:
         return found
 
     def note(self, found: Sequence[Hit], slack: float | None) -> None:
-        """The last search gave what the next interval is written from."""
+        """Records the last search, whose passages the next interval is written from."""
         seconds, nprobe = self._last
         self.seconds += seconds
         self.noted.append({"seconds": seconds, "slack": slack, "nprobe": nprobe, "found": [hit.id for hit in found]})
 
 
 def _write(seconds: float) -> None:
-    """Stands for the model, on a device of its own."""
+    """Stands for a model that writes on a device of its own."""
     time.sleep(seconds)
 
 

@@ -1,8 +1,8 @@
-"""The fair control: what anybody would build with onnxruntime alone. All layers in one graph with constant weights, all
-of it in memory, default session options, batches of padded pairs run to full depth one after the other.
+"""A fair baseline: a reranker built with onnxruntime alone. All layers form one graph with constant weights, held in
+memory. Batches of padded pairs run to full depth one after another, with default session options.
 
-The arithmetic is that of this runtime's kernels (int8 weights, activations quantized per token), so what differs is the
-scheduling only.
+The arithmetic is that of this program's kernels (int8 weights, activations quantized per token), so that only the
+scheduling differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH = 8
 
 
 class PlainReranker:
-    """Scores pairs with an encoder, everything resident."""
+    """Scores pairs with an encoder whose weights are all in memory."""
 
     def __init__(self, pack: Path, *, threads: int) -> None:
         """Loads the whole model.
@@ -47,7 +47,7 @@ class PlainReranker:
         self._session = session(layers, threads)
 
     def score(self, query: str, docs: list[str], max_tokens: int) -> list[float]:
-        """Relevance probabilities of all documents, in their order."""
+        """The relevance probabilities of all documents, in their order."""
         batch = self.tokenizer.encode_pairs(query, docs, max_tokens)
         order = np.argsort(-batch.lengths, kind="stable")
         starts = batch.starts
@@ -75,7 +75,7 @@ class PlainReranker:
 
 
 def session(serialized: bytes, threads: int) -> Any:
-    """A session of onnxruntime with its default options."""
+    """A session of onnxruntime with default options, except for the number of threads."""
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -84,7 +84,7 @@ def session(serialized: bytes, threads: int) -> Any:
 
 
 def graph(spec: LayerSpec, layers: Iterable[dict[str, npt.NDArray[Any]]]) -> bytes:
-    """All layers of an encoder in one graph, their weights being constants."""
+    """A serialized ONNX graph of all layers of an encoder, with constant weights."""
     from onnx import TensorProto, helper, numpy_helper
 
     nodes: list[Any] = []

@@ -1,12 +1,16 @@
-"""One measurement in a process of its own: what it holds is then its own, and nothing warms up for the next."""
+"""Runs each measurement in a process of its own, so that its memory is its own and it warms up nothing for the next."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,37 +20,171 @@ import psutil
 from edge.errors import CapabilityError, EdgeError
 from edge.resident import ResidentWatch
 
+_POLL_S = 0.01
+"""The seconds between two samples of a process tree."""
 
-def measure(worker: str, task: Mapping[str, Any], *, threads: int, python: str = sys.executable) -> dict[str, Any]:
-    """Runs `python -m WORKER` on a task, which it reads from stdin, and returns what it reports.
+_SEARCH_S = 0.2
+"""The seconds between two searches for child processes. A search looks at every process of the machine, which takes
+milliseconds of a core, and would disturb the measurement if it were made for each sample."""
+
+_NEW_S = 0.1
+"""The age at which a child process counts."""
+
+
+def measure(
+    worker: str,
+    task: Mapping[str, Any],
+    *,
+    threads: int,
+    python: str = sys.executable,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """Runs `python -m WORKER` on a task, which the worker reads from stdin, and returns its report.
 
     Args:
-        worker: module that calls `serve`.
-        threads: for every library that would otherwise choose its own number.
-        python: the interpreter, for a peer whose requirements clash with ours.
+        worker: the module to run, which calls `serve`.
+        task: the task, which must be JSON.
+        threads: the number of threads of libraries that would otherwise choose it themselves.
+        python: the interpreter; another one for a peer whose requirements conflict with ours.
+        timeout: the seconds after which the worker is ended; None for no bound.
 
     Raises:
-        CapabilityError: the worker misses a library.
-        EdgeError: it failed; the message is its last line.
+        CapabilityError: the worker needs a library that is not installed.
+        EdgeError: the worker failed. The message is the last line of its output.
     """
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
-    done = subprocess.run(
-        [python, "-m", worker], input=json.dumps(task), capture_output=True, text=True, env=environment, check=False
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    try:
+        done = subprocess.run(
+            [python, "-m", worker], input=json.dumps(task), capture_output=True, text=True, env=environment,
+            check=False, timeout=timeout,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise EdgeError(f"{worker} was ended after {timeout:.0f} s on {task.get('name', 'its task')}") from error
+    return _report(f"{worker} failed on {task.get('name', 'its task')}", done.returncode, done.stdout, done.stderr)
+
+
+def measure_script(
+    script: Path, task: Mapping[str, Any], *, threads: int, python: str = sys.executable, timeout: float | None = None
+) -> dict[str, Any]:
+    """Runs a script on a task, and returns its report with `peak_resident`, the peak of its process tree.
+
+    The script reads the task from stdin and prints its report as the last line, in JSON. It runs in an empty folder
+    and without access to a model hub. Its Python may be that of another program and lack this one. The memory is
+    measured from outside, so that programs that start processes of their own are measured alike.
+
+    Args:
+        script: the script. Modules of its folder are not importable.
+        task: the task, which must be JSON. Its `name` is used in messages.
+        threads: the number of processors that the script may use, where the system can restrict them, and of threads.
+        python: the interpreter.
+        timeout: the seconds after which the script is ended; None for no bound.
+
+    Raises:
+        CapabilityError: the interpreter does not exist, or lacks a library that the script needs.
+        EdgeError: the script failed. The message is the last line of its output.
+    """
+    name = task.get("name", script.stem)
+    count = str(threads)
+    interpreter = os.path.abspath(shutil.which(python) or python)  # the script runs in another folder
+    environment = os.environ | {
+        "OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
+    # The output goes to files: a pipe would stay open as long as any process that the script has left behind.
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                [interpreter, "-c", _RUN_SCRIPT, str(script.resolve()), count], stdin=subprocess.PIPE, stdout=out,
+                stderr=errors, cwd=folder, env=environment,
+            )  # fmt: skip
+        except OSError as error:
+            raise CapabilityError(f"{python} cannot be run: {error.strerror}") from error
+        watch = TreeWatch(process.pid)
+        try:
+            process.communicate(json.dumps(task).encode(), timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise EdgeError(f"{name} was ended after {timeout:.0f} s") from error
+        finally:
+            process.kill()
+            process.wait()
+            watch.close()
+        texts = []
+        for file in (out, errors):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+    return _report(f"{name} failed", process.returncode, *texts) | {"peak_resident": watch.high_water}
+
+
+_RUN_SCRIPT = """
+import os, runpy, sys
+script, count = sys.argv[1], int(sys.argv[2])
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def _report(failure: str, code: int, out: str, errors: str) -> dict[str, Any]:
+    """The report in the last line of a worker's output.
+
+    Raises:
+        CapabilityError: the worker lacks a library.
+        EdgeError: the worker failed.
+    """
+    lines = out.strip().splitlines()
+    if code != 0 or not lines:
+        reason = (errors.strip().splitlines() or ["no output"])[-1]
         kind = CapabilityError if "No module named" in reason else EdgeError
-        raise kind(f"{worker} failed on {task.get('name', 'its task')}: {reason}")
+        raise kind(f"{failure}: {reason}")
     report: dict[str, Any] = json.loads(lines[-1])
     return report
 
 
-def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """The worker's side: runs `work` on the task from stdin, watches memory, prints the report.
+class TreeWatch:
+    """The high-water mark of the anonymous memory of a process and all its children, sampled from outside."""
 
-    A task's `watch` is the seconds between two looks at its memory. Each takes the interpreter for a tenth of a
-    millisecond: where shorter times are measured and no peak is reported it is to be long.
+    def __init__(self, pid: int) -> None:
+        self.high_water = 0
+        self._process = psutil.Process(pid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops sampling."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        tree, searched = [self._process], 0.0
+        while not self._stop.wait(_POLL_S):
+            if time.monotonic() - searched >= _SEARCH_S:
+                tree, searched = [self._process, *self._children()], time.monotonic()
+            self.high_water = max(self.high_water, sum(map(_anonymous, tree)))
+
+    def _children(self) -> list[psutil.Process]:
+        """All processes below, except new ones: a child shares the memory of its parent until it starts its program,
+        and would count twice."""
+        try:
+            children = self._process.children(recursive=True)
+            return [child for child in children if time.time() - child.create_time() >= _NEW_S]
+        except (psutil.Error, OSError):  # a process has ended; the next search finds the others
+            return []
+
+
+def _anonymous(process: psutil.Process) -> int:
+    """The anonymous resident bytes of a process; 0 if it has ended."""
+    try:
+        info = process.memory_info()
+    except (psutil.Error, OSError):
+        return 0
+    return int(info.rss - getattr(info, "shared", 0))
+
+
+def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The worker's side: runs `work` on the task from stdin, samples its memory, and prints the report.
+
+    A task's `watch` is the seconds between two memory samples. Each sample occupies the interpreter for a tenth of a
+    millisecond, so `watch` should be long if shorter times are measured and no peak is reported.
     """
     task = json.load(sys.stdin)
     with ResidentWatch(interval=task.get("watch", 0.002)) as watch:
@@ -58,8 +196,8 @@ def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def _peak_with_files() -> int | None:
-    """High-water mark of all resident bytes, mapped files included (a peer may map its weights); None where the system
-    does not tell."""
+    """The high-water mark of all resident bytes, including mapped files, because a peer may map its weights; None if
+    the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -68,8 +206,8 @@ def _peak_with_files() -> int | None:
 
 
 def drop_page_cache(path: Path) -> bool:
-    """Forgets a file's (or folder's files') cached pages, so that the next reading comes from the disk; False where
-    the system cannot."""
+    """Drops the cached pages of a file or of a folder's files, so that the next read comes from the disk. Returns False
+    if the system cannot do this."""
     if not hasattr(os, "posix_fadvise"):
         return False
     for file in _files(path):
@@ -83,7 +221,7 @@ def drop_page_cache(path: Path) -> bool:
 
 
 def fill_page_cache(path: Path) -> None:
-    """Reads a file (or folder's files) through, so that the next reading does not come from the disk."""
+    """Reads a file or a folder's files completely, so that the next read does not come from the disk."""
     for name in _files(path):
         with open(name, "rb") as file:
             while file.read(1 << 20):
@@ -95,7 +233,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def processor() -> str:
-    """The machine's processor and its physical cores, for a report."""
+    """The name and number of physical cores of the machine's processor, for a report."""
     names: list[str] = []
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,12 +1,11 @@
-"""`edge bench pruning`: what pruning saves in each application as it asks by default, and what it costs in results.
+"""`edge bench pruning`: measures the work that pruning saves in each application by default, and the results it loses.
 
-Every call that an application makes to its reranker is repeated at full depth. Calls that judge all they are given, as
-the assistant judges units, are no ranking and do not count.
+Every call that an application makes to its reranker is repeated at full depth. Calls that judge all their texts, such
+as the assistant's judgements of units, are not rankings and do not count.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import tempfile
@@ -19,8 +18,10 @@ from typing import Any
 import click
 
 from edge.apps.assistant.assistant import Assistant
+from edge.apps.bench.figures import higher, lower, neither, tabulate
 from edge.apps.bench.memory_quality import read_conversations
 from edge.apps.bench.memory_texts import tasks
+from edge.apps.bench.output import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
 from edge.apps.options import configure
@@ -35,8 +36,14 @@ _SELECTED_TOKENS = 400
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One ranking: results asked for, candidates, the share of layers times candidates that was computed, and the
-    share of full depth's results that is among the results."""
+    """One ranking.
+
+    Attributes:
+        wanted: the number of results requested.
+        candidates: the number of candidates.
+        work: the share of layers times candidates that was computed.
+        overlap: the share of full depth's results that are among the results.
+    """
 
     wanted: int
     candidates: int
@@ -45,10 +52,10 @@ class Call:
 
 
 class WatchedReranker(Reranker):
-    """Repeats every ranking at full depth and notes both.
+    """Repeats every ranking at full depth and records the comparison.
 
     Attributes:
-        calls: what was noted.
+        calls: the recorded rankings.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -76,8 +83,8 @@ class WatchedReranker(Reranker):
 )  # fmt: skip
 @click.option("--queries", default=40, show_default=True, help="Of each application.")
 @click.option("--memory", default="600MB", show_default=True, help="Limit of the process.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def pruning(data: Path, conversations: Path | None, queries: int, memory: str, as_json: bool) -> None:
+@output_options
+def pruning(data: Path, conversations: Path | None, queries: int, memory: str, output: Output) -> None:
     """Layers times candidates that search, ask, memory, actions and select compute on DATA, a set in BEIR's layout."""
     corpus = load(data)
     asked = sorted(corpus.test)
@@ -100,9 +107,14 @@ def pruning(data: Path, conversations: Path | None, queries: int, memory: str, a
             click.echo(f"asking {name}", err=True)
             run(reranker, budget, folder)
             report[name] = summary(reranker.calls)
-    if as_json:
-        click.echo(json.dumps(report))
-        return
+    columns = {
+        "work": lower("computed", "%"), "overlap": higher("found", "%"), "results": neither("results"),
+        "candidates": neither("candidates"), "rankings": neither("rankings"),
+    }  # fmt: skip
+    output.put(report, tabulate(report, columns), lambda: _print(report))
+
+
+def _print(report: dict[str, dict[str, float]]) -> None:
     click.echo(f"{'':10}{'rankings':>9}{'results':>9}{'candidates':>12}{'work':>7}{'overlap':>9}")
     for name, row in report.items():
         click.echo(
@@ -113,10 +125,10 @@ def pruning(data: Path, conversations: Path | None, queries: int, memory: str, a
 
 
 def summary(calls: Sequence[Call]) -> dict[str, float]:
-    """Means over some rankings, of results and candidates the median.
+    """The means over some rankings; for the numbers of results and candidates, the medians.
 
     Raises:
-        InputError: there are none.
+        InputError: there are no rankings.
     """
     if not calls:
         raise InputError("nothing was ranked; give more --queries")

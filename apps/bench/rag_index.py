@@ -1,20 +1,25 @@
-"""An index on disk for replaying traces over: real sentences' vectors, scaled up, and what stands at each of them."""
+"""An index on disk over which traces are replayed: vectors of real sentences, with copies, and the sentences."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.bench.rag_traces import Case, cases
+from edge.apps.options import Command, gathered
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
+from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.models.training.corpora import Corpus
+from edge.models.registry import models_dir
+from edge.models.training.corpora import Corpus, load
 from edge.runtimes.embedder import Embedder
 from edge.sentences import sentences
 
@@ -22,42 +27,119 @@ _ADDED = 20_000
 _SHORTEST = 40
 _BUILD_MEMORY = 4 << 30
 COPY_COSINE = 0.9
-"""How near a copy lies to the vector it was made from."""
+"""The mean cosine of a copy with its original vector."""
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An index on disk, and the judged sets that it was made from.
+
+    Attributes:
+        folder: of the index.
+        corpora: the sets; questions and texts are the first one's.
+        rows, lists, nbytes: the number of vectors and of lists, and the bytes of the lists.
+        memory: the bytes that lists may take in memory.
+    """
+
+    folder: Path
+    corpora: Sequence[Corpus]
+    rows: int
+    lists: int
+    nbytes: int
+    memory: int
+
+    def conditions(self) -> dict[str, Any]:
+        """The facts about the index that a report names."""
+        return {
+            "rows": self.rows, "lists": self.lists, "index_bytes": self.nbytes,
+            "data": [corpus.name for corpus in self.corpora],
+        }  # fmt: skip
+
+    def asked(self, count: int) -> list[Case]:
+        """The first `count` questions of the first set.
+
+        Raises:
+            InputError: it has fewer.
+        """
+        found = cases(self.corpora[0])[:count]
+        if len(found) < count:
+            name = self.corpora[0].name
+            raise InputError(f"{name} has only {len(found)} questions with company in their paragraph and article")
+        return found
 
 
-def index_options(command: Command) -> Command:
-    """The options of a command that makes such an index: `rows`, `list_rows`, `memory_share`, `work_dir`."""
-    for option in (
+@dataclass(frozen=True, slots=True)
+class IndexData:
+    """The options of a command that makes this index."""
+
+    folders: Sequence[Path]
+    rows: int
+    list_rows: int
+    memory_share: float
+    work_dir: Path | None
+
+    def made(self) -> Replayed:
+        """The index, made unless it exists."""
+        corpora = [load(folder) for folder in self.folders]
+        place = (self.work_dir or models_dir() / "bench") / f"rag-{self.rows}-{self.list_rows}"
+        rows, lists, nbytes = build(place, corpora, self.rows, list_rows=self.list_rows, say=say)
+        return Replayed(place, corpora, rows, lists, nbytes, int(nbytes * self.memory_share))
+
+
+def say(text: str) -> None:
+    """Prints a message about the progress to stderr."""
+    click.echo(text, err=True)
+
+
+def index_options(
+    *, rows: int = 200_000, list_rows: int = 256, memory_share: float = 0.1
+) -> Callable[[Command], Command]:
+    """Adds the options of `IndexData`, which the function gets as `data`. The arguments are their defaults."""
+    return gathered(
+        "data",
+        IndexData,
+        click.option(
+            "--data",
+            "folders",
+            multiple=True,
+            required=True,
+            type=click.Path(file_okay=False, exists=True, path_type=Path),
+            help="Judged set in BEIR layout; questions and texts are the first one's, all of them are indexed.",
+        ),
+        click.option("--rows", default=rows, show_default=True, help="Vectors; real ones first, then copies."),
+        click.option(
+            "--list-rows", default=list_rows, show_default=True, help="Vectors per list that training aims at."
+        ),
+        click.option(
+            "--memory-share", default=memory_share, show_default=True, help="Of the index, that lists may take."
+        ),
         click.option(
             "--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the index is made and kept."
         ),
-        click.option("--memory-share", default=0.1, show_default=True, help="Of the index, that lists may take."),
-        click.option("--list-rows", default=256, show_default=True, help="Vectors per list that training aims at."),
-        click.option("--rows", default=200_000, show_default=True, help="Vectors; real ones first, then copies."),
-    ):
-        command = option(command)
-    return command
+    )
 
 
 def build(
     folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int, say: Callable[[str], None]
 ) -> tuple[int, int, int]:
-    """Makes the index unless it is there: codec flat, as in the paper.
+    """Makes the index unless it exists, with the codec flat as in the paper.
 
-    Rows are the sentences of the corpora, with their titles. Where there are fewer than `rows`, vectors near theirs are
-    added (their direction and noise, cosine 0.9 on average): they make the index as large as wanted, and keep the
-    clusters' shape. They stand for the text of the vector they were made from.
+    Rows are the sentences of the corpora, with their titles. If there are fewer than `rows`, noisy copies of their
+    vectors are added, with a cosine of 0.9 on average. The copies make the index as large as wanted and keep the shape
+    of the clusters. A copy stands for the text of its original.
+
+    Args:
+        rows: the wanted number of rows.
+        list_rows: the number of vectors per list that training aims at.
+        say: called with messages about the progress.
 
     Returns:
-        Rows, lists, and bytes of the lists.
+        The number of rows, the number of lists, and the bytes of the lists.
     """
     folder.mkdir(parents=True, exist_ok=True)
     budget = MemoryBudget(_BUILD_MEMORY)
-    texts = _texts(folder / "texts.jsonl", corpora)
-    vectors = _vectors(folder / "vectors.npy", texts, budget, say)
+    texts = stored_sentences(folder / "texts.jsonl", corpora)
+    vectors = stored_vectors(folder / "vectors.npy", texts, budget, say)
     options = IndexOptions(codec="flat", flat_limit=0, list_rows=list_rows)
     with (
         Database(folder / "index.db", VectorIndex.migrations(), budget=budget) as database,
@@ -79,12 +161,13 @@ def build(
 
 
 def texts_of(folder: Path) -> list[str]:
-    """The sentences of an index that was built; row `i` stands for text `i` modulo their number."""
+    """The sentences of an index made by `build`. Row `i` stands for sentence `i` modulo their number."""
     with (folder / "texts.jsonl").open(encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
-def _texts(path: Path, corpora: Sequence[Corpus]) -> list[str]:
+def stored_sentences(path: Path, corpora: Sequence[Corpus]) -> list[str]:
+    """The sentences of the corpora with their titles, each once; from `path`, which is written if it does not exist."""
     if not path.exists():
         found = [
             f"{title}: {sentence}" if title else sentence
@@ -97,9 +180,10 @@ def _texts(path: Path, corpora: Sequence[Corpus]) -> list[str]:
     return texts_of(path.parent)
 
 
-def _vectors(
+def stored_vectors(
     path: Path, texts: Sequence[str], budget: MemoryBudget, say: Callable[[str], None]
 ) -> npt.NDArray[np.float32]:
+    """The texts' vectors of unit length [n, dim]; mapped from `path`, which is written if it does not exist."""
     if not path.exists():
         parts = []
         with Embedder(budget=budget) as embedder:
@@ -117,7 +201,7 @@ def _vectors(
 def _near(
     vectors: npt.NDArray[np.float32], copied: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> npt.NDArray[np.float32]:
-    """The vectors, and for copies a neighbour of each."""
+    """The vectors of unit length, [n, dim]; with noise added to those that are copies."""
     noise = rng.standard_normal(vectors.shape).astype(np.float32)
     noise *= np.tan(np.arccos(COPY_COSINE)) / np.linalg.norm(noise, axis=1, keepdims=True)
     near = vectors + np.where(copied[:, None], noise, np.float32(0))

@@ -1,19 +1,19 @@
-"""Traces of the six pipelines, for replay (TeleRAG, section 5.1): what a language model writes in every step.
+"""Traces of the six pipelines for replay (TeleRAG, section 5.1): the texts that a language model writes in every step.
 
-Recorded ones were written by a language model over the questions of a judged set. They name the questions by their ids,
-so that a replay needs the set. Assembled ones need no model. Their texts are put together from judged sets (questions
-with the paragraph and the string that answers them, several questions to a paragraph and several paragraphs to an
-article):
+Recorded traces were written by a language model over the questions of a judged set. They name the questions by their
+ids, so that a replay needs the set. Assembled traces need no model. Their texts are taken from judged sets, whose
+questions come with the paragraph and the string that answer them; there are several questions per paragraph and several
+paragraphs per article:
 
-- passage (HyDE): the sentences around the one that answers, with the answer itself wrong (another question's).
+- passage (HyDE): the answering sentence, with the answer replaced by that of another question, and its neighbours.
 - sub-questions: three other questions about the same article.
 - narrower question (Iterative): another question about the same paragraph; in the second round the question itself.
-- draft (Iter-RetGen): the sentence that answers; the query is question and draft.
-- sentence (FLARE): the sentence that answers, with the answer's words improbable: looked up without them, then kept.
-- need for documents (Self-RAG): yes; the query is the question itself.
+- draft (Iter-RetGen): the answering sentence. The query is the question and the draft.
+- sentence (FLARE): the answering sentence, with improbable answer words. It is looked up without them, and then kept.
+- need for documents (Self-RAG): yes. The query is the question itself.
 
-Lengths are those of the texts, at four letters a token. A prompt is counted as the question's instructions (60 tokens)
-and 100 tokens per passage, the passage length of the paper.
+Lengths are those of the texts, at four letters per token. A prompt counts as 60 tokens for the instructions and the
+question, and 100 tokens per passage, the passage length of the paper.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from typing import Any
 
 from edge.errors import InputError
 from edge.models.training.corpora import Corpus
-from edge.runtimes.generation.replay import FORMAT
+from edge.runtimes.generation.recording import FORMAT
 from edge.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
+SHIPPED = Path(__file__).parent / "traces"
+"""The folder of the recorded traces that come with the program; its README describes them."""
+
 PASSAGES = 3
 ROUNDS = 3
 
@@ -47,13 +50,14 @@ _CERTAIN = math.log(0.95)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question with what is known about it.
+    """A question of a judged set, with the texts for its traces.
 
     Attributes:
-        id: in the judged set.
-        sentence: the one that holds the answer.
-        around: the other sentences of its paragraph.
-        beside: other questions about the same paragraph; `near` about the same article.
+        id: its id in the judged set.
+        sentence: the sentence that holds the answer.
+        around: the other sentences of that paragraph.
+        beside: other questions about the same paragraph.
+        near: other questions about the same article.
         wrong: another question's answer.
     """
 
@@ -68,7 +72,7 @@ class Case:
 
 
 def cases(corpus: Corpus, *, seed: int = 0) -> list[Case]:
-    """The test questions of a judged set that have company in paragraph and article, in random order."""
+    """The test questions of a judged set that share their paragraph and article with others, in random order."""
     texts = dict(zip(corpus.ids, corpus.texts, strict=True))
     titles = dict(zip(corpus.ids, corpus.titles, strict=True))
     of_paragraph: dict[str, list[str]] = defaultdict(list)
@@ -106,7 +110,7 @@ def cases(corpus: Corpus, *, seed: int = 0) -> list[Case]:
 
 
 def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: float, decode: float) -> None:
-    """Writes one pipeline's trace: every step of every case, in the order they are asked for.
+    """Writes one pipeline's trace: every step of every case, in the order of the replay.
 
     Args:
         prefill, decode: tokens per second of the replay.
@@ -120,10 +124,10 @@ def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: f
 
 
 def write_recorded(path: Path, recorded: Path, chosen: Sequence[Case]) -> None:
-    """Writes the part of a recorded trace that answers some questions, in their order.
+    """Writes the part of a recorded trace that belongs to some questions, in their order.
 
     Raises:
-        InputError: the trace has no answers to one of them, or cannot be read.
+        InputError: the trace lacks one of the questions, or cannot be read.
     """
     try:
         header, *lines = recorded.read_text(encoding="utf-8").splitlines()
@@ -134,7 +138,7 @@ def write_recorded(path: Path, recorded: Path, chosen: Sequence[Case]) -> None:
         answers[json.loads(line)["for"]].append(line)
     if missing := [case.id for case in chosen if case.id not in answers]:
         raise InputError(
-            f"{recorded} has no answers to {missing[0]!r}: record it anew with --record, or use --assembled"
+            f"{recorded} has no answers to {missing[0]!r}: ask fewer questions, or record it anew with --record"
         )
     written = [header, *(line for case in chosen for line in answers[case.id])]
     path.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
@@ -173,7 +177,7 @@ def _iter_retgen(case: Case) -> Iterator[dict[str, Any]]:
 
 def _flare(case: Case) -> Iterator[dict[str, Any]]:
     second = case.around[0] if case.around else case.sentence
-    # A model writes on; where the next sentence begins, the pipeline stops it.
+    # A model goes on writing; the pipeline stops it where the next sentence begins.
     yield _said(f"{case.sentence} {second}", doubt=case.answer)
     yield _said(f"{case.sentence} {second}")
     yield _said(second)
@@ -195,7 +199,7 @@ _STEPS = {
 
 
 def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, Any]:
-    """A record: the text in words, each of as many tokens as its letters make, those of `doubt` improbable."""
+    """A record of a trace. The text is split into tokens of about four letters; those of `doubt` are improbable."""
     start = text.find(doubt) if doubt else len(text)
     pieces: list[tuple[str, float]] = []
     for match in re.finditer(r"\s*\S+", text):

@@ -1,7 +1,7 @@
-"""A GGUF file of the llama architecture with random weights: right for speed, memory and exactness, never for quality.
+"""A GGUF file of the llama architecture with random weights, for measuring speed, memory and exactness, not quality.
 
-Written tensor by tensor, so that a model of any size is made in the memory of one slice of rows. The vocabulary is one
-of syllables: every text of `words` has as many tokens as words.
+The file is written tensor by tensor, so that a model of any size is made in the memory of one slice of values. The
+vocabulary consists of syllables: every text of `words` has as many tokens as words.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,41 +29,38 @@ CHATML = (
 
 _ALIGNMENT = 32
 _SLICE = 1 << 22
-"""Values made at a time."""
+"""The number of values made at a time."""
 
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7}
 _TYPE_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
-_U32, _F32, _BOOL, _STRING, _LIST, _I32 = 4, 6, 7, 8, 9, 5
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+"""GGUF's numbers for the kinds of tokens."""
+
+U32, F32, BOOL, STRING, LIST, I32 = 4, 6, 7, 8, 9, 5
+"""GGUF's numbers for the types of the header's values."""
 
 
-@dataclass(frozen=True, slots=True)
-class RandomModel:
-    """Shape of a random model; the defaults make a tiny one.
+class GgufFile(ABC):
+    """A GGUF file with random values: the names and types of its content, and how they are written.
 
     Attributes:
-        vocabulary: tokens, at least 1,024.
-        context: tokens it claims to be trained for.
-        ffn: width of the feed-forward layer.
-        tied: whether the output matrix is the embedding table.
-        template: chat template; None leaves it out.
+        seed: of the random values.
     """
 
-    vocabulary: int = 1024
-    context: int = 2048
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
-    ffn: int = 128
-    precision: Precision = "F32"
-    tied: bool = False
-    template: str | None = CHATML
-    seed: int = 0
+    __slots__ = ()
+    seed: int
+
+    @abstractmethod
+    def metadata(self) -> Iterator[tuple[str, int, Any]]:
+        """The key, type and value of every entry of the header."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
+        """The name, shape and type of each tensor, and whether it is a norm."""
 
     def write(self, path: str | Path) -> Path:
-        """Writes the file; its size follows from the shape."""
-        tensors = list(self._tensors())
+        """Writes the file and returns its path."""
+        tensors = list(self.tensors())
         pairs = list(self.metadata())
         path = Path(path)
         with path.open("wb") as file:
@@ -82,36 +80,61 @@ class RandomModel:
                 _pad(file)
         return path
 
-    def metadata(self) -> Iterator[tuple[str, int, Any]]:
-        """Key, type and value of everything the header says."""
-        yield "general.architecture", _STRING, "llama"
-        yield "general.name", _STRING, "random"
-        yield "general.file_type", _U32, _FILE_TYPES[self.precision]
-        yield "llama.vocab_size", _U32, self.vocabulary
-        yield "llama.context_length", _U32, self.context
-        yield "llama.embedding_length", _U32, self.hidden
-        yield "llama.block_count", _U32, self.layers
-        yield "llama.feed_forward_length", _U32, self.ffn
-        yield "llama.attention.head_count", _U32, self.heads
-        yield "llama.attention.head_count_kv", _U32, self.kv_heads
-        yield "llama.attention.layer_norm_rms_epsilon", _F32, 1e-5
-        yield "llama.rope.dimension_count", _U32, self.hidden // self.heads
-        yield "llama.rope.freq_base", _F32, 10000.0
-        pieces = list(itertools.islice(_pieces(), self.vocabulary))
-        yield "tokenizer.ggml.model", _STRING, "llama"
-        yield "tokenizer.ggml.tokens", _LIST, (_STRING, [text for text, _ in pieces])
-        # Earlier pieces merge first, as in a trained vocabulary the frequent ones do.
-        yield "tokenizer.ggml.scores", _LIST, (_F32, [-float(i) for i in range(len(pieces))])
-        yield "tokenizer.ggml.token_type", _LIST, (_I32, [kind for _, kind in pieces])
-        yield "tokenizer.ggml.bos_token_id", _U32, 1
-        yield "tokenizer.ggml.eos_token_id", _U32, 4
-        yield "tokenizer.ggml.unknown_token_id", _U32, 0
-        yield "tokenizer.ggml.add_bos_token", _BOOL, True
-        if self.template is not None:
-            yield "tokenizer.chat_template", _STRING, self.template
 
-    def _tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
-        """Name, shape, type, and whether it is a norm."""
+@dataclass(frozen=True, slots=True)
+class RandomModel(GgufFile):
+    """The shape of a random model. The defaults make a tiny one.
+
+    Attributes:
+        vocabulary: the number of tokens, at least 1,024.
+        context: the context length that the file states.
+        ffn: the width of the feed-forward layer.
+        tied: whether the output matrix is the embedding table.
+        template: the chat template; None leaves it out.
+    """
+
+    vocabulary: int = 1024
+    context: int = 2048
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    ffn: int = 128
+    precision: Precision = "F32"
+    tied: bool = False
+    template: str | None = CHATML
+    seed: int = 0
+
+    def metadata(self) -> Iterator[tuple[str, int, Any]]:
+        """The key, type and value of every entry of the header."""
+        yield "general.architecture", STRING, "llama"
+        yield "general.name", STRING, "random"
+        yield "general.file_type", U32, _FILE_TYPES[self.precision]
+        yield "llama.vocab_size", U32, self.vocabulary
+        yield "llama.context_length", U32, self.context
+        yield "llama.embedding_length", U32, self.hidden
+        yield "llama.block_count", U32, self.layers
+        yield "llama.feed_forward_length", U32, self.ffn
+        yield "llama.attention.head_count", U32, self.heads
+        yield "llama.attention.head_count_kv", U32, self.kv_heads
+        yield "llama.attention.layer_norm_rms_epsilon", F32, 1e-5
+        yield "llama.rope.dimension_count", U32, self.hidden // self.heads
+        yield "llama.rope.freq_base", F32, 10000.0
+        pieces = list(itertools.islice(_pieces(), self.vocabulary))
+        yield "tokenizer.ggml.model", STRING, "llama"
+        yield "tokenizer.ggml.tokens", LIST, (STRING, [text for text, _ in pieces])
+        # Earlier pieces are merged first, like frequent pieces in a trained vocabulary.
+        yield "tokenizer.ggml.scores", LIST, (F32, [-float(i) for i in range(len(pieces))])
+        yield "tokenizer.ggml.token_type", LIST, (I32, [kind for _, kind in pieces])
+        yield "tokenizer.ggml.bos_token_id", U32, 1
+        yield "tokenizer.ggml.eos_token_id", U32, 4
+        yield "tokenizer.ggml.unknown_token_id", U32, 0
+        yield "tokenizer.ggml.add_bos_token", BOOL, True
+        if self.template is not None:
+            yield "tokenizer.chat_template", STRING, self.template
+
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], str, bool]]:
+        """The name, shape and type of each tensor, and whether it is a norm."""
         head = self.hidden // self.heads
         yield "token_embd.weight", (self.hidden, self.vocabulary), self.precision, False
         for i in range(self.layers):
@@ -130,24 +153,24 @@ class RandomModel:
 
 
 def words(count: int, seed: int = 0) -> str:
-    """A text of `count` words, each one token of a vocabulary of at least 1,024."""
+    """A text of `count` random words, each of which is one token of a vocabulary of at least 1,024 tokens."""
     syllables = [text[1:] for text, _ in itertools.islice(_pieces(), 1024) if text.startswith("▁") and len(text) == 3]
     return " ".join(random.Random(seed).choices(syllables, k=count))
 
 
 def _pieces() -> Iterator[tuple[str, int]]:
     """An endless vocabulary: special tokens, bytes, letters, then syllables of two letters with and without a leading
-    space, and longer pieces made of them; whatever a piece is merged from precedes it."""
-    yield from (("<unk>", _UNKNOWN), ("<s>", _CONTROL), ("</s>", _CONTROL))
-    yield from (("<|im_start|>", _CONTROL), ("<|im_end|>", _CONTROL))
-    yield from ((f"<0x{byte:02X}>", _BYTE) for byte in range(256))
-    yield from ((chr(code), _NORMAL) for code in range(0x21, 0x7F))
-    yield "▁", _NORMAL
+    space, and longer pieces made of syllables. The parts that a piece is merged from precede it."""
+    yield from (("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL))
+    yield from (("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL))
+    yield from ((f"<0x{byte:02X}>", BYTE) for byte in range(256))
+    yield from ((chr(code), NORMAL) for code in range(0x21, 0x7F))
+    yield "▁", NORMAL
     syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-    yield from ((text, _NORMAL) for text in syllables)
-    yield from (("▁" + text, _NORMAL) for text in syllables)
+    yield from ((text, NORMAL) for text in syllables)
+    yield from (("▁" + text, NORMAL) for text in syllables)
     for size in itertools.count(2):
-        yield from (("".join(parts), _NORMAL) for parts in itertools.product(syllables, repeat=size))
+        yield from (("".join(parts), NORMAL) for parts in itertools.product(syllables, repeat=size))
 
 
 def _write_values(
@@ -173,7 +196,7 @@ def _encode(values: npt.NDArray[np.float32], kind: str) -> bytes:
     whole = np.rint(blocks / scales)
     if kind == "Q8_0":
         codes = whole.astype(np.int8).view(np.uint8)
-    else:  # the first half of a block in the low four bits, the second in the high ones
+    else:  # the first half of a block is in the low four bits, the second half in the high four bits
         shifted = (whole + 8).astype(np.uint8)
         codes = shifted[:, :16] | shifted[:, 16:] << 4
     return np.concatenate((scales.astype(np.float16).view(np.uint8), codes), axis=1).tobytes()
@@ -194,9 +217,9 @@ def _text(text: str) -> bytes:
 
 
 def _value(kind: int, value: Any) -> bytes:
-    if kind == _STRING:
+    if kind == STRING:
         return _text(value)
-    if kind == _LIST:
+    if kind == LIST:
         inner, items = value
         return struct.pack("<IQ", inner, len(items)) + b"".join(_value(inner, item) for item in items)
-    return struct.pack({_U32: "<I", _I32: "<i", _F32: "<f", _BOOL: "<?"}[kind], value)
+    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)

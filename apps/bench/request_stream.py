@@ -1,4 +1,4 @@
-"""A stream of requests as retrieval makes them: few topics are asked about often, and popular documents serve many."""
+"""A stream of requests like those of retrieval: few topics are requested often, and popular documents serve many."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from edge.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class StreamShape:
-    """How requests are drawn.
+    """The parameters by which requests are drawn.
 
     Attributes:
-        requests: how many.
-        topics: different lists of documents; which one a request asks for follows Zipf's law.
-        documents: in all; which ones a topic has follows Zipf's law, too, so that topics share beginnings.
-        per_request: documents of each topic, in a fixed order.
-        tokens: of a document, on average.
-        spread: standard deviation of the logarithm of a document's length; 0 makes all equally long.
-        exponent: of Zipf's law; 0 is uniform.
-        drift: after so many requests other topics are popular; 0 for never.
-        question: tokens of the question, which never comes twice.
-        seed: another one draws another stream.
+        requests: the number of requests.
+        topics: the number of topics, which are different lists of documents. Requests choose topics by Zipf's law.
+        documents: the number of documents. Topics choose documents by Zipf's law, too, so that topics share beginnings.
+        per_request: the number of documents of each topic, in a fixed order.
+        tokens: the mean number of tokens of a document.
+        spread: the standard deviation of the logarithm of a document's length; 0 makes all equally long.
+        exponent: the exponent of Zipf's law; 0 is uniform.
+        drift: the number of requests after which other topics become popular; 0 for never.
+        question: the number of tokens of a question. No question occurs twice.
+        seed: the seed of the random numbers.
     """
 
     requests: int = 60
@@ -52,8 +52,8 @@ class RequestStream:
     """The drawn requests.
 
     Attributes:
-        lengths: tokens of each document.
-        requests: for each request its documents' numbers, in their order.
+        lengths: the number of tokens of each document.
+        requests: the numbers of each request's documents, in their order.
     """
 
     shape: StreamShape
@@ -62,7 +62,7 @@ class RequestStream:
 
     @classmethod
     def draw(cls, shape: StreamShape) -> RequestStream:
-        """The same shape gives the same stream."""
+        """Draws a stream. The same shape gives the same stream."""
         generator = np.random.default_rng(shape.seed)
         scale = np.exp(shape.spread * generator.standard_normal(shape.documents) - shape.spread**2 / 2)
         lengths = tuple(max(1, int(length)) for length in np.rint(shape.tokens * scale))
@@ -81,13 +81,13 @@ class RequestStream:
 
     @property
     def concentration(self) -> float:
-        """Share of all uses of documents that fall on the most used tenth of those used."""
+        """The share of all document uses that falls on the most used tenth of the used documents."""
         counts = np.sort(np.unique(np.concatenate(self.requests), return_counts=True)[1])[::-1]
         return float(counts[: -(-len(counts) // 10)].sum() / counts.sum())
 
 
 def reusable(requests: Sequence[tuple[int, ...]], warmup: int = 0) -> float:
-    """Share of the documents of all requests after the warm-up that an unlimited cache of prefixes would find."""
+    """The share of the documents in all requests after the warm-up that an unlimited prefix cache would find."""
     seen: set[tuple[int, ...]] = set()
     found = total = 0
     for number, request in enumerate(requests):

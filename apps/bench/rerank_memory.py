@@ -1,9 +1,8 @@
-"""`edge bench rerank-memory`: time and peak memory of one rerank, streamed and resident, beside plain onnxruntime and
-transformers, with the same random weights, tokens and candidates."""
+"""`edge bench rerank-memory`: measures time and peak memory of one rerank, streamed and resident, beside plain
+onnxruntime and transformers, with the same random weights, tokens and candidates."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import click
 
+from edge.apps.bench.figures import lower, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.texts import documents
 from edge.config import format_size, parse_size
@@ -38,7 +39,7 @@ _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
 @click.option("--repeats", default=2, show_default=True, help="Runs per process (transformers: 1); the last counts.")
 @click.option("--systems", default="streamed,resident,onnxruntime,transformers", show_default=True)
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@output_options
 def rerank_memory(
     shape: str,
     candidates: int,
@@ -52,7 +53,7 @@ def rerank_memory(
     repeats: int,
     systems: str,
     work_dir: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Rerank the same candidates under a limit, fully resident, and with the peers; no pruning anywhere."""
     chosen = systems.split(",")
@@ -102,15 +103,18 @@ def rerank_memory(
         "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": processor(),
         "page_cache": "cold for streamed, warm for the others",
     }  # fmt: skip
-    if as_json:
-        click.echo(json.dumps({"conditions": conditions, "systems": rows}))
-        return
-    _print(rows, conditions)
+    columns = {"all_seconds": lower("time", "s"), "peak_resident": lower("peak", "B")}
+    peers = set(_SYSTEMS) - {"streamed", "resident"}
+    result = {"conditions": conditions, "systems": rows}
+    output.put(result, tabulate(rows, columns, peers=peers), lambda: _print(rows, conditions))
+    held = rows["streamed"]["peak_resident"] if "streamed" in rows else 0
+    if held > parse_size(memory):
+        raise EdgeError(f"the limit was broken: {format_size(held)} held")
 
 
 def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds. Of repeated runs in one process the last counts, the first having warmed up the process
-    (never the page cache, where that is cold)."""
+    """The medians over the rounds. Of repeated runs in one process only the last counts; earlier ones warm up the
+    process. The page cache of cold runs is dropped before each run."""
     seconds = [report["seconds"][-1] for report in reports]
     return {
         "seconds": statistics.median(seconds),
@@ -148,8 +152,6 @@ def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
             f"read, {stats['stall_s']:.2f} s waited, {stats['hidden_s']:.2f} s hidden, hidden states "
             f"{'on disk' if stats['offloaded'] else 'in memory'}, chunks of {stats['chunk_tokens']} tokens"
         )
-    if first["peak_resident"] > conditions["limit"] and "streamed" in rows:
-        raise EdgeError(f"the limit was broken: {format_size(first['peak_resident'])} held")
 
 
 def _token_ids(path: Path, tokens: list[str]) -> list[int]:

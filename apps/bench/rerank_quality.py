@@ -1,11 +1,11 @@
-"""`edge bench rerank-quality`: what a reranker is worth on judged candidate pools, and what pruning costs and saves."""
+"""`edge bench rerank-quality`: measures a reranker on judged candidate pools, and the losses and savings of pruning."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,11 @@ from typing import Any
 import click
 import numpy as np
 
-from edge.apps.options import configure, engine_options
+from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
+from edge.apps.options import Setup, setup_options
 from edge.errors import InputError
+from edge.input_file import read_input
 from edge.models.blending import Retrieved, retrieval_scores
 from edge.models.training.measures import ndcg
 from edge.runtimes.reranker import Ranking, Reranker
@@ -25,10 +28,11 @@ class JudgedPool:
     """A query with its candidates in retrieval order.
 
     Attributes:
-        grades: relevance of each candidate.
-        ideal: all judged grades of the query, those that retrieval missed included.
-        retrieved: what retrieval says of the candidates (see `models.blending`).
-        documents: whose passage each candidate is: a document counts where it comes first. None if none comes twice.
+        grades: the relevance of each candidate.
+        ideal: all judged grades of the query, including documents that retrieval missed.
+        retrieved: the retriever's scores or order of the candidates (see `models.blending`).
+        documents: the document of each candidate passage. A document counts once, at its first passage. None if no
+            document has two passages.
     """
 
     query: str
@@ -39,7 +43,7 @@ class JudgedPool:
     documents: list[str] | None = None
 
     def cut(self, count: int) -> JudgedPool:
-        """Only the first candidates."""
+        """The pool with only its first `count` candidates."""
         retrieved = True if isinstance(self.retrieved, bool) else self.retrieved[:count]
         documents = None if self.documents is None else self.documents[:count]
         return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, retrieved, documents)
@@ -58,7 +62,7 @@ class JudgedPool:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """nDCG@10 of one set: retrieval order, the reranker alone, and blended with the retrieval order."""
+    """The nDCG@10 of one set: in retrieval order, by the reranker alone, and by both blended."""
 
     name: str
     queries: int
@@ -70,13 +74,14 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Pruning at the stored threshold against full depth, blended order, medians of alternating runs.
+    """Pruning at the stored threshold, compared with full depth, in blended order and alternating runs.
 
     Attributes:
-        precision, full_precision: Precision@K against judgements; fewer than K relevant divide by their number.
-        overlap: share of full depth's top K that pruning kept.
-        evaluations: share of layer x candidate evaluations that remain.
-        seconds, full_seconds: median per query.
+        precision, full_precision: Precision@K by the judgements. With fewer than K relevant candidates, hits are
+            divided by their number.
+        overlap: the share of full depth's top K that pruning kept.
+        evaluations: the share of layer x candidate evaluations that remain.
+        seconds, full_seconds: the median seconds per query.
     """
 
     name: str
@@ -100,8 +105,8 @@ class Pruned:
 @click.option("--mode", type=click.Choice(["top-k", "ranked"]), default="ranked", show_default=True)
 @click.option("--max-tokens", type=int, default=256, show_default=True)
 @click.option("--no-pruning", is_flag=True, help="Only the quality table.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@engine_options
+@output_options
+@setup_options()
 def rerank_quality(
     pools: tuple[Path, ...],
     model: str | None,
@@ -111,40 +116,59 @@ def rerank_quality(
     mode: str,
     max_tokens: int,
     no_pruning: bool,
-    as_json: bool,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
+    output: Output,
+    setup: Setup,
 ) -> None:
     """Judge a reranker on POOLS: JSON Lines of {"query", "docs": [...], "grades": [...], "ideal": [...], "scores":
     [...], "documents": [...]}, the docs in a retriever's order. The last three may be missing: all judged grades of the
     query, the retriever's scores, and whose passage each of the docs is."""
-    config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model, mode=mode)
+    config = setup.config(reranker=model, mode=mode)
+    # A file that cannot be read is reported before a model is loaded and measured.
+    files = [(path, read_pools(path, queries)) for path in pools]
     quality: list[Quality] = []
     pruned: list[Pruned] = []
     with Reranker(config=config, max_tokens=max_tokens) as reranker:
-        for path in pools:
-            judged = read_pools(path, queries)
+        for path, judged in files:
             for count in candidates:
                 cut = [pool.cut(count) for pool in judged]
                 quality.append(judge(reranker, path.stem, cut))
                 if not no_pruning:
                     pruned += [prune(reranker, path.stem, cut, k, mode) for k in ks if k < count]
-    if as_json:
-        document = {"quality": [asdict(row) for row in quality], "pruning": [asdict(row) for row in pruned]}
-        click.echo(json.dumps(document))
-        return
-    _print(quality, pruned)
+    document = {"quality": [asdict(row) for row in quality], "pruning": [asdict(row) for row in pruned]}
+    output.put(document, figures(document), lambda: _print(quality, pruned))
+
+
+def figures(document: dict[str, list[dict[str, Any]]]) -> Iterator[Figure]:
+    """The figures of a stored run: quality at full depth, and losses and savings of pruning."""
+    rows = {f"{row['name']}, {row['candidates']} candidates": row for row in document["quality"]}
+    columns = {
+        "retrieved": neither("retrieved"), "alone": higher("alone"), "blended": higher("blended"),
+        "queries": neither("queries"),
+    }  # fmt: skip
+    yield from tabulate(rows, columns, "nDCG@10")
+    rows = {f"{row['name']}, {row['k']} of {row['candidates']}": row for row in document["pruning"]}
+    columns = {
+        "precision": higher("precision"), "full_precision": neither("at full depth"), "overlap": higher("found", "%"),
+        "evaluations": lower("computed", "%"), "seconds": lower("time", "s"),
+        "full_seconds": lower("time at full depth", "s"),
+    }  # fmt: skip
+    yield from tabulate(rows, columns, "pruning")
 
 
 def read_pools(path: Path, limit: int) -> list[JudgedPool]:
     """The first `limit` pools of a file.
 
     Raises:
-        InputError: a line is no pool; the message has its number.
+        InputError: the file cannot be read, or a line holds no pool; the message names its number.
     """
     pools: list[JudgedPool] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:limit], 1):
+    try:
+        lines = read_input(path).decode().splitlines()[:limit]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8") from None
+    for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
             grades = [float(grade) for grade in value["grades"]]

@@ -1,4 +1,4 @@
-"""Measures one way of scoring the same pairs with the same weights: this runtime, plain onnxruntime, transformers."""
+"""Measures one system that scores the same pairs with the same weights: edge, plain onnxruntime or transformers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from edge.apps.bench.process import drop_page_cache, serve
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `system` and reports seconds of each repetition and the scores."""
+    """Runs the task's `system`. Reports the seconds of each repetition, and the scores."""
     systems = {"edge": _edge, "onnxruntime": _onnxruntime, "transformers": _transformers, "offload": _transformers}
     return systems[task["system"]](task)
 
 
 def _edge(task: dict[str, Any]) -> dict[str, Any]:
     from edge.config import Config
-    from edge.runtimes.engine import Tuning
     from edge.runtimes.reranker import Reranker
+    from edge.runtimes.tuning import Tuning
 
     config = Config.load(flags={"memory": task["memory"], "threads": task["threads"]})
     tuning = Tuning(buffers=task.get("buffers"), offload=task.get("offload"))
@@ -64,8 +64,8 @@ def _transformers(task: dict[str, Any]) -> dict[str, Any]:
     kind = AutoModelForCausalLM if decoder else AutoModelForSequenceClassification
     model: Any = kind.from_pretrained(task["checkpoint"], **options).eval()
     if task["system"] == "transformers":
-        # Weights stay mapped from their file until somebody writes to them, and mapped pages are not counted. In
-        # memory means in memory here: what another device, another precision or another file format would hold, too.
+        # Weights stay mapped from their file until they are written to, and mapped pages are not counted. They are
+        # copied, so that all weights are in memory and counted, as with another device, precision or file format.
         for parameter in model.parameters():
             parameter.data = parameter.data.clone()
     seconds = []
@@ -88,7 +88,8 @@ def _transformers(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _padded(batch: Any, low: int, high: int) -> tuple[Any, Any]:
-    """Token ids and mask [batch, longest]; padded on the left when there is a prefix (decoders read the last token)."""
+    """The token ids and the mask of a batch, [batch, longest]. Batches with a prefix are padded on the left, because
+    decoders read the last token."""
     import numpy as np
 
     starts, prefix = batch.starts, batch.prefix

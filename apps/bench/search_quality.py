@@ -1,5 +1,5 @@
-"""`edge bench search-quality`: what BM25, vectors, both fused, and the reranker find in judged sets, through the same
-collection that `edge search` asks."""
+"""`edge bench search-quality`: measures BM25, vectors, both fused, and the reranker on judged sets, with the same
+collection code as `edge search`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 import click
 import numpy as np
 
+from edge.apps.bench.figures import higher, neither, tabulate
+from edge.apps.bench.output import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import DEPTH, POOL
-from edge.apps.options import configure, engine_options
+from edge.apps.options import Setup, setup_options
 from edge.errors import InputError
 from edge.models.training.corpora import Corpus, Qrels, load
 from edge.models.training.measures import ndcg
@@ -35,24 +37,22 @@ _STAGES: dict[str, Callable[[Hit], int | None]] = {
 @click.option("--queries", type=int, help="Of each set, drawn at random; all if not given.")
 @click.option("--pool", default=30, show_default=True, help="Fused candidates that are reranked; 0: no reranking.")
 @click.option("--pools", type=click.Path(file_okay=False, path_type=Path), help="Write the fused pools here, as JSONL.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@engine_options
+@output_options
+@setup_options()
 def search_quality(
     data: tuple[Path, ...],
     split: str,
     queries: int | None,
     pool: int,
     pools: Path | None,
-    as_json: bool,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
+    output: Output,
+    setup: Setup,
 ) -> None:
     """nDCG@10 of every stage of search on DATA: sets in BEIR's layout. An id such as `a/b` is searched below `a` only.
 
-    The files that --pools writes are what `edge bench rerank-quality` and `edge models calibrate` read.
+    `edge bench rerank-quality` and `edge models calibrate` read the files that --pools writes.
     """
-    config = configure(memory=memory, runtime=runtime, threads=threads)
+    config = setup.config()
     table = {}
     for folder in data:
         corpus = load(folder)
@@ -66,9 +66,12 @@ def search_quality(
             click.echo(f"indexing {corpus.name}: {len(corpus.ids)} documents", err=True)
             collection.add(corpus.texts, ids=corpus.ids, title=corpus.titles)
             table[corpus.name] = measure(collection, corpus, judged, asked[:queries], pool, out)
-    if as_json:
-        click.echo(json.dumps({"split": split, "pool": pool, "ndcg@10": table}))
-        return
+    stages = {name: higher(name) for name in (*_STAGES, "reranked")} | {"queries": neither("queries")}
+    result = {"split": split, "pool": pool, "ndcg@10": table}
+    output.put(result, tabulate(table, stages), lambda: _print(table))
+
+
+def _print(table: dict[str, dict[str, float]]) -> None:
     columns = list(dict.fromkeys(name for row in table.values() for name in row))
     click.echo(f"{'nDCG@10':20}" + "".join(f"{name:>12}" for name in columns))
     for name, row in table.items():
@@ -79,7 +82,7 @@ def search_quality(
 def measure(
     collection: Collection, corpus: Corpus, judged: Qrels, asked: Sequence[str], pool: int, out: Path | None
 ) -> dict[str, float]:
-    """Mean nDCG@10 over the queries `asked`, by stage; the fused pools go to `out`."""
+    """The mean nDCG@10 over the queries `asked`, by stage. The fused pools are written to `out`, if given."""
     found: dict[str, list[float]] = {}
     records: list[str] = []
     for start in range(0, len(asked), 256):
@@ -102,13 +105,13 @@ def measure(
 
 
 def ordered(hits: Iterable[Hit], rank: Callable[[Hit], int | None]) -> list[str]:
-    """Documents in one stage's order."""
+    """The documents in one stage's order."""
     ranked = [(place, hit.path) for hit in hits if (place := rank(hit)) is not None]
     return [path for _, path in sorted(ranked)]
 
 
 def score(order: Iterable[str], grades: dict[str, int]) -> float:
-    """nDCG@10 of documents; one that comes again counts where it came first."""
+    """The nDCG@10 of documents. A repeated document counts only at its first place."""
     first = list(dict.fromkeys(order))[:_K]
     gains = np.array([grades.get(path, 0) for path in first] + [0] * (_K - len(first)), np.float64)
     return float(ndcg(-np.arange(_K, dtype=np.float64), gains, np.array(sorted(grades.values()), np.float64)))

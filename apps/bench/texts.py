@@ -1,4 +1,4 @@
-"""Requests for measurements: reproducible texts of a wanted length in tokens."""
+"""Reproducible texts of a given length in tokens, for measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = _TEXT.split()
 
 
 def documents(tokenizer: PairTokenizer, query: str, count: int, tokens: int, seed: int = 0) -> list[str]:
-    """`count` different texts whose pair with `query` has `tokens` tokens, give or take one word."""
+    """`count` random texts, each as long as fits into `tokens` tokens together with `query`."""
     generator = random.Random(seed)
     texts = []
     for _ in range(count):

@@ -1,10 +1,10 @@
-"""Vectors to measure an index with: real embeddings expanded with noise, or a mixture; and the exact answers."""
+"""Vectors for measuring an index, real embeddings with added noise or a mixture, and the exact nearest rows."""
 
 from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,21 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
+from edge.input_file import open_input
 
 Floats = npt.NDArray[np.float32]
 
 NEIGHBOURS = 10
 BLOCK = 20_000
-"""Rows made or read at a time."""
+"""The number of rows made or read at a time."""
 
 _NOTE = "set.json"
 
 _SPREAD = 0.5
-"""Length of the noise beside an embedding of length 1."""
+"""The length of the noise added to an embedding of length 1."""
 
 _CENTRES = 4_000
 _DECAY = 64.0
-"""Components of the mixture fall off by e over so many."""
+"""The number of dimensions over which the mixture's components decay by a factor of e."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class VectorSet:
     """Files of one set of vectors: `vectors.f32` [rows, dim], `queries.npy` [q, dim], `truth.npy` [q, NEIGHBOURS].
 
     Attributes:
-        kind: what the vectors are, in words.
+        kind: a description of the vectors.
     """
 
     folder: Path
@@ -45,11 +46,11 @@ class VectorSet:
 
     @classmethod
     def made(cls, folder: Path, *, rows: int, queries: int, base: Path | None, seed: int = 0) -> VectorSet:
-        """The set in `folder`, made if it is not there.
+        """The set in `folder`; it is made if it does not exist.
 
         Args:
-            base: a .npy file of real embeddings [n, dim], unit length (`edge embed --out`): some become the queries,
-                and each of the others the middle of many rows. Without it, rows and queries are of a mixture.
+            base: a .npy file of real embeddings [n, dim] of unit length (`edge embed --out`). Some become the queries,
+                and each of the others the centre of many rows. Without it, rows and queries are drawn from a mixture.
 
         Raises:
             InputError: `folder` holds another set, or `base` has too few rows.
@@ -59,16 +60,38 @@ class VectorSet:
             if (known.rows, known.seed, len(known.queries)) != (rows, seed, queries):
                 raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
             return known
-        folder.mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng(seed)
         source = _real(base, queries, random) if base else _mixture(queries, random)
-        made = cls(folder, rows, source.queries.shape[1], source.kind, seed)
+        blocks = (source.rows(min(BLOCK, rows - start), random) for start in range(0, rows, BLOCK))
+        return cls._written(folder, blocks, source.queries, rows, source.kind, seed)
+
+    @classmethod
+    def given(cls, folder: Path, vectors: Floats, queries: Floats, kind: str) -> VectorSet:
+        """The set of these vectors [n, dim] and queries [q, dim] of unit length; it is made if it does not exist.
+
+        Raises:
+            InputError: `folder` holds another set.
+        """
+        if (folder / _NOTE).exists():
+            known = cls.stored(folder)
+            if (known.rows, known.kind, len(known.queries)) != (len(vectors), kind, len(queries)):
+                raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
+            return known
+        blocks = (np.asarray(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
+        return cls._written(folder, blocks, queries, len(vectors), kind, 0)
+
+    @classmethod
+    def _written(
+        cls, folder: Path, blocks: Iterable[Floats], queries: Floats, rows: int, kind: str, seed: int
+    ) -> VectorSet:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = cls(folder, rows, queries.shape[1], kind, seed)
         with open(made.path, "wb") as file:
-            for start in range(0, rows, BLOCK):
-                source.rows(min(BLOCK, rows - start), random).tofile(file)
-        np.save(folder / "queries.npy", source.queries)
+            for block in blocks:
+                block.tofile(file)
+        np.save(folder / "queries.npy", queries)
         np.save(folder / "truth.npy", made.neighbours())
-        facts = {"rows": rows, "dim": made.dim, "kind": made.kind, "seed": seed}
+        facts = {"rows": rows, "dim": made.dim, "kind": kind, "seed": seed}
         (folder / _NOTE).write_text(json.dumps(facts), encoding="utf-8")
         return made
 
@@ -90,7 +113,7 @@ class VectorSet:
         return np.asarray(np.load(self.folder / "truth.npy"), np.int64)
 
     def neighbours(self, first: int = 0) -> npt.NDArray[np.int64]:
-        """The exact nearest rows of each query among those from `first` on, [q, NEIGHBOURS]; computed now."""
+        """Computes the exact nearest rows of each query among the rows from `first` on, [q, NEIGHBOURS]."""
         queries = np.asarray(np.load(self.folder / "queries.npy"), np.float32)
         ids = np.full((len(queries), NEIGHBOURS), -1, np.int64)
         scores = np.full((len(queries), NEIGHBOURS), -np.inf, np.float32)
@@ -103,14 +126,14 @@ class VectorSet:
         return ids
 
     def mapped(self) -> Floats:
-        """All rows, mapped [rows, dim]."""
+        """All rows as a memory-mapped array, [rows, dim]."""
         mapped = np.memmap(self.path, np.float32, "r", shape=(self.rows, self.dim))
-        if hasattr(mmap, "MADV_RANDOM"):  # rows are read singly: no megabytes around each of them
+        if hasattr(mmap, "MADV_RANDOM"):  # rows are read singly, so the system should not read ahead around them
             mapped._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
         return mapped
 
     def blocks(self, first: int = 0, end: int | None = None) -> Iterator[tuple[int, Floats]]:
-        """First row and rows, block by block, of rows `first` to `end`."""
+        """Yields the rows `first` to `end` block by block, each block with the number of its first row."""
         end = self.rows if end is None else end
         with open(self.path, "rb") as file:
             file.seek(4 * self.dim * first)
@@ -125,7 +148,7 @@ class _Source:
     queries: Floats
     centres: Floats
     noise: Floats
-    """Directions [n, dim] that differences between rows have."""
+    """Vectors [n, dim] whose differences are the directions of the noise."""
 
     weights: npt.NDArray[np.float64]
 
@@ -137,9 +160,26 @@ class _Source:
         return _unit(self.centres[chosen] + noise)
 
 
+def embeddings(path: Path) -> Floats:
+    """The vectors [n, dim] of a .npy file that the user names.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    try:
+        with open_input(path, pipes=False) as file:
+            vectors = np.load(file)
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
+            raise ValueError("it holds no table of finite numbers")
+    except (OSError, EOFError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path} cannot be read as a .npy file of vectors: {reason}") from error
+    return np.asarray(vectors, np.float32)
+
+
 def _real(base: Path, queries: int, random: np.random.Generator) -> _Source:
-    vectors = np.asarray(np.load(base), np.float32)
-    if vectors.ndim != 2 or len(vectors) < 2 * queries:
+    vectors = embeddings(base)
+    if len(vectors) < 2 * queries:
         raise InputError(f"{base} has {len(vectors):,} rows; {2 * queries:,} are needed for {queries:,} queries")
     order = random.permutation(len(vectors))
     held, centres = vectors[order[:queries]], vectors[order[queries:]]

@@ -59,5 +59,6 @@ def test_an_answer_is_right_if_it_is_shown_from_the_right_file_and_line(tmp_path
     assert outcome(replace(answer, text="It is due at once.")) == (True, False, True, False)
     assert outcome(replace(answer, citations=(replace(citation, path="/b.md"),))) == (True, False, False, False)
     assert outcome(replace(answer, found=False)) == (False, False, True, False)
-    row = summary([judge(question, given, tmp_path, 1.0) for given in (answer, replace(answer, found=False))])
-    assert (row["shown"], row["refused"], row["line"]) == (0.5, 0.5, 1.0)
+    given = (replace(answer, uncertain=True), replace(answer, found=False))
+    row = summary([judge(question, one, tmp_path, 1.0) for one in given])
+    assert (row["shown"], row["refused"], row["line"], row["warned"]) == (0.5, 0.5, 1.0, 0.5)

@@ -7,77 +7,27 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from naive.program import output_of
 
 from edge.apps.bench.assistant import _hideable, assistant
 from edge.apps.bench.floor import floor
 from edge.apps.bench.pipelining import pipelining
 from edge.apps.bench.pipelining_worker import intervals
-from edge.apps.bench.rag_traces import PIPELINES, cases, texts_of, write_recorded, write_trace
+from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, cases, texts_of, write_recorded, write_trace
 from edge.apps.bench.random_gguf import RandomModel
+from edge.apps.bench.run_record import RunRecord
 from edge.errors import InputError
-from edge.models.synth import synth
 from edge.models.training.corpora import load
-
-ARTICLES = {
-    "Ombra": [
-        "The river Ombra floods its valley in spring. It carries ice until May. Fishermen like the lower river best.",
-        "The Ombra has its source in the glacier of Kell. Its water is green there. Nobody knows how old the ice is.",
-        "The bridge over the Ombra was built in 1821. Anna Berg drew its plans. It has seven arches of grey stone.",
-    ],
-    "Kell": [
-        "The town of Kell lies at the foot of a glacier. Its mill grinds flour for the valley. The mill is very old.",
-        "Anna Berg was born in Kell in the year 1790. She built bridges and mills. Her house is a museum today.",
-    ],
-}
-ASKED = {
-    "Ombra#0": [("When does the Ombra flood?", "in spring"), ("Until when is there ice?", "until May")],
-    "Ombra#1": [("Where is the source?", "glacier of Kell"), ("What colour is the water?", "green")],
-    "Ombra#2": [("When was the bridge built?", "1821"), ("How many arches are there?", "seven")],
-    "Kell#0": [("Where does Kell lie?", "foot of a glacier"), ("What does the mill grind?", "flour")],
-    "Kell#1": [("When was Anna Berg born?", "1790"), ("What is her house today?", "a museum")],
-}
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Path:
-    """The set in BEIR layout; every question is a test question."""
-    folder = tmp_path / "judged"
-    (folder / "qrels").mkdir(parents=True)
-    corpus = [
-        {"_id": f"{title}#{i}", "title": title, "text": text}
-        for title, texts in ARTICLES.items()
-        for i, text in enumerate(texts)
-    ]
-    questions = [(f"{p}/{i}", p, q, a) for p, asked in ASKED.items() for i, (q, a) in enumerate(asked)]
-    lines = {
-        "corpus.jsonl": corpus,
-        "queries.jsonl": [{"_id": number, "text": text} for number, _, text, _ in questions],
-    }
-    for name, rows in lines.items():
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "answers.json").write_text(json.dumps({n: [a] for n, _, _, a in questions}), encoding="utf-8")
-    rows = [f"{number}\t{paragraph}\t1" for number, paragraph, _, _ in questions]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]), encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def tiny_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synth("tiny-bert-embedder", tmp_path / "models" / "tiny-embedder").close()
-    synth("tiny-bert", tmp_path / "models" / "tiny").close()
-    for name, value in {
-        "MODELS_DIR": str(tmp_path / "models"), "SCRATCH_DIR": str(tmp_path / "scratch"), "EMBEDDER": "tiny-embedder",
-        "RERANKER": "tiny", "THREADS": "1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(f"EDGE_{name}", value)
+from edge.runtimes.generation.base import Message, Sampling
+from edge.runtimes.generation.recording import Speed
+from edge.runtimes.generation.replay import ReplayGenerator
 
 
 def test_what_can_be_hidden_is_what_fits_into_the_windows() -> None:
     """A first search that follows nothing, one behind a long window, and one behind a window of 0.5 s."""
-    stalls = [0.3, 0.2, 0.6]
-    waited, hidden = _hideable(stalls, [None, 1.0, 0.5])
-    assert (waited, hidden) == (pytest.approx(0.8), pytest.approx(0.7))
-    assert _hideable(stalls, [None] * 3) == (0.0, 0.0)
+    pairs = [(0.3, 0.0), (0.2, 1.0), (0.6, 0.5)]
+    assert _hideable([{"stall": stall, "window": window} for stall, window in pairs]) == pytest.approx(0.7)
+    assert _hideable([]) == 0.0
 
 
 def test_traces_are_made_of_what_is_known_about_a_question(judged: Path, tmp_path: Path) -> None:
@@ -96,23 +46,28 @@ def test_traces_are_made_of_what_is_known_about_a_question(judged: Path, tmp_pat
 
 
 def test_all_pipelines_find_the_same_with_and_without_lookahead(
-    judged: Path, tmp_path: Path, tiny_models: None
+    judged: Path, tmp_path: Path, tiny_settings: None
 ) -> None:
     arguments = [
         "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "2", "--warmup", "1",
         "--bandwidth", "10MB", "--decode", "20000", "--prefill", "1000000", "--memory-share", "0.6",
-        "--work-dir", str(tmp_path / "bench"), "--json",
+        "--work-dir", str(tmp_path / "bench"), "--json", "--store", str(tmp_path / "run.json"),
     ]  # fmt: skip
-    done = CliRunner().invoke(assistant, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(output_of(assistant, *arguments).splitlines()[-1])
     assert [row["pipeline"] for row in report["pipelines"]] == list(PIPELINES)
+    stored = {figure.key: figure.median for figure in RunRecord.load(tmp_path / "run.json").figures}
+    for row in report["pipelines"]:
+        key = ("time of a question", row["pipeline"], "lookahead")
+        assert stored[key] == pytest.approx(row["seconds"][2], rel=1e-4)
     assert report["conditions"]["rows"] == 400
     assert report["conditions"]["lists"] > 4
     for row in report["pipelines"]:
         assert row["identical"], row
         assert row["hit_rate"][0] == 0, "nothing stays in memory"
         assert all(0 <= rate <= 1 for rate in row["hit_rate"])
+        on_demand, ahead = row["searches"]["on demand"], row["searches"]["lookahead"]
+        assert [place["questions"] for place in on_demand] == [place["questions"] for place in ahead]
+        assert sum(place["ahead"] for place in on_demand) == 0
     # Whether a pipeline goes on looking ahead depends on the times that its first questions took.
     assert any(row["coverage"] is not None for row in report["pipelines"]), "some pipeline looks ahead"
 
@@ -139,7 +94,30 @@ def test_a_recorded_trace_is_cut_to_the_questions_asked(judged: Path, tmp_path: 
         write_recorded(cut, tmp_path / "none.jsonl", [first])
 
 
-def test_a_model_is_recorded_and_replayed(judged: Path, tmp_path: Path, tiny_models: None) -> None:
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_shipped_traces_are_whole(pipeline: str) -> None:
+    """Every pipeline was recorded for the same 16 questions, in the same order, and can be replayed."""
+    path = SHIPPED / f"{pipeline}.jsonl"
+    asked = [json.loads(line)["for"] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    first = [json.loads(line)["for"] for line in (SHIPPED / "hyde.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    assert list(dict.fromkeys(asked)) == list(dict.fromkeys(first))
+    assert len(set(asked)) == 16
+    replay = ReplayGenerator(path, speed=Speed(1e12, 1e12))
+    for _ in asked:
+        pieces = list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000)))
+        assert all(piece.logprob is not None for piece in pieces) or pipeline != "flare"
+
+
+def test_traces_of_ones_own_or_those_that_come_with_the_program(
+    judged: Path, tmp_path: Path, tiny_settings: None
+) -> None:
+    arguments = ["--data", str(judged), "--recorded", "--questions", "1", "--warmup", "1", "--work-dir", str(tmp_path)]
+    refused = CliRunner().invoke(assistant, [*arguments, "--traces", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "leave --traces out" in refused.output
+
+
+def test_a_model_is_recorded_and_replayed(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
     pytest.importorskip("llama_cpp")
     model = RandomModel(vocabulary=1000, context=2048, hidden=16, layers=1, heads=2, ffn=32).write(tmp_path / "t.gguf")
     arguments = [
@@ -158,15 +136,15 @@ def test_a_model_is_recorded_and_replayed(judged: Path, tmp_path: Path, tiny_mod
     assert refused.exit_code == 2
 
 
-def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_models: None, tmp_path: Path) -> None:
+def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_settings: None, tmp_path: Path) -> None:
     arguments = [
         "--data", str(judged), "--rows", "400", "--list-rows", "8", "--interval", "8", "--texts", "2", "--warmup", "1",
         "--decode", "100", "--bandwidth", "100kB", "--memory-share", "4", "--work-dir", str(tmp_path), "--json",
+        "--store", str(tmp_path / "run.json"),
     ]  # fmt: skip
-    done = CliRunner().invoke(pipelining, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    arms = json.loads(done.stdout.splitlines()[-1])["arms"]
+    arms = json.loads(output_of(pipelining, *arguments).splitlines()[-1])["arms"]
     assert list(arms) == ["waits", "pipelined", "adaptive"]
+    assert len({figure.row for figure in RunRecord.load(tmp_path / "run.json").figures}) == 3
     searches = {arm: row["searches"] for arm, row in arms.items()}
     assert searches["waits"] == searches["pipelined"] == searches["adaptive"] >= 4
     assert arms["waits"]["kept"] == 1.0
@@ -178,13 +156,19 @@ def test_retrieval_is_hidden_behind_what_is_written(judged: Path, tiny_models: N
     assert 0 <= arms["adaptive"]["over_slack"] <= 1
 
 
-def test_the_floor_is_measured_for_what_is_there_and_what_is_not(judged: Path, tiny_models: None) -> None:
-    arguments = ["--data", str(judged), "--data", str(judged), "--questions", "3", "--pool", "5", "--json"]
-    done = CliRunner().invoke(floor, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout.splitlines()[-1])
+def test_the_floor_is_measured_for_what_is_there_and_what_is_not(
+    judged: Path, tiny_settings: None, tmp_path: Path
+) -> None:
+    arguments = [
+        "--data", str(judged), "--data", str(judged), "--questions", "3", "--pool", "5", "--json",
+        "--store", str(tmp_path / "run.json"), "--memory", "10GB",
+    ]  # fmt: skip
+    report = json.loads(output_of(floor, *arguments).splitlines()[-1])
     rows = report["sets"]["judged"]
     assert report["default"] in [row["floor"] for row in rows]
+    run = RunRecord.load(tmp_path / "run.json")
+    assert run.command == "floor --data judged --data judged --questions 3 --pool 5 --memory 10GB"
+    assert {figure.row for figure in run.figures if figure.better == "lower"} == {f"{report['default']:.2f}"}
     assert [row["refused"] for row in rows] == sorted(row["refused"] for row in rows)
     for name in ("answered_without_document", "answered_foreign"):
         assert [row[name] for row in rows] == sorted((row[name] for row in rows), reverse=True)

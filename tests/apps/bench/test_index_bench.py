@@ -45,7 +45,7 @@ def test_too_few_real_embeddings_are_refused(tmp_path: Path) -> None:
 def test_a_changed_index_holds_the_last_rows_and_no_others(tmp_path: Path) -> None:
     vectors = VectorSet.made(tmp_path / "set", rows=900, queries=6, base=None)
     task = {
-        "set": str(vectors.folder), "index": str(tmp_path / "index"), "memory": 10**9, "codec": "auto", "recall": 0.95,
+        "set": str(vectors.folder), "index": str(tmp_path / "index"), "memory": 10**11, "codec": "auto", "recall": 0.95,
         "nprobe": None, "cold": 0, "changed": 90, "end": 810,
     }  # fmt: skip
     (tmp_path / "index").mkdir()

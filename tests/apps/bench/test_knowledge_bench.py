@@ -104,7 +104,7 @@ def test_served_answers_are_the_same_with_and_without_reuse(tmp_path: Path) -> N
     assert edge["cached"][0] == 0
     assert edge["prompt"][1] > edge["cached"][1] >= 40
     assert edge["counters"].get("knowledge.misses", 0) == 0, "counted from the end of the warm-up on"
-    # Two documents asked for in turn, and room for neither: what memory gives up comes back from disk.
+    # Two documents asked for in turn, and room for neither: states that memory gives up come back from disk.
     turns = task | {"stream": stream | {"topics": 2, "documents": 4, "requests": 12, "exponent": 0.0}, "bytes": 8000}
     memory, disk = (work(turns | {"system": "edge", "disk": nbytes}) for nbytes in (0, 10**8))
     assert memory["answers"] == disk["answers"]

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from naive.program import output_of, settings_of
 
 from edge.apps.bench.pruning import Call, WatchedReranker, pruning, summary
+from edge.apps.bench.run_record import RunRecord
 from edge.errors import InputError
 
 WORDS = ("river", "mill", "spring", "harbour", "lantern", "orchard")
@@ -36,7 +37,7 @@ def judged(tmp_path: Path) -> Path:
 def test_rankings_are_compared_with_full_depth(tiny_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_MODELS_DIR", str(tiny_models))
     docs = [f"The {word} is {number}" for number, word in enumerate(WORDS * 3)]
-    with WatchedReranker("tiny", memory="4GB", threshold=0.0) as reranker:
+    with WatchedReranker("tiny", memory="40GB", threshold=0.0) as reranker:
         reranker.rank("where is the mill?", docs, 3)
         reranker.rank("where is the mill?", docs, len(docs))
         reranker.rank("where is the mill?", docs)
@@ -56,14 +57,13 @@ def test_means_of_rankings() -> None:
 
 
 def test_every_application_is_asked(judged: Path, tiny_models: Path, monkeypatch: Any, tmp_path: Path) -> None:
-    settings = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder"}
-    for name, value in (settings | {"EDGE_SCRATCH_DIR": str(tmp_path / "scratch")}).items():
+    for name, value in settings_of(tmp_path, EDGE_MODELS_DIR=str(tiny_models)).items():
         monkeypatch.setenv(name, value)
-    arguments = [str(judged), "--conversations", str(judged), "--queries", "6", "--json"]
-    done = CliRunner().invoke(pruning, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    arguments = [str(judged), "--conversations", str(judged), "--queries", "6", "--memory", "10GB", "--json"]
+    arguments += ["--store", str(tmp_path / "run.json")]
+    report = json.loads(output_of(pruning, *arguments))
     assert list(report) == ["search", "ask", "memory", "actions", "select"]
+    assert {figure.row for figure in RunRecord.load(tmp_path / "run.json").figures} == set(report)
     for name, row in report.items():
         assert row["results"] < row["candidates"], name
         assert row["work"] == row["overlap"] == 1.0, "a model that was not calibrated is never pruned"

@@ -7,9 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from naive.program import output_of
 
 from edge.apps.bench.rerank_quality import JudgedPool, read_pools, rerank_quality
+from edge.apps.bench.run_record import RunRecord
 from edge.errors import InputError
 from edge.models.synth import synth
 
@@ -44,12 +45,13 @@ def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
 def test_both_tables_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synth("tiny-bert", tmp_path / "models" / "tiny").close()
     monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setenv("EDGE_MEMORY", "10GB")
     (tmp_path / "p.jsonl").write_text(json.dumps(POOL) + "\n")
     arguments = [str(tmp_path / "p.jsonl"), "--model", "tiny", "--candidates", "4", "-k", "2", "--json"]
-    done = CliRunner().invoke(rerank_quality, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout.splitlines()[-1])
+    arguments += ["--store", str(tmp_path / "run.json")]
+    report = json.loads(output_of(rerank_quality, *arguments).splitlines()[-1])
     (quality,), (pruned,) = report["quality"], report["pruning"]
+    assert {figure.table for figure in RunRecord.load(tmp_path / "run.json").figures} == {"nDCG@10", "pruning"}
     assert quality["retrieved"] == pytest.approx(1 / math.log2(3))
     assert 0 < quality["blended"] <= 1
     assert pruned["overlap"] == 1.0  # a model without calibration never prunes

@@ -1,0 +1,125 @@
+"""`edge bench dispatch`: throughput of several throttled devices, with grouping, caches and assignment (TeleRAG)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.apps.bench.figures import higher, neither, tabulate
+from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.process import measure
+from edge.apps.bench.proportions import CACHE_GAINS, PROBED, PROPORTIONS, SEVERAL_MEMORY
+from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options, say
+from edge.apps.bench.rag_traces import write_trace
+from edge.config import format_size
+from edge.errors import EdgeError
+
+_WORKER = "edge.apps.bench.dispatch_worker"
+
+_ARMS = {
+    "as they come": {"grouped": False, "cached": False, "assigned": False},
+    "grouped": {"grouped": True, "cached": False, "assigned": False},
+    "and cached": {"grouped": True, "cached": True, "assigned": False},
+    "and assigned": {"grouped": True, "cached": True, "assigned": True},
+}
+"""The arms. Each adds to the one before: similar questions share a micro-batch; lists stay on a device after their
+micro-batch; a free device takes the micro-batch of whose lists it holds most, and not the next one."""
+
+
+@click.command("dispatch")
+@index_options(rows=100_000, list_rows=100, memory_share=round(SEVERAL_MEMORY, 3))
+@click.option("--counts", default="1,2,4,8", show_default=True, help="Numbers of devices.")
+@click.option("--questions", default=128, show_default=True, help="In the global batch.")
+@click.option("--warmup", default=32, show_default=True, help="Questions before it, which fill the devices.")
+@click.option("--micro-batch", "size", default=4, show_default=True, help="Questions in a micro-batch.")
+@click.option("--decode", default=300.0, show_default=True, help="Tokens per second the replayed model writes.")
+@click.option("--prefill", default=30000.0, show_default=True, help="Tokens per second it reads.")
+@output_options
+def dispatch(
+    counts: str,
+    questions: int,
+    warmup: int,
+    size: int,
+    decode: float,
+    prefill: float,
+    output: Output,
+    data: IndexData,
+) -> None:
+    """Serve a global batch of questions (HyDE) on several throttled devices (`limited`), each with lists of its own."""
+    try:
+        numbers = [int(count) for count in counts.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"numbers of devices are written 1,2,4 and not {counts!r}") from None
+    if min(numbers) < 1 or min(size, questions) < 1 or warmup < 0:
+        raise click.BadParameter("there is at least one device, and one question in a micro-batch")
+    made = data.made()
+    asked = made.asked(warmup + questions)
+    trace = made.folder / "dispatch.jsonl"
+    write_trace(trace, "hyde", asked, prefill=prefill, decode=decode)
+    passages, windows, answers = _replies(trace, prefill, decode)
+    mean = sum(windows) / len(windows)
+    rates = PROPORTIONS["h100"].rates(made.nbytes * PROBED, mean, ["hyde"])
+    common = {
+        "folder": str(made.folder), "questions": [case.question for case in asked], "passages": passages, "size": size,
+        "windows": windows, "answers": answers, "warmup": warmup, "share": PROBED, "nbytes": made.nbytes,
+        "cap": made.memory, "link": rates.link, "scan": rates.scan, "slow": rates.slow, "arms": _ARMS,
+    }  # fmt: skip
+    results: list[dict[str, Any]] = []
+    found: list[Any] = []
+    for count in numbers:
+        say(f"{count} devices")
+        arms = measure(_WORKER, {**common, "count": count, "name": f"{count} devices"}, threads=1)["arms"]
+        found += [arm.pop("found") for arm in arms.values()]
+        for arm in arms.values():
+            arm["rate"] = questions / arm["seconds"]
+        results.append({"devices": count, "arms": arms})
+    conditions = {
+        "device": "limited (throttled test device, no GPU)", **made.conditions(),
+        "device_bytes": made.memory, "link": rates.link, "scan": rates.scan, "slow": rates.slow, "window_s": mean,
+        "questions": questions, "warmup": warmup, "micro_batch": size,
+        "identical": all(ids == found[0] for ids in found),
+    }  # fmt: skip
+    rates_of = {str(row["devices"]): row["arms"] for row in results}
+    columns = {f"{arm}.rate": higher(arm, "/s") for arm in _ARMS}
+    held_by = {f"{arm}.hit_rate": neither(f"{arm}, lists on the device", "%") for arm in _ARMS}
+    result = {"conditions": conditions, "devices": results}
+    output.put(result, tabulate(rates_of, columns | held_by, "questions"), lambda: _print(results, conditions))
+    if not conditions["identical"]:
+        raise EdgeError("the number of devices changed what was found")
+
+
+def _replies(trace: Path, prefill: float, decode: float) -> tuple[list[str], list[float], list[float]]:
+    """For each question of a HyDE trace: the hypothetical passage, and the seconds of it and of the answer."""
+    records = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()[1:]]
+    seconds = [record["prompt_tokens"] / prefill + len(record["pieces"]) / decode for record in records]
+    passages = ["".join(text for text, _ in record["pieces"]) for record in records[::2]]
+    return passages, seconds[::2], seconds[1::2]
+
+
+def _print(results: Sequence[dict[str, Any]], c: dict[str, Any]) -> None:
+    click.echo(
+        f"THROTTLED TEST DEVICES (limited), no GPU. Proportions of TeleRAG's H100 server: each link "
+        f"{format_size(int(c['link']))}/s, scan on a device {format_size(int(c['scan']))}/s, in the slow place that "
+        f"all share {format_size(int(c['slow']))}/s; {c['device_bytes'] / c['index_bytes']:.0%} of the index fits one\n"
+        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
+        f"{c['lists']} lists, {format_size(c['index_bytes'])}; {c['questions']} questions after {c['warmup']} others, "
+        f"HyDE, micro-batches of {c['micro_batch']}, {c['window_s']:.2f} s of writing before a search on average"
+    )
+    click.echo(
+        f"{'questions/s':12}" + "".join(f"{name:>22}" for name in _ARMS) + "   caches, assigned   paper   scaling"
+    )
+    for row in results:
+        arms = row["arms"]
+        cells = "".join(f"{arm['rate']:11.2f} (hits {arm['hit_rate']:3.0%})"[:22].rjust(22) for arm in arms.values())
+        gain = arms["and assigned"]["rate"] / arms["grouped"]["rate"] - 1
+        paper = f"{CACHE_GAINS[row['devices']]:+.0%}" if row["devices"] in CACHE_GAINS else "-"
+        scaling = arms["and assigned"]["rate"] / results[0]["arms"]["and assigned"]["rate"]
+        click.echo(f"{row['devices']:<12}{cells}{gain:>+17.0%}{paper:>9}{scaling:>9.2f}")
+    click.echo(
+        f"Every arm adds to the one before. Caches, assigned: gain of the last arm over `grouped`; paper: figure 13. "
+        f"Results of all arms and counts are {'equal' if c['identical'] else 'NOT EQUAL'}"
+    )

@@ -1,0 +1,177 @@
+"""The named figures of a benchmark's run, with their unit and direction, so that runs can be shown and compared."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from edge.config import format_size
+from edge.errors import InputError
+
+Better = Literal["lower", "higher", "neither"]
+"""Whether a smaller or a larger value is better. A figure that is `neither` is shown and never compared."""
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of figures.
+
+    Attributes:
+        least: the smallest change that counts, as a share of the value.
+        alone: the assumed noise of a figure that was measured only once, as a share of the value.
+        absolute: whether both are differences instead of shares of the value.
+    """
+
+    least: float
+    alone: float
+    absolute: bool = False
+
+
+UNITS = {
+    "s": Unit(least=0.03, alone=0.25),
+    "/s": Unit(least=0.03, alone=0.25),
+    "B": Unit(least=0.03, alone=0.05),
+    "%": Unit(least=0.002, alone=0.002, absolute=True),
+    "": Unit(least=0.002, alone=0.002, absolute=True),
+}
+"""Seconds, a number in each second, bytes, shares, and measures of quality such as nDCG. Times of one round on a shared
+machine differ by up to a quarter. Quality does not depend on the machine, and a change of 0.002 counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure.
+
+    Attributes:
+        row: the system or case that was measured.
+        column: the name of the measure.
+        unit: one of `UNITS`.
+        better: the direction.
+        rounds: the values of the repeated rounds, at least one.
+        table: the caption of the table that holds the figure; empty if the run has only one.
+        peer: whether the row is another program, whose changes are no change of this one.
+    """
+
+    row: str
+    column: str
+    unit: str
+    better: Better
+    rounds: tuple[float, ...]
+    table: str = ""
+    peer: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The table, row and column, which name the figure within its run."""
+        return self.table, self.row, self.column
+
+    @property
+    def median(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.rounds)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figure as JSON, with values of six digits."""
+        return asdict(self) | {"rounds": [float(f"{value:.{_DIGITS}g}") for value in self.rounds]}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Figure:
+        """The figure that `to_json` wrote.
+
+        Raises:
+            InputError: the value is not such a figure.
+        """
+        try:
+            found = cls(**value | {"rounds": tuple(map(float, value["rounds"]))})
+        except (TypeError, ValueError, KeyError) as error:
+            raise InputError(f"a figure cannot be read ({error})") from None
+        names = (found.row, found.column, found.table)
+        if not (found.rounds and found.unit in UNITS and all(isinstance(name, str) for name in names)):
+            raise InputError(f"a figure needs names, rounds and a unit of {', '.join(filter(None, UNITS))}")
+        if found.better not in ("lower", "higher", "neither"):
+            raise InputError(f"{found.better!r} is no direction of a figure")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of figures.
+
+    Attributes:
+        name: the heading.
+        unit: one of `UNITS`.
+        better: the direction.
+        scale: the factor from the measured value to the unit, such as 1e-3 for milliseconds.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    scale: float = 1.0
+
+
+def lower(name: str, unit: str, scale: float = 1.0) -> Column:
+    """A column whose smaller values are better."""
+    return Column(name, unit, "lower", scale)
+
+
+def higher(name: str, unit: str = "") -> Column:
+    """A column whose larger values are better."""
+    return Column(name, unit, "higher")
+
+
+def neither(name: str, unit: str = "") -> Column:
+    """A column of facts that are no better if they are smaller or larger."""
+    return Column(name, unit, "neither")
+
+
+def tabulate(
+    rows: Mapping[str, Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    table: str = "",
+    peers: Collection[str] = (),
+) -> Iterator[Figure]:
+    """The figures of a table of measured values.
+
+    Args:
+        rows: the values of each row by their keys. A list holds the values of repeated rounds. A missing value or None
+            gives no figure.
+        columns: the column of each key. A dot in a key leads into a nested mapping.
+        table: the caption.
+        peers: the rows of other programs.
+    """
+    for row, values in rows.items():
+        for path, column in columns.items():
+            value: Any = values
+            for key in path.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            found = value if isinstance(value, Sequence) else [] if value is None else [value]
+            if found:
+                rounds = tuple(float(one) * column.scale for one in found)
+                yield Figure(row, column.name, column.unit, column.better, rounds, table, row in peers)
+
+
+def shown_in(figures: Sequence[Figure]) -> tuple[str, Callable[[float], str]]:
+    """How the values of one column are written: a suffix for its heading, and the text of a value. All values of a
+    column of times are in the same unit."""
+    unit = figures[0].unit
+    if unit == "s":
+        largest = max(figure.median for figure in figures)
+        factor, name = (1.0, "s") if largest >= 1 else (1e3, "ms") if largest >= 1e-3 else (1e6, "µs")
+        return f", {name}", lambda value: _number(value * factor)
+    if unit == "/s":
+        return " a second", _number
+    if unit == "B":
+        return "", lambda value: format_size(round(value))
+    if unit == "%":
+        return "", lambda value: f"{value:.1%}".replace("%", " %")
+    return "", lambda value: f"{value:.3f}" if abs(value) < 10 and value % 1 else f"{value:,.0f}"
+
+
+def _number(value: float) -> str:
+    """A number with about three digits."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,0 +1,144 @@
+"""`edge bench gpu`: all measurements of the device `cuda` on one machine, in one run of a few minutes, without network
+and with the libraries of the machine."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.apps.bench.gpu_table import figures, table
+from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.process import measure, processor
+from edge.errors import EdgeError, InputError
+from edge.models.synth import SHAPES
+
+_WORKER = "edge.apps.bench.gpu_worker"
+_SHAPES = "qwen3-reranker-0.6b,bge-reranker-v2-m3"
+_PREFIX_TOKENS = 90
+"""Of a decoder: the template of Qwen3-Reranker has 60 to 70, the rest is the query."""
+
+_PARALLEL = 4
+"""Models that are packed at a time."""
+
+
+@dataclass
+class Run:
+    """One run of all measurements.
+
+    Attributes:
+        out: folder of the results, written after each measurement.
+        until: reading of the clock after which no measurement begins.
+        report: the results so far.
+    """
+
+    out: Path
+    until: float
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, name: str, task: dict[str, Any], *, seconds: float) -> None:
+        """Runs one measurement, which takes about `seconds`. That it fails or finds no time, the report says."""
+        left = self.until - time.monotonic()
+        if left < seconds:
+            self._keep(name, {"left_out": f"{seconds:.0f} s are needed, {max(0.0, left):.0f} s were left"})
+            return
+        started = time.monotonic()
+        try:
+            found = measure(_WORKER, {"name": name, "watch": 0.05, **task}, threads=task["threads"], timeout=left)
+        except EdgeError as error:
+            self._keep(name, {"left_out": str(error)})
+            return
+        self._keep(name, {**found, "took": time.monotonic() - started})
+
+    def _keep(self, name: str, found: dict[str, Any]) -> None:
+        self.report.setdefault("parts", {})[name] = found
+        reason = found.get("left_out")
+        click.echo(f"{name}: {'left out: ' + reason if reason else 'done'}", err=True)
+        self.write()
+
+    def write(self) -> None:
+        """Writes the results so far, so that none is lost if the machine goes."""
+        (self.out / "gpu.json").write_text(json.dumps(self.report, indent=1), encoding="utf-8")
+        (self.out / "gpu.md").write_text(table(self.report), encoding="utf-8")
+
+
+@click.command()
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the results.")
+@click.option("--on", default="cuda", show_default=True, help="cuda, cuda:1 ..., or cpu for a rehearsal without a GPU.")
+@click.option("--shapes", help=f"Rerankers with random weights.  [default: {_SHAPES}; tiny ones in a rehearsal]")
+@click.option("--candidates", type=int, help="Of a request.  [default: 1000; 40 in a rehearsal]")
+@click.option("--tokens", default=200, show_default=True, help="Of a candidate on average; lengths differ by a half.")
+@click.option("--vectors", type=int, help="Of the index.  [default: 1000000; 20000 in a rehearsal]")
+@click.option("--minutes", default=9.0, show_default=True, help="After which no measurement begins.")
+@click.option("--threads", default=0, help="Of the host (0: one per core).")
+@output_options
+def gpu(
+    out: Path,
+    on: str,
+    shapes: str | None,
+    candidates: int | None,
+    tokens: int,
+    vectors: int | None,
+    minutes: float,
+    threads: int,
+    output: Output,
+) -> None:
+    """Measure reranking and search on a GPU beside transformers and the host; write gpu.json and gpu.md."""
+    import os
+
+    rehearsal = on == "cpu"
+    chosen = (shapes or ("tiny-qwen3,tiny-xlm-roberta" if rehearsal else _SHAPES)).split(",")
+    if unknown := set(chosen) - set(SHAPES):
+        raise InputError(f"{', '.join(sorted(unknown))}: no such shape; known: {', '.join(SHAPES)}")
+    count = candidates or (40 if rehearsal else 1000)
+    rows = vectors or (20_000 if rehearsal else 1_000_000)
+    common = {"on": on, "threads": threads or os.cpu_count() or 1, "tokens": min(tokens, 80 if rehearsal else 330)}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be a folder of results: {error.strerror}") from error
+    run = Run(out, time.monotonic() + 60 * minutes)
+    run.report |= {
+        "rehearsal": rehearsal, "on": on, "processor": processor(), "candidates": count, "vectors": rows,
+        "tokens": common["tokens"], "shapes": chosen, "prefix_tokens": _PREFIX_TOKENS,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="edge-gpu-") as scratch:
+        packing = ThreadPoolExecutor(_PARALLEL)
+        packs = {
+            (shape, precision): packing.submit(_pack, common, shape, precision, Path(scratch) / f"{shape}-{precision}")
+            for shape in chosen
+            for precision in ("fp16", "int8")
+        }
+        run.take("machine", {"part": "machine", **common}, seconds=15)
+        run.take("parity", {"part": "parity", **common}, seconds=20)
+        for shape in chosen:
+            task = {"part": "transformers", "shape": shape, "candidates": count, "prefix": _PREFIX_TOKENS, **common}
+            run.take(f"{shape} transformers", task, seconds=40)
+            for precision in ("fp16", "int8"):
+                try:
+                    packs[shape, precision].result()
+                except EdgeError as error:
+                    run.report.setdefault("parts", {})[f"{shape} {precision}"] = {"left_out": str(error)}
+                    continue
+                task = {
+                    "part": "rerank", "shape": shape, "pack": str(Path(scratch) / f"{shape}-{precision}"),
+                    "candidates": count, "prefix": _PREFIX_TOKENS, "scratch": scratch, **common,
+                }  # fmt: skip
+                run.take(f"{shape} {precision}", task, seconds=60)
+        run.take("search", {"part": "search", "vectors": rows, **common}, seconds=60)
+        packing.shutdown()
+    run.report["seconds"] = 60 * minutes - (run.until - time.monotonic())
+    run.write()
+    output.put(run.report, figures(run.report), lambda: click.echo(table(run.report)))
+
+
+def _pack(common: dict[str, Any], shape: str, precision: str, path: Path) -> None:
+    """Packs random weights. Raises EdgeError if that fails."""
+    task = {"part": "pack", "name": path.name, "shape": shape, "precision": precision, "path": str(path), **common}
+    measure(_WORKER, task, threads=2)

@@ -1,0 +1,148 @@
+"""`edge bench searchers`: queues by the bound, shares of devices, and several searchers beside one (Chameleon)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import numpy as np
+
+from edge.apps.bench.figures import Figure, lower, neither, tabulate
+from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.process import measure
+from edge.errors import EdgeError, InputError
+from edge.planner.device_share import Alternation
+from edge.planner.published_systems import SHARES
+from edge.planner.truncated_queues import queue_length
+
+_WORKER = "edge.apps.bench.searchers_worker"
+
+_RESULTS = (10, 100)
+_QUEUES = (2, 4, 8, 16, 32, 64)
+_SIMULATED = 100_000
+_SIMULATED_AT_ONCE = 10_000
+"""Number of searches whose queues are in memory at a time."""
+
+_DEVICES = 1000
+"""Number of devices that figure 4.10 divides."""
+
+_FIXED = (("1:4", 0.2), ("1:1", 0.5), ("4:1", 0.8))
+"""Ratios of generating to retrieving devices that do not depend on the workload, and the share that generates."""
+
+
+@click.command("searchers")
+@click.option("--counts", default="1,2,4,8", show_default=True, help="Numbers of searchers.")
+@click.option("--of", default="remote", show_default=True, help="Kind of the searchers, as in `--device searchers`.")
+@click.option("--codecs", default="sq8,pq", show_default=True, help="Codecs of the lists: flat, sq8, pq.")
+@click.option("--rows", type=click.IntRange(5000), default=40_000, show_default=True, help="Made-up vectors.")
+@click.option("--queries", type=click.IntRange(2), default=200, show_default=True, help="Measured searches.")
+@output_options
+def searchers(counts: str, of: str, codecs: str, rows: int, queries: int, output: Output) -> None:
+    """Search with several searchers behind a coordinator, and compare the results with those of the host alone.
+
+    Before that, the queue lengths of the bound are simulated, and the best division of devices is compared with trying
+    every one. Exit code 2 if a result differs.
+    """
+    numbers, chosen = _numbers(counts), [name.strip() for name in codecs.split(",")]
+    if unknown := set(chosen) - {"flat", "sq8", "pq"}:
+        raise InputError(f"codecs are flat, sq8 and pq, not {', '.join(sorted(unknown))}")
+    report: dict[str, Any] = {"queues": queue_rows(), "shares": share_rows(), "searches": []}
+    for codec in chosen:
+        click.echo(f"searching with codec {codec}", err=True)
+        task = {"name": codec, "codec": codec, "of": of, "counts": numbers, "rows": rows, "queries": queries}
+        report["searches"] += measure(_WORKER, task, threads=1)["rows"]
+    output.put(report, figures(report), lambda: _print(report))
+    if not all(row["identical"] for row in report["searches"]):
+        raise EdgeError("the searchers changed what was found")
+
+
+def queue_rows(results: Sequence[int] = _RESULTS, searches: int = _SIMULATED) -> list[dict[str, Any]]:
+    """Lengths by the bound, with the simulated share of searches that lose a result at that length and one below."""
+    rows = []
+    for count in results:
+        for queues in _QUEUES:
+            length = queue_length(count, queues)
+            lost, shorter = (
+                simulated_loss(count, queues, each, searches=searches, seed=queues) for each in (length, length - 1)
+            )
+            rows.append({"results": count, "queues": queues, "length": length, "lost": lost, "lost_shorter": shorter})
+    return rows
+
+
+def simulated_loss(results: int, queues: int, length: int, *, searches: int, seed: int) -> float:
+    """Share of simulated searches in which a queue of this length drops one of the best `results`.
+
+    In each search every result falls into a random queue, as in lists that are striped over the searchers. The share
+    is a check of `queue_length`, which follows from a bound and not from a simulation.
+    """
+    random = np.random.default_rng(seed)
+    lost = 0
+    for start in range(0, searches, _SIMULATED_AT_ONCE):
+        count = min(_SIMULATED_AT_ONCE, searches - start)
+        held = random.multinomial(results, np.full(queues, 1 / queues), size=count)
+        lost += int((held.max(axis=1) > length).sum())
+    return lost / searches
+
+
+def share_rows() -> list[dict[str, Any]]:
+    """The workloads of figure 4.10: the share by the closed form, the best of all divisions, and fixed ratios."""
+    rows = []
+    for name, ratio, published in SHARES:
+        work = Alternation(1, 1, ratio, 1.0)
+        rates = [work.throughput(count, _DEVICES - count) for count in range(1, _DEVICES)]
+        best = 1 + int(np.argmax(rates))
+        fixed = {label: work.efficiency(share) for label, share in _FIXED}
+        rows.append({
+            "workload": name, "published": published / 100, "closed_form": work.generating_share,
+            "best_of_all": best / _DEVICES, "efficiency": fixed,
+        })  # fmt: skip
+    return rows
+
+
+def figures(report: dict[str, Any]) -> Iterator[Figure]:
+    """The figures of a stored run: queues, shares of devices, and searches by codec and number of searchers."""
+    queues = {f"{row['results']} results, {row['queues']} queues": row for row in report["queues"]}
+    lengths = {"length": lower("length", ""), "lost": lower("lost", "%"), "lost_shorter": neither("one shorter", "%")}
+    yield from tabulate(queues, lengths, "searches that lose a result")
+    shares = {row["workload"]: row for row in report["shares"]}
+    columns = {
+        "published": neither("published", "%"), "closed_form": neither("by the formula", "%"),
+        "best_of_all": neither("best of all", "%"),
+    }  # fmt: skip
+    yield from tabulate(shares, columns, "share of devices that generate")
+    searches = {f"{row['codec']}, {row['searchers'] or 'host'}": row for row in report["searches"]}
+    found = {"median_s": lower("median", "s"), "asked": neither("asked"), "again": neither("asked again")}
+    yield from tabulate(searches, found, "searches by codec and number of searchers")
+
+
+def _print(report: dict[str, Any]) -> None:
+    click.echo(f"Queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated):")
+    click.echo(f"{'results':>8}{'queues':>8}{'length':>8}{'lost':>10}{'lost, one shorter':>20}")
+    for row in report["queues"]:
+        click.echo(
+            f"{row['results']:>8}{row['queues']:>8}{row['length']:>8}{row['lost']:>10.2%}{row['lost_shorter']:>20.2%}"
+        )
+    click.echo(
+        f"\nShare of {_DEVICES} devices that generate, and part of the best rate with a fixed ratio "
+        f"(generating to retrieving):"
+    )
+    click.echo(f"{'workload':24}{'figure':>8}{'formula':>9}{'best':>8}" + "".join(f"{f:>7}" for f, _ in _FIXED))
+    for row in report["shares"]:
+        fixed = "".join(f"{row['efficiency'][label]:>7.0%}" for label, _ in _FIXED)
+        click.echo(
+            f"{row['workload']:24}{row['published']:>8.1%}{row['closed_form']:>9.1%}{row['best_of_all']:>8.1%}{fixed}"
+        )
+    click.echo(f"\n{'codec':8}{'searchers':>10}{'ms':>8}{'asked':>9}{'again':>7}{'queue':>7}  results")
+    for row in report["searches"]:
+        click.echo(
+            f"{row['codec']:8}{row['searchers'] or 'host':>10}{row['median_s'] * 1e3:>8.2f}{row['asked']:>9}"
+            f"{row['again']:>7}{row['queue']:>7}  {'identical' if row['identical'] else 'DIFFERENT'}"
+        )
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 1 <= int(part) <= 64 for part in parts):
+        raise InputError(f"--counts takes numbers from 1 to 64 with commas between them, not {text!r}")
+    return [int(part) for part in parts]
