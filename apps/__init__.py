@@ -1,1 +1,1 @@
-"""What people use: file search, agent memory, the assistant and the `edge` command."""
+"""The applications: file search, agent memory, the assistant and the `edge` command."""

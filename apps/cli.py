@@ -1,9 +1,11 @@
-"""The `edge` command: finds the verb, loads only what it needs, and turns errors into one sentence and an exit code."""
+"""The `edge` command: imports only the called verb's modules, and turns errors into one sentence and an exit code."""
 
 from __future__ import annotations
 
+import _thread
 import io
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -34,14 +36,21 @@ _VERBS = {
     "mcp": "edge.apps.mcp.command:mcp",
     "ask": "edge.apps.assistant.ask:ask",
     "chat": "edge.apps.assistant.chat:chat",
+    "serve": "edge.apps.serve.command:serve",
     "rerank": "edge.apps.rerank:rerank",
     "embed": "edge.apps.embed:embed",
     "models": "edge.apps.models:models",
     "demo": "edge.apps.demo.command:demo",
     "bench": "edge.apps.bench.command:bench",
     "doctor": "edge.apps.doctor:doctor",
+    "plan": "edge.apps.plan.command:plan",
+    "profile": "edge.apps.plan.profile:profile",
     "config": "edge.apps.settings:config",
 }
+
+
+_LATER_S = 0.02
+"""Seconds until an interrupt is raised again, after it came in code that cannot raise it."""
 
 
 @click.group(
@@ -56,13 +65,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 1 nothing found, 2 error, 130 interrupted."""
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
+        sys.stdout.reconfigure(errors="replace")  # characters that a terminal cannot show are replaced
     before, threading.excepthook = threading.excepthook, _thread_failed
+    unraisable, sys.unraisablehook = sys.unraisablehook, _interrupted_later
     try:
         with screens():
             code = _run(arguments)
     finally:
-        threading.excepthook = before
+        threading.excepthook, sys.unraisablehook = before, unraisable
     sys.exit(code)
 
 
@@ -78,7 +88,7 @@ def _run(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)
-        message = error.format_message()  # it repeats arguments
+        message = error.format_message()  # the message may repeat arguments
         click.echo(shown.getvalue().rpartition(message)[0] + escaped(message), err=True)
         return 2
     except EdgeError as error:
@@ -87,8 +97,8 @@ def _run(arguments: list[str] | None) -> int:
         click.echo("edge: interrupted", err=True)
         return 130
     except SystemExit as stop:
-        # Where the reader of our output has gone (`edge ... | head`), Click puts another stream in its place and exits:
-        # that is no error.
+        # If the reader of the output has gone (`edge ... | head`), Click replaces sys.stdout and exits. That is not an
+        # error.
         gone = sys.stdout is not output
         return 0 if gone else stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
@@ -111,32 +121,53 @@ def _failed(sentence: str) -> int:
 
 
 def _verb(arguments: list[str] | None) -> str:
-    """The verb alone: other arguments may be private."""
+    """The verb of the command line, without the other arguments, which may be private."""
     given = sys.argv[1:] if arguments is None else arguments
     return next((f"edge {name}" for name in given if name in _VERBS), "edge")
 
 
 def _thread_failed(caught: threading.ExceptHookArgs) -> None:
-    """Reports what nobody expected in a thread, where Python would print the traceback."""
+    """Reports an unexpected exception in a thread, for which Python would print a traceback."""
     if caught.exc_value is not None and not isinstance(caught.exc_value, SystemExit):
         from edge.apps.last_resort import report
 
         _failed(report(caught.exc_value, _verb(None)))
 
 
-def _open_closed_streams() -> None:
-    """Puts the null device in the place of standard streams that the caller closed (`edge index . >&-`).
+def _interrupted_later(caught: sys.UnraisableHookArgs) -> None:
+    """Interrupts the command again. Ctrl-C may come while Python runs code that cannot raise, such as a destructor.
+    Python would then print a traceback, and the command would go on."""
+    if isinstance(caught.exc_value, KeyboardInterrupt):
+        later = threading.Timer(_LATER_S, _interrupt)  # an interrupt raised here would be lost again
+        later.daemon = True
+        later.start()
+    else:
+        sys.__unraisablehook__(caught)
 
-    Who closes the output wants none, as a reader who goes away: that is no error. Without this, the next file that is
-    opened would get the free descriptor, and whatever a library prints would be written into it.
+
+def _interrupt() -> None:
+    """Interrupts the main thread, even while it waits."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
+def _open_closed_streams() -> None:
+    """Opens the null device for standard streams that the caller closed (`edge index . >&-`).
+
+    A closed output stream means that no output is wanted, which is not an error. Without the null device, the next file
+    opened would get the free descriptor, and the output of libraries would be written into that file.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each takes the lowest that is free: its own
+    # In this order each file gets the lowest free descriptor, which is the stream's own.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
 
 
 def _what_failed(error: OSError) -> str:
-    """What could not be done; where the system names no file, it was writing the output or asking where we are."""
+    """The operation that failed. If the system names no file, it was writing the output or finding the working
+    directory."""
     if error.filename:
         return f"{error.filename} cannot be used"
     if isinstance(error, FileNotFoundError) and not _has_working_directory():
@@ -153,5 +184,5 @@ def _has_working_directory() -> bool:
 
 
 def _discard_output() -> None:
-    """Nothing more can be written: not even what Python flushes at its end."""
+    """Redirects stdout to the null device, so that Python's flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

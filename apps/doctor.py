@@ -1,4 +1,4 @@
-"""`edge doctor`: what this machine and this installation can do, and what is missing."""
+"""`edge doctor`: reports the abilities of this machine and installation, and their problems."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import psutil
 
 from edge.apps.documents.extraction import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
+from edge.apps.options import json_option
 from edge.apps.smallest import smallest_limits
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size
@@ -32,21 +33,21 @@ _LIBRARIES = {
     "llama-cpp-python": "llm", "mlx": "mlx", "torch": "torch", "mcp": "mcp",
     "tree-sitter": "code",
 }  # fmt: skip
-"""Libraries and the extra that brings each; those without one belong to the base installation."""
+"""Libraries, and the extra that installs each. Libraries without an extra belong to the base installation."""
 
 _DEVICE_NBYTES = 512 << 20
-"""A ledger for each device while it is looked at."""
+"""The memory budget of each device while it is examined, in bytes."""
 
 _SAMPLE_NBYTES = 4 << 20
-"""Written to a device to see how fast its link is."""
+"""The number of bytes that are written to a device to measure the speed of its link."""
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def doctor(as_json: bool) -> int:
     """Check libraries, models, settings, memory and disk.
 
-    The exit code is 2 if ranking cannot work here, or a setting names what cannot be used.
+    The exit code is 2 if ranking cannot work here, or a setting names something that cannot be used.
     """
     config = Config.load()
     memory = psutil.virtual_memory()
@@ -81,7 +82,7 @@ def doctor(as_json: bool) -> int:
     device = parse_device(config.device)[0]
     if device and "error" in (state := report["devices"].get(device, {"error": "it is not installed"})):
         problems.append(f"the device {device!r} cannot be used here: {state['error']}")
-    # Ranking needs no embedder, and the default one is fetched when it is wanted.
+    # Ranking needs no embedder, and the default embedder is fetched when it is first needed.
     needed = ("reranker", "embedder") if config.embedder else ("reranker",)
     faulty = [(kind, models[kind]["name"]) for kind in needed if models[kind]["state"] != "ok"]
     problems += [f"the {kind} {name!r} cannot be used" for kind, name in faulty]
@@ -103,7 +104,7 @@ def _print(report: dict[str, Any]) -> None:
     click.echo(f"runtimes     {', '.join(report['runtimes'])}")
     click.echo(f"native       {report['native_runtime']}")
     for name, found in report["devices"].items():
-        click.echo(f"device       {name:9}{_described(found)}")
+        click.echo(f"device       {name:9} {_described(found)}")
     for name, found in report["libraries"].items():
         extra = _LIBRARIES[name]
         missing = f"not installed (pip install 'edge-rag[{extra}]')" if extra else "MISSING: pip install edge-rag"
@@ -120,17 +121,17 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _devices() -> dict[str, dict[str, Any]]:
-    """Every installed device: what it can do, and how fast it is here, or why it cannot be opened."""
+    """Every installed device, with its abilities and its rates, or with the error on opening or measuring it."""
     found: dict[str, dict[str, Any]] = {}
     for name in sorted(names(GROUP)):
         budget = MemoryBudget(_DEVICE_NBYTES, part=True)
         try:
             device = open_device(name, budget)
-        except Exception as error:  # a package of somebody else may fail in any way
+        except Exception as error:  # a third-party package may raise any exception
             found[name] = {"error": str(error)}
             continue
         try:
-            found[name] = {"can": capabilities(device)} | _measured(device)
+            found[name] = {"can": capabilities(device)} | _rates(device)
         except Exception as error:
             found[name] = {"error": str(error)}
         finally:
@@ -138,9 +139,9 @@ def _devices() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _measured(device: Place) -> dict[str, float]:
-    """Bytes per second that are written to a device, and that it scans."""
-    rates = {}
+def _rates(device: Place) -> dict[str, float | bool]:
+    """The bytes per second written to a device and scanned by it; and whether the scan rate is modelled."""
+    rates: dict[str, float | bool] = {}
     data = np.zeros((_SAMPLE_NBYTES >> 10, 1 << 10), np.uint8)
     with device.memory.reserve("doctor", data.nbytes):
         buffer = device.allocate(data.nbytes)
@@ -149,7 +150,7 @@ def _measured(device: Place) -> dict[str, float]:
             device.write(buffer, data)
             return data.nbytes
 
-        for _ in range(2):  # the first one also brings the pages in
+        for _ in range(2):  # the first write also faults the pages in
             ticket = device.link.submit("doctor", write, data.nbytes)
             ticket.wait()
         rates["write_bytes_per_s"] = data.nbytes / max(ticket.seconds, 1e-9)
@@ -157,6 +158,7 @@ def _measured(device: Place) -> dict[str, float]:
     if isinstance(device, Profile):
         estimate = device.profile("scan", 4)
         rates["scan_bytes_per_s"] = estimate.throughput * estimate.nbytes
+        rates["modelled"] = estimate.modelled
     return rates
 
 
@@ -168,11 +170,13 @@ def _described(found: dict[str, Any]) -> str:
         for key, what in (("write_bytes_per_s", "writes"), ("scan_bytes_per_s", "scans"))
         if key in found
     ]
+    if found.get("modelled"):
+        rates[-1] += " (modelled, not measured)"
     return "; ".join([", ".join(found["can"]), *rates])
 
 
 def _sandbox() -> dict[str, bool | str]:
-    """What is in force in a process that reads documents, as such a process says."""
+    """The parts of the sandbox that are in force, as reported by a process that reads documents."""
     try:
         worker = WorkerProcess(memory=WORKER_NBYTES)
     except EdgeError as error:
@@ -204,8 +208,8 @@ def _model(name: str, kind: Kind, config: Config) -> dict[str, str]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
+    """The folder, or its nearest existing parent."""
     place = folder.absolute()
-    while not os.path.exists(place):  # unlike pathlib's, it takes what may not be looked at as absent
+    while not os.path.exists(place):  # unlike pathlib's exists, this is False where access is denied
         place = place.parent
     return place

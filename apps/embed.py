@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-import numpy as np
-import numpy.typing as npt
 
-from edge.apps.options import OutputFile, configure, engine_options, print_stats, report_options, text_options
-from edge.apps.planning import check_texts
-from edge.apps.texts import read_documents
+from edge.apps.options import (
+    OutputFile,
+    Report,
+    Setup,
+    print_stats,
+    report_options,
+    setup_options,
+    text_options,
+)
+from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
+from edge.apps.texts import Document, read_documents
+from edge.config import Config
 from edge.errors import StorageError
 from edge.output_file import open_output
 from edge.resident import ResidentWatch
-from edge.runtimes.embedder import Embedder
-from edge.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from edge.trace import Trace
 
 
 @click.command()
@@ -25,7 +38,7 @@ from edge.trace import Trace
 @click.option("--query", is_flag=True, help="The texts are questions (models trained with an instruction get it).")
 @click.option("--out", type=OutputFile(), help="Write a .npy array [n, dim] instead.")
 @text_options
-@engine_options
+@setup_options(device=True, server=True)
 @report_options
 def embed(
     docs: str,
@@ -33,17 +46,62 @@ def embed(
     query: bool,
     out: Path | None,
     max_tokens: int | None,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
-    as_json: bool,
-    stats: bool,
-    trace: Path | None,
+    setup: Setup,
+    report: Report,
 ) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
-    config = configure(memory=memory, runtime=runtime, threads=threads, embedder=model)
+    config = setup.config(embedder=model)
+    documents = read_documents(docs, config.memory)
+    recorder: Trace | None = None
+    try:
+        alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
+        vectors, figures = _served(documents, query, config, alone)
+    except Unserved as reason:
+        vectors, figures, recorder = _embedded(documents, query, config, max_tokens, report.trace)
+        figures["server"] = f"not used: {reason}"
+    try:
+        if report.trace is not None and recorder is not None:
+            recorder.write(report.trace)
+    finally:  # vectors are not lost if the trace cannot be written
+        if out is not None:
+            _save(vectors, out)
+        elif report.as_json:
+            click.echo(json.dumps({"embeddings": vectors.tolist(), "stats": figures}))
+        else:
+            for vector in vectors:
+                click.echo(json.dumps([round(float(x), 6) for x in vector]))
+        if report.stats:
+            print_stats(figures)
+
+
+Vectors: TypeAlias = "npt.NDArray[np.float32]"
+
+
+def _served(documents: list[Document], query: bool, config: Config, alone: str) -> tuple[Vectors, dict[str, Any]]:
+    """The vectors made by the server, and its figures.
+
+    Raises:
+        Unserved: the server cannot be used for this request.
+    """
+    connection = connected(config, MODELS, alone)
+    import numpy as np
+
+    texts = [document.text for document in documents]
+    answer = connection.ask("/own/embed", {"texts": texts, "query": query, "model": config.embedder})
+    vectors = np.frombuffer(base64.b64decode(answer["vectors"]), "<f4").reshape(len(texts), -1)
+    return vectors, {**answer["stats"], "server": f"used: process {connection.hello['pid']}"}
+
+
+def _embedded(
+    documents: list[Document], query: bool, config: Config, max_tokens: int | None, trace: Path | None
+) -> tuple[Vectors, dict[str, Any], Trace]:
+    """The vectors made by this process, its figures, and the trace."""
+    from edge.apps.planning import check_texts
+    from edge.runtimes.embedder import Embedder
+    from edge.trace import Trace
+
     with ResidentWatch() as watch:
-        texts = [document.text for document in read_documents(docs, config.memory)]
+        texts = [document.text for document in documents]
         recorder = Trace(events=trace is not None)
         check_texts("embedding", "embedder", config, texts, max_tokens)
         with Embedder(config=config, max_tokens=max_tokens, trace=recorder) as embedder:
@@ -51,23 +109,12 @@ def embed(
             last = embedder.stats
         watch.sample()
         assert last is not None
-        figures = replace(last, peak_resident=watch.high_water).to_json()
-    try:
-        if trace is not None:
-            recorder.write(trace)
-    finally:  # vectors are not lost where the trace cannot be written
-        if out is not None:
-            _save(vectors, out)
-        elif as_json:
-            click.echo(json.dumps({"embeddings": vectors.tolist(), "stats": figures}))
-        else:
-            for vector in vectors:
-                click.echo(json.dumps([round(float(x), 6) for x in vector]))
-        if stats:
-            print_stats(figures)
+    return vectors, replace(last, peak_resident=watch.high_water).to_json(), recorder
 
 
-def _save(vectors: npt.NDArray[np.float32], out: Path) -> None:
+def _save(vectors: Vectors, out: Path) -> None:
+    import numpy as np
+
     try:
         with open_output(out) as file:
             np.save(file, vectors)

@@ -1,4 +1,4 @@
-"""A picture of how candidates' scores evolve from layer to layer, and where each one's way ends."""
+"""Draws the candidates' scores from layer to layer, and the layers at which candidates leave the ranking."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_picture(path: Path) -> None:
-    """Refuses a picture that could not be drawn, before anything is computed for it.
+    """Checks that a picture can be drawn, before anything is computed for it.
 
     Raises:
         CapabilityError: matplotlib is not installed.
-        InputError: the suffix is none that says what picture it is.
+        InputError: the suffix names no supported format.
     """
     if path.suffix.lower() not in _SUFFIXES:
         raise InputError(f"{path} is no picture's name; it may end in {', '.join(_SUFFIXES)}")
@@ -27,13 +27,13 @@ def check_picture(path: Path) -> None:
 
 
 def plot_scores(ranking: Ranking, names: list[str], path: Path) -> None:
-    """Draws every candidate's provisional score by layer: results in colour, the others grey, a cross where pruning
-    dropped one and a dot where it selected one early.
+    """Draws the provisional score of every candidate by layer: the results in colour, the others in grey. A cross marks
+    a candidate that pruning dropped, a dot one that it selected early.
 
     Args:
-        ranking: of `Reranker.explain(..., every_layer=True)`.
+        ranking: the result of `Reranker.explain(..., every_layer=True)`.
         names: a short name of each candidate, for the legend of the results.
-        path: where the picture goes; its suffix (.png, .svg, .pdf) says what it is.
+        path: the file to write; its suffix (.png, .svg, .pdf) gives the format.
 
     Raises:
         StorageError: the file cannot be written.

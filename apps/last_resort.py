@@ -1,7 +1,7 @@
-"""What is left to do about an error that nobody expected: a report in a file, and one sentence for people.
+"""Handles unexpected errors: writes a report to a file, and gives one sentence for people.
 
-The report holds the traceback, versions and the verb: no arguments, no settings, and of documents only what a library
-may have put into the message of its error. It stays on this machine.
+The report holds the traceback, versions and the verb, but no arguments and no settings. It contains text of documents
+only if a library has put it into its error message. The report stays on this machine.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from pathlib import Path
 import platformdirs
 
 from edge.control_characters import escaped
+from edge.own_folder import make_folder
 
 DEBUG_ENVIRONMENT = "EDGE_DEBUG"
-"""Set to 1, the traceback is printed as well."""
+"""An environment variable; if it is 1, the traceback is printed as well."""
 
 _KEPT = 20
-"""Reports that are kept; older ones are deleted."""
+"""The number of reports that are kept; older ones are deleted."""
 
 _LONGEST = 200
-"""Characters of an error's own message that the sentence repeats."""
+"""The most characters of an error's own message that the sentence repeats."""
 
 
 def reports_dir() -> Path:
-    """Where reports lie: in the platform's place for a user's state."""
+    """The folder of the reports, in the platform's folder for a user's state."""
     return platformdirs.user_state_path("edge-rag", appauthor=False) / "reports"
 
 
 def report(error: BaseException, verb: str) -> str:
-    """Writes a report that only its owner may read.
+    """Writes a report that only its owner may read. With EDGE_DEBUG=1 it also prints the traceback to stderr.
 
     Args:
-        verb: what was being done, such as `edge index`.
+        verb: the command that failed, such as `edge index`.
 
     Returns:
-        One sentence about the error and the report. With EDGE_DEBUG=1 the traceback has been printed to stderr.
+        One sentence about the error and the report.
     """
     lines = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG_ENVIRONMENT) == "1":
@@ -72,12 +73,12 @@ def _facts(verb: str) -> str:
 
 def _write(text: str) -> Path:
     folder = reports_dir()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{threading.get_native_id()}.txt"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     for old in sorted(folder.glob("*.txt"))[:-_KEPT]:
-        with contextlib.suppress(OSError):  # another process deletes the same ones
+        with contextlib.suppress(OSError):  # another process may delete the same reports
             old.unlink()
     return path

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from edge.apps.lazy import CommandGroup
-from edge.apps.options import configure, engine_options
+from edge.apps.options import Setup, configure, json_option, setup_options
 from edge.apps.progress import ProgressBar
 from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
@@ -64,7 +64,7 @@ def pull(source: str, precision: Precision, dest: Path | None) -> None:
 @click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("dest", type=click.Path(file_okay=False, path_type=Path))
 @_precision
-@click.option("--name", help="What the model is called (the source folder's name if not given).")
+@click.option("--name", help="Name of the model (the source folder's name if not given).")
 def pack(source: Path, dest: Path, precision: Precision, name: str | None) -> None:
     """Pack the Hugging Face checkpoint in SOURCE into DEST."""
     from edge.models.pack import pack as pack_checkpoint
@@ -90,7 +90,7 @@ def synth(shape: str, dest: Path | None, precision: Precision, seed: int) -> Non
 
 
 @models.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def list_models(as_json: bool) -> None:
     """List installed models, and the known ones that can be pulled."""
     found = [_row(name, path) for name, path in installed(configure().models_dir or None)]
@@ -119,7 +119,7 @@ def list_models(as_json: bool) -> None:
 @models.command()
 @click.argument("model")
 @click.option("--verify", is_flag=True, help="Read everything and compare all checksums.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def show(model: str, verify: bool, as_json: bool) -> None:
     """Describe MODEL: architecture, size, origin, calibration."""
     if (known := KNOWN.get(model)) is not None and known.kind == "generator":
@@ -129,6 +129,8 @@ def show(model: str, verify: bool, as_json: bool) -> None:
         if verify:
             packed.verify()
         calibration, damage = _calibration(packed)
+        if verify and damage is not None:
+            raise CorruptBlock(damage)
         spec = packed.spec
         facts: dict[str, Any] = {
             "name": packed.name,
@@ -170,18 +172,16 @@ def show(model: str, verify: bool, as_json: bool) -> None:
     "--queries", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON Lines."
 )
 @click.option(
-    "--target", type=float, default=0.995, show_default=True, help="Share of full depth's results that must be found."
+    "--target", type=float, default=0.99, show_default=True, help="Share of full depth's results that must be found."
 )
 @click.option("-k", "--top-k", "ks", type=int, multiple=True, default=(1, 3, 5, 10, 20), show_default=True)
-@engine_options
+@setup_options()
 def calibrate(
     model: str,
     queries: Path,
     target: float,
     ks: tuple[int, ...],
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
+    setup: Setup,
 ) -> None:
     """Find the margin of pruning that keeps the results of full depth, and store it with MODEL.
 
@@ -194,7 +194,7 @@ def calibrate(
     from edge.runtimes.reranker import Reranker
 
     examples = _examples(queries)
-    config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model)
+    config = setup.config(reranker=model)
     with Reranker(config=config, threshold="inf") as reranker:
         with ProgressBar(" queries", "calibrating") as progress:
             found = measure(reranker, examples, ks=ks, target=target, progress=progress)
@@ -203,7 +203,7 @@ def calibrate(
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
-    """What a list says of a model: of one that cannot be opened, its name, its place and the error."""
+    """The row of a model in the list. A model that cannot be opened has only its name, its path and the error."""
     try:
         with PackedModel.open(path) as model:
             precision = model.spec.layer.precision
@@ -213,7 +213,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _generator_row(name: str, path: Path) -> dict[str, Any]:
-    """What a list says of a pulled generator."""
+    """The row of a pulled generator in the list."""
     return {"name": name, "kind": "generator", "precision": "gguf", "bytes": path.stat().st_size, "path": str(path)}
 
 
@@ -245,13 +245,13 @@ def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -
 
 
 def _licence(known: KnownModel | None) -> None:
-    """Says under which licence a known model's weights stand."""
+    """Prints the licence of a known model's weights."""
     if known is not None and known.licence:
         click.echo(f"licence of the weights: {known.licence}")
 
 
 def _calibration(packed: PackedModel) -> tuple[Calibration | None, str | None]:
-    """A model's calibration, and what is wrong with it if it cannot be read."""
+    """A model's calibration, and the error message if it cannot be read."""
     try:
         return Calibration.load(packed.path, packed.fingerprint), None
     except CorruptBlock as error:
@@ -286,13 +286,13 @@ def _print_points(calibration: Calibration) -> None:
     probed = ", ".join(map(str, calibration.lens_layers))
     scorer = f"a lens after layers {probed}, else the head" if probed else "the head"
     click.echo(f"calibrated on {calibration.queries} queries of {calibration.candidates} texts, scores by {scorer}")
-    for layer, (error, slope) in enumerate(zip(calibration.errors[:-1], calibration.slopes, strict=False), 1):
-        share = (
-            f"{error:.2f} of {calibration.spread:.2f}" if math.isfinite(error) else "as wide as the scores: not used"
-        )
-        click.echo(f"  after layer {layer}: error {share}, slope {slope:.2f}")
-    for mode, margin in calibration.margins.items():
-        click.echo(f"  {mode}: candidates more than {margin:.2f} deviations behind are dropped")
+    click.echo(f"  error of the scores, whose deviation is {calibration.spread:.2f}, unordered and retrieved:")
+    for layer, errors in enumerate(zip(calibration.alone.errors[:-1], calibration.blended.errors[:-1], strict=True)):
+        shown = ", ".join(f"{error:.2f}" if math.isfinite(error) else "not used" for error in errors)
+        click.echo(f"    after layer {layer}: {shown}" if layer else f"    before the first layer: {shown}")
+    for order, forecast in (("unordered", calibration.alone), ("retrieved", calibration.blended)):
+        for mode, margin in forecast.margins.items():
+            click.echo(f"  {mode:6} {order}: candidates more than {margin:.2f} deviations behind are dropped")
     for point in calibration.points:
         kept = f"precision {point.precision:.3f} of {point.full_precision:.3f}, overlap {point.overlap:.3f}"
         order = "retrieved" if point.retrieved else "unordered"

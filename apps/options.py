@@ -1,43 +1,94 @@
-"""Options that several verbs share, and what they are turned into."""
+"""The options that several verbs share, and their conversion."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from edge.config import Config, format_size
 from edge.errors import InputError, StorageError
-from edge.runtimes.stats import RunStats
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Adds an option, or several, to the function of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How and where a command works. None means that the option was not given, or that the command lacks it."""
+
+    memory: str | None = None
+    runtime: str | None = None
+    threads: int | None = None
+    device: str | None = None
+    device_memory: str | None = None
+    no_server: bool = False
+
+    def config(self, **flags: Any) -> Config:
+        """The configuration, overridden by these settings and by `flags`."""
+        return configure(**asdict(self), **flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The output of a command besides its result, and the file for its trace."""
+
+    as_json: bool
+    stats: bool
+    trace: Path | None
+
+
+def gathered(name: str, kind: Callable[..., object], *options: Option) -> Callable[[Command], Command]:
+    """A decorator that adds options in this order, and gives the function their values as one argument.
+
+    Args:
+        name: of the argument.
+        kind: a dataclass; each option sets the field of its name.
+    """
+    fields = signature(kind).parameters
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def call(*args: Any, **given: Any) -> Any:
+            values = {field: given.pop(field) for field in fields if field in given}
+            return command(*args, **given, **{name: kind(**values)})
+
+        for option in reversed(options):
+            option(call)
+        return cast("Command", call)
+
+    return decorate
 
 
 class OutputFile(click.Path):
-    """The path of a file that a verb writes when all is computed: one that cannot be written is refused before."""
+    """The path of a file that a verb writes at its end. A path that cannot be written is refused before any work."""
 
     def __init__(self, *, stdout: bool = False) -> None:
-        """`stdout`: whether `-` may stand for it."""
+        """`stdout` says whether `-` may stand for standard output."""
         super().__init__(dir_okay=False, readable=False, path_type=Path)
         self._stdout = stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path.
+        """The path, checked.
 
         Raises:
-            InputError: it is `-` where that does not stand for stdout.
-            StorageError: its folder does not exist, or it cannot be written there.
+            InputError: the path is `-`, and stdout is not allowed.
+            StorageError: its folder does not exist, or the file cannot be written.
         """
         if value == "-":
             if self._stdout:
                 return Path("-")
             raise InputError("a file is needed here, because results go to stdout; name one (./- for a file named -)")
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if path.is_fifo():  # opening it would wait until somebody reads
+        if path.is_fifo():  # opening a pipe would wait until another process reads it
             raise StorageError(f"{path} cannot be written: it is a pipe and not a file")
         if not path.parent.is_dir():
             raise StorageError(f"{path} cannot be written: there is no folder {path.parent}")
@@ -47,8 +98,8 @@ class OutputFile(click.Path):
 
 
 def words_argument(name: str, *, required: bool = True) -> Callable[[Command], Command]:
-    """An argument of one or more words, which are joined by spaces: `edge search river flood` needs no quotes. None
-    where there is no word and none is required."""
+    """An argument of one or more words, which are joined by spaces, so that `edge search river flood` needs no quotes.
+    Its value is None if there is no word and none is required."""
 
     def join(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         return " ".join(value) if value else None
@@ -57,21 +108,59 @@ def words_argument(name: str, *, required: bool = True) -> Callable[[Command], C
     return click.argument(name, nargs=-1, required=required, metavar=metavar, callback=join)
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+memory_option = click.option(
+    "--memory", help="Memory limit of the whole process, such as 300MB; `edge doctor` shows the smallest."
+)
+
+
 def engine_options(command: Command) -> Command:
-    """`--memory`, `--runtime`, `--threads`: settings every model-running verb takes."""
+    """Adds `--memory`, `--runtime` and `--threads`, the settings of every verb that runs models."""
     for option in (
         click.option("--threads", type=int, help="Compute threads (0: one per physical core)."),
-        click.option("--runtime", help="What executes layers: auto, native, onnx, numpy, mlx, or a plug-in."),
         click.option(
-            "--memory", help="Memory limit of the whole process, such as 300MB; `edge doctor` shows the smallest."
+            "--runtime", help="Runtime that executes the layers: auto, native, onnx, numpy, mlx, cuda, or a plug-in."
+        ),
+        memory_option,
+    ):
+        command = option(command)
+    return command
+
+
+def server_option(command: Command) -> Command:
+    """Adds `--no-server`, for verbs that use a running server of the same user. The function gets `no_server`."""
+    return click.option(
+        "--no-server", is_flag=True, help="Work in this process, even where a server of yours runs (`edge serve`)."
+    )(command)
+
+
+def device_options(command: Command) -> Command:
+    """Adds `--device` and `--device-memory`: the device that searches lists and runs layers beside the host."""
+    for option in (
+        click.option("--device-memory", help="Limit of the device's own memory, such as 2GB."),
+        click.option(
+            "--device",
+            metavar="NAME[:OPTIONS]",
+            help="Where vectors are searched, and layers run if it can, beside the host (`edge doctor`).",
         ),
     ):
         command = option(command)
     return command
 
 
+def setup_options(*, device: bool = False, server: bool = False) -> Callable[[Command], Command]:
+    """Adds the options of `Setup`, which the function gets as `setup`.
+
+    Args:
+        device: with `--device` and `--device-memory`.
+        server: with `--no-server`.
+    """
+    more: list[Option] = [device_options] if device else []
+    return gathered("setup", Setup, engine_options, *more, *([server_option] if server else []))
+
+
 def text_options(command: Command) -> Command:
-    """`--docs`, `--max-tokens`: what verbs over texts from a file or stdin take."""
+    """Adds `--docs` and `--max-tokens`, for verbs that read texts from a file or stdin."""
     for option in (
         click.option("--max-tokens", type=int, help="Longest sequence in tokens; longer texts are cut."),
         click.option(
@@ -83,7 +172,7 @@ def text_options(command: Command) -> Command:
 
 
 def figures_options(command: Command) -> Command:
-    """`--stats`, `--trace`."""
+    """Adds `--stats` and `--trace`."""
     for option in (
         click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here."),
         click.option("--stats", is_flag=True, help="Print memory, time and cache figures to stderr."),
@@ -93,12 +182,12 @@ def figures_options(command: Command) -> Command:
 
 
 def report_options(command: Command) -> Command:
-    """`--json`, `--stats`, `--trace`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(figures_options(command))
+    """Adds `--json`, `--stats` and `--trace`, which the function gets as `report`."""
+    return gathered("report", Report, json_option, figures_options)(command)
 
 
 def collection_option(command: Command) -> Command:
-    """`--collection`: which collection a verb works on (see `edge.apps.collection.place.locate`)."""
+    """Adds `--collection`: the collection that a verb works on (see `edge.apps.collection.registry.locate`)."""
     return click.option(
         "-c",
         "--collection",
@@ -109,7 +198,8 @@ def collection_option(command: Command) -> Command:
 
 
 def collections_option(command: Command) -> Command:
-    """`--collection`, which may be repeated: which collections a verb looks into. The function gets `collections`."""
+    """Adds `--collection`, which may be repeated: the collections that a verb searches. The function gets
+    `collections`."""
     return click.option(
         "-c",
         "--collection",
@@ -121,13 +211,17 @@ def collections_option(command: Command) -> Command:
     )(command)
 
 
-def configure(**flags: Any) -> Config:
-    """The configuration with these flags on top; flags that are None were not given."""
+def configure(*, no_server: bool = False, **flags: Any) -> Config:
+    """The configuration, overridden by these flags. A flag that is None was not given."""
+    if no_server:
+        flags["server"] = False
     return Config.load(flags=flags)
 
 
 def print_stats(stats: dict[str, Any]) -> None:
-    """The figures of a pass, a line each, on stderr."""
+    """Prints the figures of a pass to stderr, a line each, and whether a server made it."""
+    from edge.runtimes.stats import RunStats
+
     run = RunStats(**{name: stats[name] for name in RunStats.__dataclass_fields__})
     saved = 1 - run.evaluations / max(1, run.evaluations_full)
     where = "all layers in memory" if run.buffers == run.layers else f"{run.buffers} of {run.layers} layers in memory"
@@ -141,5 +235,6 @@ def print_stats(stats: dict[str, Any]) -> None:
         f"{run.stall_s * 1e3:.0f} ms waited, {run.hidden_s * 1e3:.0f} ms hidden",
         f"chunks   {run.chunk_tokens} tokens; hidden states {states}",
         f"rows     {run.row_hits / lookups:.0%} of {lookups:,} embedding rows were cached",
+        f"server   {stats['server']}",
     ):
         click.echo(line, err=True)

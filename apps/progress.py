@@ -1,4 +1,4 @@
-"""`ProgressBar`: how far a long command has come."""
+"""`ProgressBar`: shows the progress of a long command."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 
 
 class ProgressBar:
-    """A progress bar on a terminal, nothing elsewhere; called with the amount done and the amount there is to do.
+    """A progress bar, shown only on a terminal. It is called with the amount done and the whole amount.
 
-    The time that is left follows from the average speed since the first call, so it does not jump with the speed of
-    the last step. The bar counts from the first call: what happens before (opening a model, a download) is not taken
-    for slow progress.
+    The remaining time is computed from the average speed since the first call, so that it does not jump with the speed
+    of the last step. Time before the first call, such as for opening a model, does not count.
     """
 
     def __init__(self, unit: str, label: str = "") -> None:
-        """`unit` of the amounts; `B` shows bytes in kB and MB. `label` stands in front."""
+        """
+        Args:
+            unit: the unit of the amounts; `B` shows bytes in kB and MB.
+            label: the text before the bar.
+        """
         self._unit = unit
         self._label = label
         self._bar: Any = None

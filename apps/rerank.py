@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.apps.evolution import check_picture, plot_scores
 from edge.apps.options import (
     OutputFile,
-    configure,
-    engine_options,
+    Report,
+    Setup,
     print_stats,
     report_options,
+    setup_options,
     text_options,
     words_argument,
 )
-from edge.apps.planning import check_texts
+from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
 from edge.apps.texts import Document, read_documents
+from edge.config import Config
 from edge.resident import ResidentWatch
-from edge.runtimes.reranker import Ranking, Reranker
-from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.runtimes.reranker import Ranking
 
 
 @click.command()
@@ -38,7 +40,7 @@ from edge.trace import Trace
 @click.option("--plot", type=OutputFile(), help="Draw each candidate's score by layer here.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
 @text_options
-@engine_options
+@setup_options(device=True, server=True)
 @report_options
 def rerank(
     query: str,
@@ -51,20 +53,35 @@ def rerank(
     max_tokens: int | None,
     plot: Path | None,
     explain: bool,
-    memory: str | None,
-    runtime: str | None,
-    threads: int | None,
-    as_json: bool,
-    stats: bool,
-    trace: Path | None,
+    setup: Setup,
+    report: Report,
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
-    config = configure(memory=memory, runtime=runtime, threads=threads, reranker=model, threshold=threshold, mode=mode)
+    config = setup.config(reranker=model, threshold=threshold, mode=mode)
     if plot is not None:
+        from edge.apps.evolution import check_picture
+
         check_picture(plot)
+    documents = read_documents(docs, config.memory)
+    alone = own_options(
+        memory=setup.memory, threads=setup.threads, trace=report.trace, plot=plot, explain=explain,
+        max_tokens=max_tokens,
+    )  # fmt: skip
+    try:
+        results, figures, server = _served(query, documents, top_k, retrieved, config, alone)
+    except Unserved as reason:
+        server = f"not used: {reason}"
+    else:
+        _show(results, documents, {**figures, "server": server}, report=report)
+        return
+
+    from edge.apps.evolution import plot_scores
+    from edge.apps.planning import check_texts
+    from edge.runtimes.reranker import Reranker
+    from edge.trace import Trace
+
     with ResidentWatch() as watch:
-        documents = read_documents(docs, config.memory)
-        recorder = Trace(events=trace is not None)
+        recorder = Trace(events=report.trace is not None)
         check_texts("ranking", "reranker", config, [d.text for d in documents], max_tokens, query)
         with Reranker(config=config, max_tokens=max_tokens, trace=recorder) as reranker:
             texts = [d.text for d in documents]
@@ -74,36 +91,66 @@ def rerank(
         watch.sample()
         figures = replace(ranking.stats, peak_resident=watch.high_water).to_json()
     try:
-        if trace is not None:
-            recorder.write(trace)
+        if report.trace is not None:
+            recorder.write(report.trace)
         if plot is not None:
             plot_scores(ranking, texts, plot)
-    finally:  # a ranking is not lost where its trace or its picture cannot be written
-        if as_json:
-            click.echo(json.dumps(_document(ranking, documents, figures, explain), ensure_ascii=False))
-        else:
-            _print_results(ranking, documents, explain)
-            if stats:
-                print_stats(figures)
+    finally:  # a ranking is not lost if its trace or its picture cannot be written
+        found = [(result.index, result.score) for result in ranking.results]
+        layers = ranking if explain else None
+        _show(found, documents, {**figures, "server": server}, layers, report=report)
 
 
-def _print_results(ranking: Ranking, documents: list[Document], explain: bool) -> None:
-    if explain:
-        _print_layers(ranking, len(documents))
-    for place, result in enumerate(ranking.results, 1):
-        name = documents[result.index].id
+def _served(
+    query: str, documents: list[Document], top_k: int | None, retrieved: bool, config: Config, alone: str
+) -> tuple[list[tuple[int, float]], dict[str, Any], str]:
+    """The indices and scores of the texts, best first; the figures; and a note on the server that ranked them.
+
+    Raises:
+        Unserved: the server cannot be used for this request.
+    """
+    connection = connected(config, MODELS, alone)
+    answer = connection.ask("/own/rerank", {
+        "query": query, "texts": [document.text for document in documents], "top_k": top_k, "retrieved": retrieved,
+        "model": config.reranker, "mode": config.mode, "threshold": config.threshold,
+    })  # fmt: skip
+    found = [(index, score) for index, score, _ in answer["results"]]
+    return found, answer["stats"], f"used: process {connection.hello['pid']}"
+
+
+def _show(
+    results: list[tuple[int, float]],
+    documents: list[Document],
+    figures: dict[str, Any],
+    layers: Ranking | None = None,
+    *,
+    report: Report,
+) -> None:
+    """Prints a ranking. `layers` is the ranking with its layer reports, if they are to be printed."""
+    if report.as_json:
+        click.echo(json.dumps(_document(results, documents, figures, layers), ensure_ascii=False))
+        return
+    if layers is not None:
+        _print_layers(layers, len(documents))
+    for place, (index, score) in enumerate(results, 1):
+        name = documents[index].id
         label = f"[{name}] " if name is not None else ""
-        click.echo(f"{place:3d}  {result.score:.4f}  {label}{result.text}")
+        click.echo(f"{place:3d}  {score:.4f}  {label}{documents[index].text}")
+    if report.stats:
+        print_stats(figures)
 
 
-def _document(ranking: Ranking, documents: list[Document], stats: dict[str, Any], explain: bool) -> dict[str, Any]:
+def _document(
+    results: list[tuple[int, float]], documents: list[Document], stats: dict[str, Any], ranking: Ranking | None
+) -> dict[str, Any]:
     document: dict[str, Any] = {
         "results": [
-            {"index": r.index, "id": documents[r.index].id, "score": r.score, "text": r.text} for r in ranking.results
+            {"index": index, "id": documents[index].id, "score": score, "text": documents[index].text}
+            for index, score in results
         ],
         "stats": stats,
     }
-    if explain:
+    if ranking is not None:
         document["layers"] = [
             {
                 "layer": report.layer,
@@ -120,7 +167,8 @@ def _document(ranking: Ranking, documents: list[Document], stats: dict[str, Any]
 
 
 def _print_layers(ranking: Ranking, candidates: int) -> None:
-    """Layer by layer: dispersion, clusters with their score ranges, and who was selected, dropped or deferred."""
+    """Prints for each layer the dispersion, the clusters with their score ranges, and the candidates that were
+    selected, dropped or deferred."""
     rule = "never prunes" if ranking.threshold == float("inf") else f"prunes above CV {ranking.threshold:.3f}"
     if ranking.margin is not None:
         rule = f"drops candidates more than {ranking.margin:.2f} deviations behind"

@@ -1,7 +1,7 @@
-"""The standard streams as this program writes them: nothing that steers a terminal passes, whoever printed it.
+"""Filters the standard streams, so that no output can control the terminal.
 
-Documents, names of files, memories, answers of models and arguments reach the screen by many ways. All of them end in
-one of two streams, so that is where their characters are judged.
+Documents, names of files, memories, answers of models and arguments reach the screen on many paths. All paths end in
+one of two streams, so control characters are escaped there.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Any, TextIO
 from edge.control_characters import STEERING, escape
 
 _OWN = r"\x1b\[(?:(?:[0123]|3[2356])m|A|K)"
-"""What this program and its progress bars themselves send: plain, bold, dim, italic, four colours (green, yellow,
-magenta, cyan), a line up, the rest of a line cleared. None of them hides a text."""
+"""The control sequences that this program and its progress bars use: plain, bold, dim, italic, four colours (green,
+yellow, magenta, cyan), one line up, and clear to the end of the line. None of them can hide text."""
 
 
 class Screen:
-    """A text stream that writes escapes such as `\\u202e` in the place of characters that steer; in all else it is the
-    stream it wraps."""
+    """A text stream that writes control characters as escapes such as `\\u202e`. Otherwise it behaves as the stream it
+    wraps."""
 
-    encoding = "utf-8"  # Click goes around a stream in another one
+    encoding = "utf-8"  # Click bypasses streams with another encoding
 
     def __init__(self, stream: TextIO, *, returns: bool) -> None:
         """Wraps a stream.
 
         Args:
-            returns: let carriage returns pass, by which progress bars begin their line again.
+            returns: let carriage returns pass, with which progress bars redraw their line.
         """
         self._stream = stream
         passing = f"{_OWN}|\r" if returns else _OWN
         self._unsafe = re.compile(f"({passing})|{STEERING.pattern}")
 
     def write(self, text: str) -> int:
-        """Writes text; returns its length."""
+        """Writes text and returns its length."""
         self._stream.write(self._unsafe.sub(_shown, text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes texts, one after the other."""
+        """Writes texts one after another."""
         for line in lines:
             self.write(line)
 
@@ -51,7 +51,7 @@ class Screen:
 
 @contextmanager
 def screens() -> Iterator[None]:
-    """Inside the block both standard streams are `Screen`s."""
+    """Replaces both standard streams by `Screen`s inside the block."""
     output, errors = sys.stdout, sys.stderr
     safe: Any = Screen(output, returns=False), Screen(errors, returns=True)
     sys.stdout, sys.stderr = safe

@@ -1,4 +1,4 @@
-"""`edge config show`: every setting, and with `--resolved` where its value came from."""
+"""`edge config show`: prints every setting, and with `--resolved` the source of its value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from edge.apps.lazy import CommandGroup
+from edge.apps.options import json_option
 from edge.config import Config, format_size
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, models_dir
 from edge.runtimes.generation.extractive import ExtractiveGenerator
@@ -21,7 +22,7 @@ def config() -> None:
 
 @config.command()
 @click.option("--resolved", is_flag=True, help="Say where each value came from.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def show(resolved: bool, as_json: bool) -> None:
     """Print the settings in force here."""
     settings = Config.load()
@@ -45,7 +46,7 @@ def show(resolved: bool, as_json: bool) -> None:
 
 
 def _place(model: str, directory: str) -> str:
-    """Where a model lies, or how to get it."""
+    """The path of a model, or the command that fetches it."""
     path = dict(reversed(list(installed(directory or None)))).get(model)
     if path is None and (named := Path(model).expanduser()).exists():
         path = named.absolute()

@@ -1,7 +1,7 @@
-"""The smallest memory limit of each operation, by the plans that its refusals go by.
+"""The smallest memory limit of each operation, computed from the same plans by which operations are refused.
 
-What a process holds when an operation begins belongs to its limit. So each number is computed in a new process, which
-imports what the verb imports.
+The memory that a process holds when an operation begins counts against the limit. Each limit is therefore computed in a
+new process that imports the same modules as the verb.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _CHILD = "import sys; sys.path[:] = sys.argv[2:]; from edge.apps.smallest import
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a limit is computed for.
+    """An operation whose smallest limit is computed.
 
     Attributes:
-        modules: that the verb imports before it begins.
-        plan: what it will need.
+        modules: the modules that the verb imports before it begins.
+        plan: gives the memory plan of the operation.
     """
 
     modules: tuple[str, ...]
@@ -37,12 +37,13 @@ class Operation:
 
 
 def smallest_limits() -> dict[str, int | str]:
-    """By operation the smallest limit in bytes for one short request, or a sentence on why there is none."""
+    """For each operation, the smallest limit in bytes for one short request, or a sentence that says why there is
+    none."""
     return {name: _asked(name) for name in OPERATIONS}
 
 
 def say(name: str) -> None:
-    """Prints the smallest limit of an operation, or why there is none, as JSON. Run in a process of its own."""
+    """Prints the smallest limit of an operation, or an error, as JSON. It runs in a process of its own."""
     operation = OPERATIONS[name]
     try:
         for module in ("edge.apps.cli", *operation.modules):
@@ -81,7 +82,15 @@ def _indexing(config: Config) -> Plan:
     from edge.apps.planning import retrieval_plan
 
     return retrieval_plan(
-        "indexing", config, embedder=None, reranker=None, rerank=False, candidates=0, extra=INDEXING, databases=1
+        "indexing",
+        config,
+        embedder=None,
+        reranker=None,
+        rerank=False,
+        candidates=0,
+        writes=True,
+        extra=INDEXING,
+        databases=1,
     )
 
 
@@ -97,7 +106,9 @@ def _remembering(config: Config) -> Plan:
     from edge.apps.memory.searching import DEPTH
     from edge.apps.planning import retrieval_plan
 
-    return retrieval_plan("searching", config, embedder=None, reranker=None, rerank=True, candidates=DEPTH, databases=1)
+    return retrieval_plan(
+        "remembering", config, embedder=None, reranker=None, rerank=True, candidates=DEPTH, writes=True, databases=1
+    )
 
 
 def _ranking(config: Config) -> Plan:
@@ -113,20 +124,29 @@ def _embedding(config: Config) -> Plan:
 
 
 def _demonstrating(config: Config) -> Plan:
-    from edge.apps.demo.command import shown_texts
+    from edge.apps.demo.passages import shown_texts
     from edge.apps.planning import texts_plan
 
     return texts_plan("the demo", "reranker", config, shown_texts(), None, "a question")
 
 
+def _serving(config: Config) -> Plan:
+    from edge.apps.serve.limits import Limits
+    from edge.apps.serve.server import load_libraries, serving_plan
+
+    load_libraries()
+    return serving_plan(config, Limits())
+
+
 OPERATIONS: Mapping[str, Operation] = {
     "demo": Operation(("edge.apps.demo.command", "edge.runtimes.reranker"), _demonstrating),
     "index": Operation(("edge.apps.files.index",), _indexing),
-    "search": Operation(("edge.apps.files.search",), _searching),
+    "search": Operation(("edge.apps.files.search", "edge.apps.files.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
-    "memory": Operation(("edge.apps.memory.command",), _remembering),
-    "rerank": Operation(("edge.apps.rerank",), _ranking),
-    "embed": Operation(("edge.apps.embed",), _embedding),
+    "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
+    "rerank": Operation(("edge.apps.rerank", "edge.runtimes.reranker"), _ranking),
+    "embed": Operation(("edge.apps.embed", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.files", "edge.apps.mcp.stdio", "mcp.server"), _searching),
+    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.application"), _serving),
 }
-"""By their verbs; `mcp` stands for both servers."""
+"""The operations by verb; `mcp` stands for both MCP servers."""

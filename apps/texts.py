@@ -1,4 +1,4 @@
-"""`read_documents`: the texts a verb works on, read line by line, one copy of each, within the memory limit."""
+"""`read_documents` and `Lines`: read texts line by line, with one copy of each in memory, within the memory limit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import io
 import json
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
@@ -15,42 +16,45 @@ from edge.input_file import open_input
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""What `surrogateescape` puts in the place of bytes that are not UTF-8."""
+"""The characters to which `surrogateescape` decodes bytes that are not UTF-8."""
 
 _COPIES = 3
-"""Of a line while it is read: the pieces that it comes in, put together, and without the space around it."""
+"""The number of copies of a line while it is read: its pieces, the joined line, and the line without white space."""
+
+_SLOT = 16
+"""Bytes of an element in a list that grows."""
+
+_UNIT = 16
+"""Python's memory is given out in units of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to rank or embed, with the id it came with."""
+    """A text to rank or embed, with its id in the input, if it has one."""
 
     text: str
     id: str | None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory it takes."""
-        return sum(sys.getsizeof(part) for part in (self, self.text, self.id))
+        """The bytes of memory that the document takes."""
+        return _SLOT + sum(_held(part) for part in (self, self.text, self.id))
 
 
 def read_documents(source: str, limit: int) -> list[Document]:
-    """Texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and optional `id`.
+    """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
 
     Args:
-        limit: bytes that the whole process may hold.
+        source: the path of the file, or `-`.
+        limit: the bytes that the whole process may hold.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8, or a JSON line has no text; the message has the line.
-        BudgetExceeded: the texts alone pass what the limit leaves beside the process.
+        InputError: the file cannot be read, is not UTF-8, or a JSON line has no text. The message names the line.
+        BudgetExceeded: the texts alone need more memory than the limit leaves.
     """
     name = "stdin" if source == "-" else source
     try:
-        with (
-            open(sys.stdin.fileno(), "rb", closefd=False) if source == "-" else open_input(source) as opened,
-            # With surrogates the message can say which line is not UTF-8.
-            io.TextIOWrapper(opened, encoding="utf-8", errors="surrogateescape") as file,
-        ):
+        with open(sys.stdin.fileno(), "rb", closefd=False) if source == "-" else open_input(source) as file:
             documents = _documents(file, name, limit)
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
@@ -59,30 +63,74 @@ def read_documents(source: str, limit: int) -> list[Document]:
     return documents
 
 
-def _documents(file: TextIO, name: str, limit: int) -> list[Document]:
-    held = anonymous_resident()
-    # A process above its limit is refused when the model is opened: there the smallest limit that works is known.
-    room = limit - held if held < limit else limit
+def _documents(file: BinaryIO, name: str, limit: int) -> list[Document]:
+    lines = Lines(file, name, limit)
     documents: list[Document] = []
-    taken, number = 0, 0
     records: bool | None = None
-    while line := file.readline((longest := max(0, room - taken) // _COPIES) + 1):
-        number += 1
-        if len(line) > longest:
-            raise _too_much(name, number, taken + _COPIES * len(line), held, limit)
-        if number == 1:
-            line = line.removeprefix("\ufeff")
-        if bad := _NOT_UTF8.search(line):
-            byte = len(line[: bad.start()].encode("utf-8"))
-            raise InputError(f"{name}, line {number}: not valid UTF-8 (byte {byte})")
-        line = line.strip()
-        if not line:
-            continue
+    for number, line in lines:
         if records is None:  # the first line tells which of the two formats it is
             records = _is_record(line)
         documents.append(_record(line, name, number) if records else Document(line, None))
-        taken += documents[-1].nbytes
+        lines.taken += documents[-1].nbytes - _held(line) - _SLOT
     return documents
+
+
+class Lines:
+    """Lines of UTF-8 with their numbers, without white space around them, and without empty lines.
+
+    Attributes:
+        taken: the bytes that the caller holds of the lines until now. The caller corrects it if it holds more or less
+            than the line itself.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
+        """
+        Args:
+            name: of the file, for error messages.
+            limit: the bytes that the whole process may hold.
+        """
+        self.taken = 0
+        self._file = file
+        self._name = name
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Reads to the end of the file.
+
+        Raises:
+            InputError: a line is not UTF-8.
+            BudgetExceeded: the next line does not fit beside `taken`.
+        """
+        # With surrogates the message can name the line that is not UTF-8.
+        file = io.TextIOWrapper(self._file, encoding="utf-8", errors="surrogateescape")
+        try:
+            yield from self._lines(file)
+        finally:
+            file.detach()  # otherwise the end of the wrapper would close the caller's file
+
+    def _lines(self, file: TextIO) -> Iterator[tuple[int, str]]:
+        held, limit, name = anonymous_resident(), self._limit, self._name
+        # A process above its limit is refused when the model is opened, where the smallest limit that works is known.
+        room = limit - held if held < limit else limit
+        number = 0
+        while line := file.readline((longest := max(0, room - self.taken) // _COPIES) + 1):
+            number += 1
+            if len(line) > longest:
+                raise _too_much(name, number, self.taken + _COPIES * len(line), held, limit)
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+            if bad := _NOT_UTF8.search(line):
+                byte = len(line[: bad.start()].encode("utf-8"))
+                raise InputError(f"{name}, line {number}: not valid UTF-8 (byte {byte})")
+            line = line.strip()
+            if line:
+                self.taken += _held(line) + _SLOT
+                yield number, line
+
+
+def _held(value: object) -> int:
+    """The bytes that an object takes from the allocator."""
+    return -(-sys.getsizeof(value) // _UNIT) * _UNIT
 
 
 def _too_much(name: str, number: int, taken: int, held: int, limit: int) -> BudgetExceeded:

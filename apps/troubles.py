@@ -1,4 +1,4 @@
-"""What is unfinished or damaged in a collection or memory, told to whoever uses it."""
+"""Reports unfinished work and damage of a collection or memory to the user."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 import click
 
-from edge.apps.files.shown import shown
 from edge.apps.store.health import Health
+from edge.control_characters import escaped
 
 
 class Store(Protocol):
@@ -22,14 +22,14 @@ Opened = TypeVar("Opened", bound=Store)
 
 
 def tell(health: Health) -> None:
-    """Prints a line for each trouble on stderr."""
+    """Prints a line for each trouble to stderr."""
     for trouble in health:
-        click.echo(shown(f"edge: {trouble}"), err=True)
+        click.echo(escaped(f"edge: {trouble}"), err=True)
 
 
 @contextmanager
 def told(store: AbstractContextManager[Opened]) -> Iterator[Opened]:
-    """Opens a store. When the block has ended without an error, the troubles of the store are printed on stderr."""
+    """Opens a store. If the block ends without an error, the troubles of the store are printed to stderr."""
     with store as opened:
         yield opened
         health = opened.health()

@@ -19,15 +19,15 @@ from edge.runtimes.reranker import Reranker
 
 
 class EdgeCompressor(BaseDocumentCompressor):
-    """Keeps the documents that answer the query best, best first, with `relevance_score` in their metadata.
+    """Keeps the documents that answer the query best, in that order, with `relevance_score` in their metadata.
 
     >>> compressor = EdgeCompressor(reranker=Reranker(memory="300MB"), top_n=5)
     >>> ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
 
     Attributes:
-        reranker: stays the caller's to close.
-        top_n: how many documents are kept.
-        retrieved: the documents come in a retriever's order, which is blended in; False for documents in no order.
+        reranker: the caller must close it.
+        top_n: number of documents to keep.
+        retrieved: whether the documents are in a retriever's order, which is then blended in.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -39,7 +39,7 @@ class EdgeCompressor(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best `top_n` of `documents`.
+        """The best `top_n` of `documents`, best first.
 
         Raises:
             InputError: the query is empty.
@@ -61,9 +61,9 @@ class CollectionRetriever(BaseRetriever):
     """Searches an indexed collection.
 
     Attributes:
-        collection: stays the caller's to close.
-        k: how many documents.
-        rerank: let the cross-encoder judge.
+        collection: the caller must close it.
+        k: number of documents.
+        rerank: whether the cross-encoder reranks them.
         where: conditions on the files, as `Filters.parse` takes them.
     """
 
@@ -93,8 +93,8 @@ class MemoryRetriever(BaseRetriever):
     """Searches a memory, which must be bound to a scope.
 
     Attributes:
-        memory: stays the caller's to close.
-        k: how many memories.
+        memory: the caller must close it.
+        k: number of memories.
         options: further arguments of `Memory.search`, such as `filters` or `rerank`.
     """
 

@@ -14,14 +14,14 @@ from edge.runtimes.reranker import Reranker
 
 
 class EdgeRerank(BaseNodePostprocessor):
-    """Keeps the nodes that answer the query best, best first, with the reranker's score.
+    """Keeps the nodes that answer the query best, in that order, with the reranker's score.
 
     >>> index.as_query_engine(node_postprocessors=[EdgeRerank(reranker=Reranker(memory="300MB"), top_n=5)])
 
     Attributes:
-        reranker: stays the caller's to close.
-        top_n: how many nodes are kept.
-        retrieved: the nodes come in a retriever's order, which is blended in; False for nodes in no order.
+        reranker: the caller must close it.
+        top_n: number of nodes to keep.
+        retrieved: whether the nodes are in a retriever's order, which is then blended in.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -32,7 +32,7 @@ class EdgeRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name under which LlamaIndex knows it."""
+        """The name of this class in LlamaIndex's serialization."""
         return "EdgeRerank"
 
     def _postprocess_nodes(

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from naive.program import settings_of, write_tiny_models
 
 from edge.apps.cli import main
-from edge.models.synth import synth
+from edge.budget import MemoryBudget
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and what it printed."""
+    """How a command ended, and its output."""
 
     code: int
     out: str
@@ -24,10 +25,13 @@ class Ended:
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A models directory with the reranker `tiny` and the embedder `tiny-embedder`; not to be changed."""
-    folder = tmp_path_factory.mktemp("tiny") / "models"
-    synth("tiny-bert", folder / "tiny").close()
-    synth("tiny-bert-embedder", folder / "tiny-embedder").close()
-    return folder
+    return write_tiny_models(tmp_path_factory.mktemp("tiny") / "models")
+
+
+@pytest.fixture
+def budget() -> MemoryBudget:
+    """A ledger with more memory than any test needs, which starts at 0."""
+    return MemoryBudget(1 << 36, baseline=0)
 
 
 @pytest.fixture
@@ -37,14 +41,9 @@ def edge_verb(
     """Runs `edge` with the tiny models in an empty folder; `EDGE_*` variables are given as keyword arguments."""
 
     def run(*arguments: str, **environment: str) -> Ended:
-        settings = {
-            "EDGE_MODELS_DIR": str(tiny_models),
-            "EDGE_SCRATCH_DIR": str(tmp_path / "scratch"),
-            "EDGE_RERANKER": "tiny",
-            "EDGE_EMBEDDER": "tiny-embedder",
-            "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        }
-        for name, value in (settings | environment).items():
+        # The limit counts all memory that the test process holds.
+        own = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_MEMORY": "10GB"}
+        for name, value in settings_of(tmp_path, **own | environment).items():
             monkeypatch.setenv(name, value)
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:

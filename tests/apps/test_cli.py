@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import EDGE, settings_of
 
 from edge.apps import cli
 
 Verb = Callable[..., Any]
-COMMAND = f'{sys.executable} -c "from edge.apps.cli import main; main()"'
+COMMAND = shlex.join(EDGE)
 posix = pytest.mark.skipif(sys.platform == "win32", reason="closes streams with a POSIX shell")
 
 
 @pytest.fixture
 def shell(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs `edge` in a shell, with its redirections after it, and what is to be done before it."""
-    monkeypatch.setenv("EDGE_MODELS_DIR", str(tiny_models))
-    monkeypatch.setenv("EDGE_SCRATCH_DIR", str(tmp_path))
-    monkeypatch.setenv("EDGE_RERANKER", "tiny")
-    monkeypatch.setenv("EDGE_EMBEDDER", "tiny-embedder")
+    """Runs `edge` in a shell, with its redirections after it, and preparing commands before it."""
+    for name, value in settings_of(tmp_path, EDGE_MODELS_DIR=str(tiny_models)).items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "docs.txt").write_text("The river floods.\nBread needs time.\n", encoding="utf-8")
 
     def run(line: str, before: str = "") -> Any:

@@ -1,15 +1,15 @@
-"""The command line as a person uses it: real processes, what they print, how they end."""
+"""The command line as a person uses it: real processes, their output, how they end."""
 
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import EDGE, environment_of, write_tiny_models
 
 from edge.apps.models import _examples
 from edge.models.synth import synth
@@ -22,8 +22,7 @@ QUERY = "when does the river flood"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models of tiny random shapes, and nothing of the machine's own settings."""
     folder = tmp_path_factory.mktemp("home")
-    synth("tiny-bert", folder / "models" / "tiny").close()
-    synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
+    write_tiny_models(folder / "models")
     (folder / "docs.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     lines = [json.dumps({"id": f"d{i}", "text": text}) for i, text in enumerate(TEXTS)]
     (folder / "docs.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -35,21 +34,11 @@ class Edge:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
-            "EDGE_MODELS_DIR": str(home / "models"),
-            "EDGE_SCRATCH_DIR": str(home / "scratch"),
-            "EDGE_RERANKER": "tiny",
-            "EDGE_EMBEDDER": "tiny-embedder",
-            "XDG_CONFIG_HOME": str(home / "config"),
-            "XDG_CACHE_HOME": str(home / "cache"),
-            "XDG_DATA_HOME": str(home / "data"),
-            "NO_COLOR": "1",
-        }
+        self.environment = environment_of(home, NO_COLOR="1")
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [sys.executable, "-c", "from edge.apps.cli import main; main()", *arguments],
+            [*EDGE, *arguments],
             input=stdin, capture_output=True, cwd=self.home, env=self.environment | environment, check=False,
         )  # fmt: skip
 
@@ -251,7 +240,7 @@ def test_doctor_and_config(edge: Edge) -> None:
 
 
 def test_output_into_a_closed_pipe_is_no_error(edge: Edge, home: Path) -> None:
-    verb = f'{sys.executable} -c "from edge.apps.cli import main; main()" models list'
+    verb = shlex.join([*EDGE, "models", "list"])
     for reader in ("head -c 1 >/dev/null", "true"):
         command = ["bash", "-o", "pipefail", "-c", f"{verb} | {reader}"]
         done = subprocess.run(command, capture_output=True, cwd=home, env=edge.environment, check=False)
@@ -261,7 +250,7 @@ def test_output_into_a_closed_pipe_is_no_error(edge: Edge, home: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_output_that_cannot_be_written_is_an_error(edge: Edge, home: Path) -> None:
-    command = [sys.executable, "-c", "from edge.apps.cli import main; main()", "models", "list"]
+    command = [*EDGE, "models", "list"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=home, env=edge.environment, check=False)
     assert done.returncode == 2

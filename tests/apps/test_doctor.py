@@ -1,4 +1,4 @@
-"""`edge doctor` finds what would keep ranking from working."""
+"""`edge doctor` finds faults that would keep ranking from working."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verb = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight processes compute them; `test_smallest.py` looks at what they say."""
+    """Eight processes compute them; `test_smallest.py` looks at their results."""
     monkeypatch.setattr(doctor, "smallest_limits", dict)
 
 
@@ -43,13 +43,19 @@ def test_devices_are_listed_with_what_they_can_do(edge_verb: Verb, monkeypatch: 
     monkeypatch.setattr(doctor, "open_device", refuse)
     ended = edge_verb("doctor", "--json")
     devices = json.loads(ended.out)["devices"]
-    assert {"cpu", "limited", "null", "remote"} <= set(devices)
+    assert {"cpu", "fpga", "limited", "null", "remote"} <= set(devices)
     assert devices["cpu"]["can"] == ["place", "search", "profile"]
     assert devices["remote"]["can"] == ["place", "search"]
     assert devices["cpu"]["scan_bytes_per_s"] > 0
     assert 0 < devices["limited"]["write_bytes_per_s"] <= 1.001e9
+    assert devices["fpga"]["modelled"] is True
+    assert devices["cpu"]["modelled"] is False
     assert devices["null"] == {"error": "a package of somebody else is broken"}
-    assert "null     cannot be used: a package of somebody else is broken" in edge_verb("doctor").out
+    shown = edge_verb("doctor").out
+    assert "null      cannot be used: a package of somebody else is broken" in shown
+    (modelled,) = [line for line in shown.splitlines() if "(modelled, not measured)" in line]
+    assert modelled.startswith("device       fpga ")
+    assert "device       searchers place, search; writes" in shown
 
 
 @pytest.mark.parametrize(

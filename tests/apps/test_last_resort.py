@@ -1,4 +1,4 @@
-"""What nobody expected ends in one sentence and a report."""
+"""An unexpected error ends in one sentence and a report."""
 
 from __future__ import annotations
 

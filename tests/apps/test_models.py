@@ -1,4 +1,4 @@
-"""`edge models` goes on where one model is damaged, and says what is wrong with it."""
+"""`edge models` goes on where one model is damaged, and names its damage."""
 
 from __future__ import annotations
 
@@ -94,3 +94,13 @@ def test_a_pulled_generator_is_listed_and_described(
     refused = edge_verb("models", "pull", name, "--precision", "fp16", EDGE_MODELS_DIR=str(models))
     assert refused.code == 2
     assert "leave --precision out" in refused.err
+
+
+@pytest.mark.parametrize("name", ["calibration.json", "evidence.json", "tokenizer.json"])
+def test_a_verification_finds_what_is_damaged_beside_the_weights(edge_verb: Verb, models: Path, name: str) -> None:
+    assert edge_verb("models", "show", "tiny", "--verify", EDGE_MODELS_DIR=str(models)).code == 0
+    (models / "tiny" / name).write_text('{"a": 1}')
+    done = edge_verb("models", "show", "tiny", "--verify", EDGE_MODELS_DIR=str(models))
+    assert done.code == 2
+    assert name in done.err
+    assert "`edge models p" in done.err or "`edge models calibrate" in done.err

@@ -1,4 +1,4 @@
-"""No character that steers a terminal reaches it, whatever way it came."""
+"""No character that steers a terminal reaches it, in any way."""
 
 from __future__ import annotations
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
+from naive.program import EDGE, settings_of
 
 from edge.apps.smallest import OPERATIONS, _asked, smallest_limits
 from edge.config import format_size
@@ -22,19 +26,17 @@ WORKS = {
     "rerank": ["rerank", "river", "--docs", "docs/river.txt"],
     "embed": ["embed", "--docs", "docs/river.txt"],
     "mcp": ["mcp", "files", "-c", "col"],
+    "serve": ["serve", "--port", "0", "-c", "col"],
 }
-"""A small request of every operation, in the order in which they are made."""
+"""A small request of every operation, in the order in which they are made; the server gets its own."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the figures are those of anonymous memory")
 
 
 @pytest.fixture
 def settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    given = {
-        "EDGE_MODELS_DIR": str(tiny_models), "EDGE_SCRATCH_DIR": str(tmp_path / "scratch"), "EDGE_RERANKER": "tiny",
-        "EDGE_EMBEDDER": "tiny-embedder", "EDGE_LLM": "extractive", "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }  # fmt: skip
+    own = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_LLM": "extractive", "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    given = settings_of(tmp_path, **own)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "docs").mkdir()
@@ -44,9 +46,24 @@ def settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-c", "from edge.apps.cli import main; main()", *arguments],
+        [*EDGE, *arguments],
         cwd=folder, env=dict(os.environ), input=b"", capture_output=True, check=False,
     )  # fmt: skip
+
+
+def served(folder: Path, limit: str) -> int:
+    """The status of a search by a server within a limit."""
+    command = [*EDGE, *WORKS["serve"], "--memory", limit]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found is not None, "it did not start"
+            asked = Request(f"{found[0]}/v1/search", json.dumps({"query": "river"}).encode())
+            with urlopen(asked, timeout=60) as answer:
+                return int(answer.status)
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 def test_every_operation_works_at_the_first_try(settings: dict[str, str], tmp_path: Path) -> None:
@@ -55,14 +72,18 @@ def test_every_operation_works_at_the_first_try(settings: dict[str, str], tmp_pa
     assert run(tmp_path, "memory", "add", "The river floods in spring.", "--path", "mem").returncode == 0
     for name, arguments in WORKS.items():
         limit = limits[name]
-        if name == "mcp" and isinstance(limit, str):
+        if name in ("mcp", "serve") and isinstance(limit, str):
             continue  # the extra is not installed
         assert isinstance(limit, int), (name, limit)
         if name not in ("demo", "mcp"):  # those check their answers only, which are small here
             refused = run(tmp_path, *arguments, "--memory", str(limit * 3 // 4))
             assert refused.returncode == 2, (name, "three quarters of it are enough")
             assert b"smallest memory limit" in refused.stderr or b"leaves" in refused.stderr, refused.stderr
-        done = run(tmp_path, *arguments, "--memory", format_size(limit, up=True).replace(" ", ""))
+        enough = format_size(limit, up=True).replace(" ", "")
+        if name == "serve":
+            assert served(tmp_path, enough) == 200
+            continue
+        done = run(tmp_path, *arguments, "--memory", enough)
         assert done.returncode in (0, 1), (name, limit, done.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Every way into a collection or a memory says what is unfinished or damaged there. All are in one list: a new verb or
+"""Every way into a collection or a memory reports unfinished work and damage there. All are in one list: a new verb or
 tool that is not in it fails."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from naive.program import settings_of
 
 from edge.apps.cli import edge
 from edge.apps.collection.collection import Collection
@@ -32,6 +33,7 @@ FILE_VERBS = {
     "compact": ["compact"],
     "ask": ["ask", "when does the river flood", "--no-rerank"],
     "chat": ["chat", "--no-rerank"],
+    "profile": ["profile", "--questions", "questions.txt"],
 }
 MEMORY_VERBS = {
     "add": ["add", "The river froze."],
@@ -48,9 +50,10 @@ MEMORY_VERBS = {
 SAYS_IN_ITS_REPORT = {"status", "check", "repair"}
 OPENS_NONE = {
     "collections", "watch", "backup", "restore", "memory", "mcp", "rerank", "embed", "models", "demo", "bench",
-    "doctor", "config",
+    "doctor", "config", "plan", "serve",
 }  # fmt: skip
-"""Groups of verbs and verbs that open no store. A backup copies what is noted with the rest, and `watch` is `index`."""
+"""Groups of verbs and verbs that open no store. A backup copies what is noted with the rest, `watch` is `index`, and
+the answers of `serve` say it (`tests/apps/serve/test_serve_health.py`)."""
 
 FILE_TOOLS: dict[str, dict[str, Any]] = {
     "search": {"query": "river", "rerank": False},
@@ -79,18 +82,15 @@ IN_JSON = {
 
 @pytest.fixture
 def place(tmp_path: Path, tiny_models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A working folder with a damaged collection and a damaged memory, and the id of what is remembered."""
-    variables = {
-        "EDGE_MODELS_DIR": tiny_models, "EDGE_EMBEDDER": "tiny-embedder", "EDGE_RERANKER": "tiny", "EDGE_MEMORY": "1GB",
-        "EDGE_LLM": "extractive", "XDG_CONFIG_HOME": tmp_path / "config", "XDG_DATA_HOME": tmp_path / "data",
-        "XDG_CACHE_HOME": tmp_path / "cache", "HOME": tmp_path,
-    }  # fmt: skip
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
+    """A working folder with a damaged collection and a damaged memory, and the id of a memory."""
+    own = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_MEMORY": "10GB", "EDGE_LLM": "extractive", "HOME": str(tmp_path)}
+    for name, value in settings_of(tmp_path, **own).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n", encoding="utf-8")
+    (tmp_path / "questions.txt").write_text("when does the river flood\nwhat needs time\n", encoding="utf-8")
     (docs / "bread.md").write_text("# Bread\n\nBread needs time.\n", encoding="utf-8")
     trouble = Trouble("damaged", SAID, "edge repair")
     with Collection(tmp_path / "col", config=Config.load()) as collection:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from naive.program import write_tiny_models
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.memory import Memory
@@ -21,7 +22,7 @@ QUERY = "when does the river flood"
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reranker]:
     folder = tmp_path_factory.mktemp("model") / "tiny"
     synth("tiny-bert", folder).close()
-    with Reranker(folder, memory="1GB") as model:
+    with Reranker(folder, memory="10GB") as model:
         yield model
 
 
@@ -50,7 +51,7 @@ def test_langchain_memory_retriever(tmp_path: Path) -> None:
     pytest.importorskip("langchain_core")
     from edge.apps.adapters.langchain import MemoryRetriever
 
-    with Memory(tmp_path, user_id="ann", memory="1GB", embedder=WordEmbedder(), reranker=WordReranker()) as memory:
+    with Memory(tmp_path, user_id="ann", memory="10GB", embedder=WordEmbedder(), reranker=WordReranker()) as memory:
         memory.add(TEXTS, metadata={"k": 1})
         retriever = MemoryRetriever(memory=memory, k=2, options={"filters": {"k": 1}, "rerank": False})
         documents = retriever.invoke("the river floods")
@@ -67,9 +68,8 @@ def test_langchain_collection_retriever(tmp_path: Path) -> None:
     from edge.apps.collection.collection import Collection
     from edge.config import Config
 
-    synth("tiny-bert-embedder", tmp_path / "models" / "tiny-embedder").close()
-    synth("tiny-bert", tmp_path / "models" / "tiny").close()
-    config = Config(memory=10**9, embedder="tiny-embedder", reranker="tiny", models_dir=str(tmp_path / "models"))
+    write_tiny_models(tmp_path / "models")
+    config = Config(memory=10**11, embedder="tiny-embedder", reranker="tiny", models_dir=str(tmp_path / "models"))
     with Collection(tmp_path / "collection", config=config) as collection:
         collection.add(TEXTS, ids=["a", "b", "c", "d"])
         documents = CollectionRetriever(collection=collection, k=2).invoke(QUERY)

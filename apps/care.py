@@ -1,0 +1,162 @@
+"""The verbs `check`, `repair`, `backup` and `restore`, for both collections and memories.
+
+A verb's options and output are the same for both. The caller gives the place, the noun and the work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from edge.apps.options import Option, Setup, engine_options, gathered, json_option
+from edge.apps.progress import ProgressBar
+from edge.apps.store.backup import Store, back_up, restore
+from edge.apps.store.checking import CheckReport
+from edge.apps.store.repairing import RepairReport
+from edge.config import format_size
+from edge.control_characters import escaped
+
+Folder = Path | None
+"""The folder that the option for the place names; None for the default one."""
+
+
+def check_command(
+    check: Callable[[Folder, Setup, bool], CheckReport], place: Option, verbs: str, settings: Option = engine_options
+) -> click.Command:
+    """The verb `check`.
+
+    Args:
+        check: checks the store of the named folder, and reads every byte if its last argument is true. Its docstring
+            is the help text.
+        place: the option that names the folder.
+        verbs: the command that has the verb, such as `edge memory`.
+        settings: the options of `Setup` that the verb has.
+    """
+
+    @click.command("check", help=check.__doc__)
+    @click.option("--read-data", is_flag=True, help="Read every stored byte, not only the database's tables.")
+    @gathered("setup", Setup, settings)
+    @place
+    @json_option
+    def command(read_data: bool, setup: Setup, as_json: bool, **folder: Folder) -> int:
+        (chosen,) = folder.values()
+        return _print_check(check(chosen, setup, read_data), verbs, as_json)
+
+    return command
+
+
+def repair_command(
+    repair: Callable[[Folder, Setup, ProgressBar], RepairReport], place: Option, verbs: str, unit: str
+) -> click.Command:
+    """The verb `repair`.
+
+    Args:
+        repair: repairs the store of the named folder. Its docstring is the help text.
+        place, verbs: those of `check_command`.
+        unit: the plural of that which the progress counts.
+    """
+
+    @click.command("repair", help=repair.__doc__)
+    @place
+    @gathered("setup", Setup, engine_options)
+    @json_option
+    def command(setup: Setup, as_json: bool, **folder: Folder) -> int:
+        (chosen,) = folder.values()
+        with ProgressBar(f" {unit}") as bar:
+            report = repair(chosen, setup, bar)
+        return _print_repair(report, verbs, as_json)
+
+    return command
+
+
+def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
+    """The verb `backup`.
+
+    Args:
+        store: gives the store of the named folder, or of the default one.
+        place: the option that names the folder.
+        what: the noun for the copied data in the help text, with its article.
+    """
+
+    @click.command("backup", help=f"Copy {what} into the new folder DEST, as of one moment; others may go on writing.")
+    @click.argument("target", metavar="DEST", type=click.Path(path_type=Path))
+    @place
+    @json_option
+    def command(target: Path, as_json: bool, **folder: Folder) -> None:
+        nbytes = back_up(store(*folder.values()), target.absolute())
+        _print_copied(nbytes, f"copied to {target}", as_json)
+
+    return command
+
+
+def restore_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
+    """The verb `restore`; the arguments are those of `backup_command`."""
+
+    @click.command("restore", help="Put the backup in SRC back; every byte of it is verified before.")
+    @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+    @click.option("--force", is_flag=True, help=f"Put the backup in the place of {what} that is there.")
+    @place
+    @json_option
+    def command(source: Path, force: bool, as_json: bool, **folder: Folder) -> None:
+        there = store(*folder.values())
+        nbytes = restore(there, source.absolute(), force=force)
+        _print_copied(nbytes, f"restored to {there.path}", as_json)
+
+    return command
+
+
+def _print_check(report: CheckReport, verbs: str, as_json: bool) -> int:
+    """Prints a report. Returns the exit code: 2 if something is damaged."""
+    said = f"edge: {escaped(str(report.path))} is damaged; `{verbs} repair` mends what it can"
+    if as_json:
+        click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+        if not report.sound:
+            click.echo(said, err=True)
+        return 0 if report.sound else 2
+    looked = f"{format_size(report.nbytes)} in {report.seconds:.1f} s"
+    if report.sound:
+        more = "" if report.read_data else f"; `{verbs} check --read-data` reads every byte"
+        click.echo(f"sound: {looked}{more}")
+        return 0
+    _print_findings(report)
+    click.echo(said, err=True)
+    return 2
+
+
+def _print_repair(report: RepairReport, verbs: str, as_json: bool) -> int:
+    """Prints the actions of a repair. Returns the exit code: 2 if something is still damaged."""
+    said = f"edge: {escaped(str(report.after.path))} is still damaged; `{verbs} check --read-data` says what"
+    if as_json:
+        click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+        if not report.after.sound:
+            click.echo(said, err=True)
+        return 0 if report.after.sound else 2
+    for action in report.actions:
+        click.echo(escaped(action))
+    if not report.actions:
+        click.echo("nothing was damaged" if report.before.sound else "put in order")
+    if report.aside is not None:
+        click.echo(escaped(f"a copy of what was damaged is in {report.aside}"))
+    if report.after.sound:
+        return 0
+    _print_findings(report.after)
+    click.echo(said, err=True)
+    return 2
+
+
+def _print_copied(nbytes: int, what: str, as_json: bool) -> None:
+    """Prints the result of a backup or a restore."""
+    if as_json:
+        click.echo(json.dumps({"bytes": nbytes}))
+    else:
+        click.echo(escaped(f"{format_size(nbytes)} {what}"))
+
+
+def _print_findings(report: CheckReport) -> None:
+    for finding in report.findings:
+        click.echo(escaped(f"{finding.part}: {finding.text}"))
+        for item in finding.items:
+            click.echo(escaped(f"  {item}"))
