@@ -1,4 +1,4 @@
-"""What the campaign is made of: an attack is a class of cases, and each case holds or fails."""
+"""The parts of the campaign: an attack is a class of cases, and each case holds or fails."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Case:
     """One attack on one promise.
 
     Attributes:
-        label: what is attacked and how, in a few words; it stands in the report when the case fails.
-        data: what `attempt` needs.
+        label: the target and the way of the attack, in a few words; it stands in the report when the case fails.
+        data: the input of `attempt`.
     """
 
     label: str
@@ -29,19 +29,21 @@ class Outcome:
 
     Attributes:
         held: whether the promise was kept.
-        line: one line that says what was seen.
+        line: one line about the observation.
+        operations: things that the program was asked for.
     """
 
     held: bool
     line: str = ""
+    operations: int = 1
 
 
 HELD = Outcome(True)
 
 
-def failed(line: str) -> Outcome:
-    """The outcome of a case in which a promise was broken, with the first 400 characters of what was seen."""
-    return Outcome(False, " ".join(line.split())[:400])
+def failed(line: str, operations: int = 1) -> Outcome:
+    """The outcome of a case in which a promise was broken, with the first 400 characters of the observation."""
+    return Outcome(False, " ".join(line.split())[:400], operations)
 
 
 class Attack(ABC):
@@ -49,7 +51,7 @@ class Attack(ABC):
 
     Attributes:
         name: how the class is called on the command line and in the report.
-        promise: what must hold, in one sentence.
+        promise: in one sentence.
         quick: number of cases in the quick form, which CI runs; the whole quick form takes about three minutes.
         order: classes with a smaller number run first.
     """
@@ -60,7 +62,7 @@ class Attack(ABC):
     order: ClassVar[int] = 0
 
     def prepare(self, place: Path) -> None:  # noqa: B027
-        """Makes what all cases share. `place` is an empty folder of this class's own.
+        """Makes the things that all cases share. `place` is an empty folder of this class's own.
 
         It stays until the class has ended. `cases` is called after it.
         """
@@ -71,10 +73,10 @@ class Attack(ABC):
 
     @abstractmethod
     def attempt(self, case: Case, place: Path) -> Outcome:
-        """Runs one case. `place` is the folder that `prepare` was given; what a case leaves there is its own affair.
+        """Runs one case. `place` is the folder that `prepare` was given; its files there are its own affair.
 
         An exception counts as a failure of the case.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Ends what `prepare` started."""
+        """Ends everything that `prepare` started."""

@@ -20,6 +20,10 @@ from campaign.report import Tally, document, table, write
 SEED = 1
 
 
+class Vanished(Exception):
+    """The program under attack or the campaign's folder was removed. The result of such a case is no fault."""
+
+
 def attacks() -> list[Attack]:
     """Every class of attacks, in the order they run."""
     return sorted((kind() for kind in found(Attack)), key=lambda attack: (attack.order, attack.name))
@@ -62,7 +66,7 @@ def run(
         own.mkdir()
         try:
             for number, case, outcome, seconds in _each(attack, own, seed, most, until, only, match):
-                tally.add(number, case.label, outcome.held, outcome.line, seconds)
+                tally.add(number, case.label, outcome, seconds)
                 if not outcome.held:
                     print(f"FAILED {attack.name} case {number}: {case.label}: {outcome.line}", file=sys.stderr)
         finally:
@@ -97,6 +101,8 @@ def _each(
             outcome = attack.attempt(case, place)
         except Exception as error:
             outcome = _broken(error)
+        if not outcome.held and not (Path(sys.executable).exists() and place.exists()):
+            raise Vanished(f"case {number} was not judged: {sys.executable} or {place} was removed meanwhile")
         yield number, case, outcome, time.monotonic() - began
 
 
@@ -144,7 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             match=options.match,
             tallies=tallies,
         )
-    except KeyboardInterrupt:  # what was found until then is reported
+    except (KeyboardInterrupt, Vanished) as end:  # the findings until then are reported
+        print(f"the campaign ends here. {end}", file=sys.stderr)
         interrupted = True
     finally:
         end_warm()

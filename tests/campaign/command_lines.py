@@ -80,7 +80,7 @@ class CommandLines(Attack):
 
 
 def _device(path: Path) -> None:
-    """A device of the campaign's own: root could replace the machine's. Who is not root can do no harm to those."""
+    """A device of the campaign's own, as root could replace the machine's. Other users can do no harm to those."""
     own = Path("/dev", path.name)
     if os.geteuid() == 0:
         os.mknod(path, 0o666 | stat.S_IFCHR, own.stat().st_rdev)

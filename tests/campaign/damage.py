@@ -1,4 +1,4 @@
-"""What a failing disk does to a file: seeded, and never without effect."""
+"""The damage of a failing disk to a file: seeded, and never without effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KINDS = ("bit", "byte", "truncated", "cut at a page", "zeroed page", "swapped bl
 
 
 def damage(path: Path, kind: str, chance: random.Random) -> str:
-    """Damages a file in place, and says how. The content differs afterwards, whatever the file holds.
+    """Damages a file in place, and says how. The content differs afterwards, for any file.
 
     Args:
         kind: one of `KINDS`.

@@ -1,4 +1,4 @@
-"""Finds what takes part in the campaign: classes in the modules of a folder."""
+"""Finds the parts of the campaign: classes in the modules of a folder."""
 
 from __future__ import annotations
 

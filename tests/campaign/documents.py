@@ -1,4 +1,4 @@
-"""Documents that were made to crash, to exhaust or to take over what reads them."""
+"""Documents that were made to crash, to exhaust or to take over their readers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Documents(Attack):
         from edge.apps.documents.extraction import Extractor
         from edge.budget import MemoryBudget
 
-        self.extractor = Extractor(budget=MemoryBudget(10**9), seconds=3.0)
+        self.extractor = Extractor(budget=MemoryBudget(10**10), seconds=3.0)
         (place / "fine.txt").write_text(_FINE, encoding="utf-8")
 
     def cases(self, chance: random.Random) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""Stores KV states in the folder it is given, rewrites their past and removes some, and prints what is done."""
+"""Stores KV states in the folder it is given, rewrites their past and removes some, and prints each step."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ _NAMED = re.compile(r"(?:limit that works is|a limit of) ([\d.]+ ?[kMG]?B)")
 _TOO_LITTLE = "20MB"
 """Less than Python and numpy hold: everything refuses it."""
 
+_LEFT_UNDONE = "could not be put in order"
 _LARGEST = 10**9
 _UNNAMED = 150 * 10**6
 """The smallest limit of what names none: threads, whose number a ledger does not know."""
@@ -50,7 +51,7 @@ class Limit(Attack):
             task.before(self.home)
         smallest = _UNNAMED
         if task.named:
-            refused = self._run(task, _TOO_LITTLE)
+            refused = self._run(task, _TOO_LITTLE, interrupted=False)  # it ends by itself, however slow the machine is
             if problem := refused.fault(parse_size(_TOO_LITTLE)) if refused.code != 2 else None:
                 return failed(problem)
             named = _NAMED.search(refused.err)
@@ -58,16 +59,18 @@ class Limit(Attack):
                 return failed(f"{_TOO_LITTLE} is not refused with a number: {refused}")
             smallest = parse_size(named[1])
         limit = int(smallest + share * (_LARGEST - smallest))
-        done = self._run(task, f"{limit}B")
+        done = self._run(task, f"{limit}B", interrupted=not task.ends)
         if problem := done.fault(limit):
             return failed(problem)
         if task.named and done.code not in (0, 1) and not (done.code == 130 and not task.ends):
             return failed(f"{limit:,} bytes, at least the {smallest:,} that were named, do not work: {done}")
+        if _LEFT_UNDONE in done.err:
+            return failed(f"within {limit:,} bytes, at least the {smallest:,} that were named: {done.err}")
         return HELD
 
-    def _run(self, task: Task, limit: str) -> Finished:
+    def _run(self, task: Task, limit: str, *, interrupted: bool) -> Finished:
         return self.home.edge(
             *task.arguments, "--memory", limit,
             stdin=task.stdin, sampled=True, command=task.command, patience=_PATIENCE_S,
-            interrupted_after=None if task.ends else _INTERRUPTED_AFTER_S,
+            interrupted_after=_INTERRUPTED_AFTER_S if interrupted else None,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Power that goes out at every file operation: what was not flushed is gone, or there in part."""
+"""Power that goes out at every file operation: data that was not flushed is gone, or there in part."""
 
 from __future__ import annotations
 

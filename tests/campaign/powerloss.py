@@ -1,7 +1,7 @@
 """The states a disk may be in after the power went out, worked out from a log of everything a program wrote.
 
 A write is certain once its file was flushed. A name (a file or folder that was created, renamed or removed) is certain
-once its folder was flushed, or the file itself, as journaling file systems do it. What is not certain may be there,
+once its folder was flushed, or the file itself, as journaling file systems do it. Uncertain data may be there,
 may be missing, or may be there in part.
 """
 
@@ -40,12 +40,12 @@ class Entry:
 
 @dataclass
 class Log:
-    """What a program did to a folder.
+    """The changes of a program to a folder.
 
     Attributes:
         folder: the folder.
         names: number of the file at each path, before.
-        entries: what was done, in order.
+        entries: the changes, in order.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class Log:
         return cls(folder, names)
 
     def read(self, log: Path) -> None:
-        """Takes in what the shim wrote to `log`."""
+        """Reads the shim's records from `log`."""
         # An inode's number is used again after its file is gone: each creation gets a number of its own.
         current = {node: node for node in self.names.values()}
         fresh = -1
@@ -70,7 +70,7 @@ class Log:
             self.entries.append(Entry(kind, path, other, current.get(node, node), offset, data))
 
     def printed(self, count: int) -> str:
-        """What the program had printed before entry `count`."""
+        """The program's output before entry `count`."""
         parts = [entry.data for entry in self.entries[:count] if entry.kind == PRINTED]
         return b"".join(parts).decode("utf-8", "replace")
 
@@ -173,7 +173,7 @@ class Log:
 
 
 def _certain(done: list[Entry]) -> list[bool]:
-    """Which entries survive whatever happens."""
+    """The entries that survive in any case."""
     certain = [entry.kind in (SYNC, PRINTED) for entry in done]
     for i, flush in enumerate(done):
         if flush.kind != SYNC:

@@ -39,7 +39,7 @@ class Finished:
     Attributes:
         arguments: of the command.
         code: exit code; negative for a signal.
-        out, err: what it printed.
+        out, err: its output.
         peak: high-water mark of the anonymous memory of its process tree, in bytes; 0 where it was not sampled.
         seconds: that it took.
         hung: it did not end in the time it was given, and was killed.
@@ -55,10 +55,15 @@ class Finished:
 
     def __str__(self) -> str:
         said = (self.err or self.out).strip()[-200:]
-        return f"`edge {' '.join(self.arguments)[:120]}` ended with {self.code}: {said}"
+        how = f"ended with {self.code}"
+        if self.hung:
+            how = f"hangs: no end after {self.seconds:.0f} s"
+        elif self.code == -signal.SIGKILL:
+            how = "was killed, and not by its time limit"
+        return f"`edge {' '.join(self.arguments)[:120]}` {how}: {said}"
 
     def fault(self, limit: int | None = None) -> str | None:
-        """What no command may do, whatever it was given; None when it did none of that.
+        """A thing that no command may do with any input; None if it did none of them.
 
         Args:
             limit: bytes of memory that its process tree was allowed.
@@ -75,7 +80,8 @@ class Finished:
         elif self.code == 2 and not self.err.strip():
             problem = "ends with code 2 and says nothing"
         elif control is not None:
-            problem = f"prints the control character U+{ord(control[0]):04X}"
+            around = said[max(0, control.start() - 80) : control.end() + 20]
+            problem = f"prints the control character U+{ord(control[0]):04X}: {around!a}"
         elif limit is not None and self.peak > limit:
             problem = f"took {self.peak:,} bytes of {limit:,}: {self.peak / limit:.3f} times the limit"
         else:
@@ -135,12 +141,12 @@ class Home:
         """Runs `edge ARGUMENTS` here and waits for it.
 
         Args:
-            stdin: what it reads; nothing if None.
+            stdin: its input; nothing if None.
             sampled: look at its memory every 2 ms.
             patience: seconds after which it is killed and counts as hanging.
             interrupted_after: seconds after which it gets Ctrl-C, if it has not ended by then.
             environment: more variables.
-            command: what the arguments are given to.
+            command: the program that gets the arguments.
         """
         started = time.monotonic()
         # Files and not pipes: a command that prints much is not slowed down by the reader, and needs no second thread.
@@ -157,7 +163,7 @@ class Home:
                 with Sampler(process.pid) if sampled else contextlib.nullcontext() as sampler:
                     if interrupted_after is not None:
                         _interrupt(process, interrupted_after)
-                    process.wait(patience)
+                    _wait(process, patience)
                 peak = 0 if sampler is None else sampler.peak
             except subprocess.TimeoutExpired:
                 hung = True
@@ -188,6 +194,15 @@ class Home:
 def end_warm() -> None:
     """Ends the process behind `Home.look`."""
     _WARM.close()
+
+
+def _wait(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Waits second by second. Where the whole campaign is suspended, one of them becomes longer, and counts as one."""
+    for _ in range(round(patience) - 1):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+            return
+    process.wait(1.0)
 
 
 def _interrupt(process: subprocess.Popen[bytes], after: float) -> None:

@@ -23,7 +23,7 @@ _WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("a generator", lambda: (each for each in "ab")), ("an object", object), ("a class", lambda: dict),
     ("a function", lambda: len), ("a path", lambda: Path("no/such/file")), ("an exception", lambda: ValueError("x")),
 ]  # fmt: skip
-_CALLBACKS = {"progress", "count", "clock", "shrink"}
+_CALLBACKS = {"progress", "count", "clock", "shrink", "watch"}
 _LEFT_OUT = {"close", "interrupt"}
 _VALID: dict[str, Any] = {
     "query": "river", "question": "river", "docs": ["the river floods", "bread"], "texts": ["river", "bread"],
@@ -43,7 +43,7 @@ class PythonCalls(Attack):
         from edge.config import Config
         from edge.models.synth import synth
 
-        # A text may be a path: what is made there stays in the campaign's folder.
+        # A text may be a path: files made there stay in the campaign's folder.
         (place / "here").mkdir()
         self.opened = ExitStack()
         self.opened.callback(os.chdir, Path.cwd())
@@ -51,7 +51,7 @@ class PythonCalls(Attack):
         synth("tiny-bert", place / "models" / "tiny").close()
         synth("tiny-bert-embedder", place / "models" / "tiny-embedder").close()
         settings = {"reranker": "tiny", "embedder": "tiny-embedder", "models_dir": str(place / "models")}
-        config = Config.load(flags={**settings, "memory": "2GB", "scratch_dir": str(place / "scratch")})
+        config = Config.load(flags={**settings, "memory": "10GB", "scratch_dir": str(place / "scratch")})
         (place / "docs").mkdir()
         (place / "docs" / "river.md").write_text("The river floods in spring.\n", encoding="utf-8")
         enter = self.opened.enter_context
@@ -62,7 +62,7 @@ class PythonCalls(Attack):
         self.objects: dict[str, Any] = {
             "Reranker": enter(Reranker(config=config)), "Embedder": enter(Embedder(config=config)),
             "Collection": self.collection, "Memory": memory, "Actions": memory.actions,
-            "Assistant": enter(Assistant(self.collection, config=config)), "Budget": MemoryBudget(10**9),
+            "Assistant": enter(Assistant(self.collection, config=config)), "Budget": MemoryBudget(10**10),
         }  # fmt: skip
         self.classes: dict[str, Any] = {
             "Reranker": Reranker, "Embedder": Embedder, "Collection": Collection, "Memory": Memory,
@@ -82,7 +82,7 @@ class PythonCalls(Attack):
         chance.shuffle(every)
         for (owner, name, parameter), wrong in every:
             if parameter in _CALLBACKS and callable(_WRONG[wrong][1]()):
-                continue  # what a caller's own function raises is the caller's affair
+                continue  # errors of a caller's own function are the caller's affair
             yield Case(f"{owner}.{name}({parameter}={_WRONG[wrong][0]})", (owner, name, parameter, wrong))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
@@ -131,7 +131,7 @@ def _arguments(function: Any, parameter: str, value: Any) -> dict[str, Any]:
 
 
 def _use(result: Any, *, closes: bool) -> None:
-    """Takes from a result what it gives late, and closes what was opened."""
+    """Takes the late parts of a result, and closes the opened objects."""
     if inspect.isgenerator(result) or hasattr(result, "__next__"):
         for _ in zip(range(50), result, strict=False):
             pass

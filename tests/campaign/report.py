@@ -1,4 +1,4 @@
-"""What the campaign found: counts per class as a table, and everything as JSON."""
+"""The findings of the campaign: counts per class as a table, and everything as JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from campaign.base import Outcome
+
 MOST_FAILURES = 200
 """Failures of a class that are kept in the report; all are counted."""
 
 
 @dataclass
 class Tally:
-    """What became of one class.
+    """The outcomes of one class.
 
     Attributes:
         tried, held, failed: cases.
+        operations: things that the program was asked for in them.
         seconds: that they took.
         failures: number, label and line of the cases that failed.
     """
@@ -30,28 +33,34 @@ class Tally:
     tried: int = 0
     held: int = 0
     failed: int = 0
+    operations: int = 0
     seconds: float = 0.0
     failures: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, number: int, label: str, held: bool, line: str, seconds: float) -> None:
+    def add(self, number: int, label: str, outcome: Outcome, seconds: float) -> None:
         """Counts a case."""
         self.tried += 1
+        self.operations += outcome.operations
         self.seconds += seconds
-        if held:
+        if outcome.held:
             self.held += 1
             return
         self.failed += 1
         if len(self.failures) < MOST_FAILURES:
-            self.failures.append({"case": number, "label": label, "line": line})
+            self.failures.append({"case": number, "label": label, "line": outcome.line})
 
 
 def table(tallies: Iterable[Tally]) -> str:
     """Tried, held and failed per class, and below it the cases that failed."""
     rows = list(tallies)
-    lines = [f"{'class':18} {'tried':>8} {'held':>8} {'failed':>8} {'seconds':>9}"]
-    lines += [f"{t.name:18} {t.tried:>8,} {t.held:>8,} {t.failed:>8,} {t.seconds:>9,.0f}" for t in rows]
-    total = [sum(getattr(t, name) for t in rows) for name in ("tried", "held", "failed", "seconds")]
-    lines.append(f"{'all':18} {total[0]:>8,} {total[1]:>8,} {total[2]:>8,} {total[3]:>9,.0f}")
+    lines = [f"{'class':18} {'tried':>8} {'held':>8} {'failed':>8} {'operations':>10} {'seconds':>9}"]
+    total = Tally("all", "")
+    for name in ("tried", "held", "failed", "operations", "seconds"):
+        setattr(total, name, sum(getattr(tally, name) for tally in rows))
+    lines += [
+        f"{t.name:18} {t.tried:>8,} {t.held:>8,} {t.failed:>8,} {t.operations:>10,} {t.seconds:>9,.0f}"
+        for t in (*rows, total)
+    ]
     for tally in rows:
         lines += [f"FAILED {tally.name} case {f['case']}: {f['label']}: {f['line']}" for f in tally.failures]
     return "\n".join(lines)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import threading
 import time
 
 INTERVAL = 0.002
+
+_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
+"""The number of the system call that compares two processes."""
+_KCMP_VM = 1
+_libc = ctypes.CDLL(None)
 
 
 class Sampler:
@@ -15,19 +22,25 @@ class Sampler:
     A process belongs to the tree when its parent does, or when it is of the same session. Start the first process with
     `start_new_session=True`: then the tree keeps processes whose parent has ended.
 
+    A process that starts another one with `vfork` lends it its memory until the other program is loaded. Both then
+    report the same bytes, which count once.
+
     Attributes:
-        peak: high-water mark of the sum of RssAnon over the tree, in bytes.
+        resident: sum of RssAnon over the tree at the last look, in bytes.
+        peak: its high-water mark.
         samples: number of looks.
         processes: the largest number of processes seen at once.
     """
 
     def __init__(self, pid: int, interval: float = INTERVAL) -> None:
         self.pid = pid
+        self.resident = 0
         self.peak = 0
         self.samples = 0
         self.processes = 0
         self._interval = interval
         self._files: dict[int, int] = {}  # pid of a member: descriptor of its status
+        self._lent: dict[int, int] = {}  # pid of a member that may still run in another one's memory: that one's pid
         self._others: set[int] = set()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -49,10 +62,12 @@ class Sampler:
         self._find()
         total = members = 0
         for pid in list(self._files):
+            lent = self._in_lent_memory(pid)
             nbytes = self._resident(pid)
             if nbytes is not None:
-                total += nbytes
+                total += 0 if lent else nbytes
                 members += 1
+        self.resident = total
         self.peak = max(self.peak, total)
         self.processes = max(self.processes, members)
         self.samples += 1
@@ -84,7 +99,20 @@ class Sampler:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             return False
-        return int(fields[1]) in self._files or int(fields[3]) == self.pid
+        parent = int(fields[1])
+        if parent in self._files:
+            self._lent[pid] = parent
+        return parent in self._files or int(fields[3]) == self.pid
+
+    def _in_lent_memory(self, pid: int) -> bool:
+        """Whether the process has no memory of its own yet. Once it has, that never changes."""
+        lender = self._lent.get(pid)
+        if lender is None or _KCMP is None:
+            return False
+        if _libc.syscall(_KCMP, pid, lender, _KCMP_VM, 0, 0) == 0:
+            return True
+        del self._lent[pid]
+        return False
 
     def _resident(self, pid: int) -> int | None:
         """RssAnon in bytes; None for a process that has ended."""
@@ -92,6 +120,7 @@ class Sampler:
             status = os.pread(self._files[pid], 4096, 0)
         except OSError:
             os.close(self._files.pop(pid))
+            self._lent.pop(pid, None)
             return None
         start = status.find(b"RssAnon:")
         return 0 if start < 0 else int(status[start + 8 :].split(None, 1)[0]) * 1024

@@ -1,4 +1,4 @@
-"""Compiles `shim.c` and says what it shall do to a program's file operations."""
+"""Compiles `shim.c` and configures its effect on a program's file operations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def library() -> Path:
 
 @dataclass(frozen=True)
 class Shim:
-    """What happens to a program's file operations below some folders.
+    """The effect on a program's file operations below some folders.
 
     Attributes:
         watch: the folders.

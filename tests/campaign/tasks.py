@@ -1,4 +1,4 @@
-"""What is done under a memory limit: a command of each verb, servers and conversations, and threads on one ledger."""
+"""The work under a memory limit: a command of each verb, servers and conversations, and threads on one ledger."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from campaign.program import EDGE, Home
 _KEPT = ("--collection", "kept")
 _NOTES = ("--path", "notes", "--user-id", "a")
 _DOCUMENTS_A_FOLDER = 2
+_MANY = 6_000
+"""Passages or memories after which the index has been trained, and its segments merged."""
 _THREADS = Path(__file__).with_name("threads.py")
 
 
@@ -26,8 +28,8 @@ class Task:
     Attributes:
         name: how it is called in the report.
         arguments: without the limit.
-        stdin: what it reads.
-        command: what `arguments` are given to.
+        stdin: its input.
+        command: the program that gets `arguments`.
         ends: whether it ends by itself; if not, it is interrupted after some seconds.
         named: whether a limit that is too small is refused with the smallest that works.
         before: makes the files that it needs.
@@ -106,6 +108,15 @@ def _of_files(chance: random.Random, query: str, count: str) -> Iterator[Task]:
         f"index {' and '.join(chosen)}", ("index", f"{fresh}.files", "--collection", f"{fresh}.edge"), before=write
     )
 
+    def write_many(home: Home) -> None:
+        folder = home.work / f"{fresh}.many"
+        folder.mkdir()
+        for start in range(0, _MANY, 200):
+            passages = (f"# Part {start + number}\n\n{words(chance, 10, 20)}" for number in range(200))
+            (folder / f"{start}.md").write_text("\n\n".join(passages), encoding="utf-8")
+
+    yield Task("index many passages", ("index", f"{fresh}.many", "--collection", f"{fresh}.m"), before=write_many)
+
 
 def _of_memories(chance: random.Random, query: str, count: str) -> Iterator[Task]:
     added = {"text": words(chance, 5, 50), "user_id": "a"}
@@ -113,6 +124,13 @@ def _of_memories(chance: random.Random, query: str, count: str) -> Iterator[Task
     yield Task("memory add", ("memory", "add", text(chance.choice(list(KINDS)), chance)[:20_000], *_NOTES))
     yield Task("memory search", ("memory", "search", query, "-n", count, *_NOTES))
     yield Task("memory import", ("memory", "import", "entries.jsonl", "--path", fresh, "--user-id", "a"))
+
+    def write_many(home: Home) -> None:
+        entries = (json.dumps({"memory": words(chance, 5, 20), "user_id": "a"}) for _ in range(_MANY))
+        (home.work / f"{fresh}.jsonl").write_text("\n".join(entries), encoding="utf-8")
+
+    many = ("memory", "import", f"{fresh}.jsonl", "--path", f"{fresh}.m", "--user-id", "a")
+    yield Task("memory import of many", many, before=write_many)
     yield Task("memory rebuild", ("memory", "rebuild", "--path", "notes"))
     yield Task("memory check", ("memory", "check", "--read-data", "--path", "notes"))
     yield Task("mcp memory", ("mcp", "memory", *_NOTES), _messages(chance, "add_memory", added))

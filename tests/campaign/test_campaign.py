@@ -1,4 +1,4 @@
-"""The quick form of the campaign, class by class, and tests that its tools see what they shall see."""
+"""The quick form of the campaign, class by class, and tests that its tools see broken promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The campaign's tools see what they shall see: a promise that is broken fails."""
+"""The campaign's tools see broken promises: such a case fails."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from campaign import report
+from campaign.base import HELD, Attack, Case, Outcome, failed
+from campaign.command import Vanished, run
 from campaign.damage import KINDS, damage
 from campaign.powerloss import LOSSES, Log, Loss
 from campaign.program import Finished, Home, Snapshot
@@ -125,7 +128,7 @@ def test_after_a_power_loss_what_was_flushed_is_there_and_what_was_not_may_be_go
     whole = {b"old" * 2000, b"new" * 2000}
     if loss == "data and names":
         assert careless == {b"old" * 2000}
-    else:  # the name is there, and the data are not: what a rename without a flush does
+    else:  # the name is there, and the data are not: the effect of a rename without a flush
         assert careless - whole
 
 
@@ -154,6 +157,28 @@ def test_memory_of_the_whole_tree_is_seen() -> None:
     assert sampler.processes == 2
 
 
+def test_memory_that_two_processes_share_counts_once() -> None:
+    """As between `vfork` and the start of the other program: the child sleeps in its parent's memory for a second."""
+    program = """
+import ctypes, signal
+data = bytearray(b"x") * (40 << 20)
+libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)
+sleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
+top = (ctypes.addressof(stack) + len(stack)) & ~15
+share = 0x100 | 0x4000  # CLONE_VM, CLONE_VFORK
+print(1, flush=True)
+libc.clone(sleep, ctypes.c_void_p(top), share | signal.SIGCHLD, ctypes.c_void_p(999_999))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with Sampler(process.pid) as sampler:
+        process.wait()
+    process.stdout.close()
+    assert sampler.processes == 2
+    assert 40 << 20 < sampler.peak < 70 << 20
+
+
 def test_faults_of_a_command_are_seen() -> None:
     def fault(code: int = 0, out: str = "", err: str = "", peak: int = 0, hung: bool = False) -> str | None:
         return Finished(("search",), code, out, err, peak, 1.0, hung).fault(limit=100)
@@ -180,11 +205,32 @@ def test_a_look_is_the_same_as_a_start(tmp_path: Path) -> None:
 
 def test_a_report_holds_counts_and_failures(tmp_path: Path) -> None:
     tally = Tally("kills", "nothing is lost")
-    tally.add(1, "first", True, "", 0.5)
-    tally.add(2, "second", False, "a line", 0.25)
+    tally.add(1, "first", Outcome(True, operations=30), 0.5)
+    tally.add(2, "second", failed("a line"), 0.25)
     report.write(tmp_path / "report.json", document(7, [tally]))
     found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert found["seed"] == 7
     assert found["version"]
     assert found["classes"][0]["failures"] == [{"case": 2, "label": "second", "line": "a line"}]
     assert found["classes"][0]["tried"] == 2
+    assert found["classes"][0]["operations"] == 31
+
+
+def test_a_campaign_whose_folder_is_removed_ends_and_blames_no_case(tmp_path: Path) -> None:
+    class Vanishing(Attack):
+        name = "vanishing"
+        promise = "nothing is attacked"
+        quick = 3
+
+        def cases(self, chance: random.Random) -> Iterator[Case]:
+            yield from (Case(str(number), number) for number in range(3))
+
+        def attempt(self, case: Case, place: Path) -> Outcome:
+            if case.data == 1:
+                place.rmdir()
+            return HELD if case.data == 0 else failed("a file is missing")
+
+    tallies: list[Tally] = []
+    with pytest.raises(Vanished, match="case 2 was not judged"):
+        run([Vanishing()], tmp_path, seed=1, tallies=tallies)
+    assert (tallies[0].tried, tallies[0].failed) == (1, 0)

@@ -1,7 +1,7 @@
 """Runs commands in forks of a process that has imported the program already: a tenth of a start's time.
 
-For the many looks at what an attack left behind. What is attacked or measured itself is started as a process of its
-own (`Home.edge`).
+For the many looks at the files after an attack. A command that is attacked or measured itself is started as a process
+of its own (`Home.edge`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 _IMPORTED = (
-    "edge.apps.cli", "edge.apps.models", "edge.apps.files.index", "edge.apps.files.search", "edge.apps.files.status",
-    "edge.apps.memory.command", "edge.apps.rerank", "edge.apps.embed", "edge.apps.collection.collection",
+    "edge.apps.cli", "edge.apps.models", "edge.apps.files.index", "edge.apps.files.searching", "edge.apps.files.status",
+    "edge.apps.memory.command", "edge.apps.memory.memory", "edge.apps.rerank", "edge.apps.embed",
+    "edge.apps.collection.collection",
     "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.reference", "tokenizers", "safetensors.numpy",
 )  # fmt: skip
 
@@ -38,7 +39,7 @@ class Warm:
         err: Path,
         patience: float,
     ) -> tuple[int, bool]:
-        """Runs `edge ARGUMENTS`; what it prints goes to the two files.
+        """Runs `edge ARGUMENTS`; its output goes to the two files.
 
         Returns:
             The exit code (negative for a signal), and whether it had to be killed.
@@ -82,13 +83,16 @@ def _run(task: dict[str, Any]) -> tuple[int, bool]:
     child = os.fork()
     if child == 0:
         _become(task)
-    until = time.monotonic() + task["patience"]
+    waited, before = 0.0, time.monotonic()
     hung = False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status), hung
-        if time.monotonic() > until and not hung:
+        now = time.monotonic()
+        waited += min(now - before, 1.0)  # where the whole campaign was suspended, the command was, too
+        before = now
+        if waited > task["patience"] and not hung:
             hung = True
             with contextlib.suppress(ProcessLookupError):  # it has ended, or has no group of its own yet
                 os.killpg(child, 9)

@@ -1,1 +1,1 @@
-"""Operations that change what is stored: each is killed, refused and cut off from power at every step (`base.py`)."""
+"""Operations that change stored data: each is killed, refused and cut off from power at every step (`base.py`)."""

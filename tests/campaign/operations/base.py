@@ -1,4 +1,4 @@
-"""What an operation is: a command that changes stored files, and a judge of what is there afterwards."""
+"""An operation: a command that changes stored files, and a judge of the files afterwards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from campaign.program import EDGE, Finished, Home
 
 @dataclass(frozen=True)
 class After:
-    """What is known of an operation that was attacked.
+    """The known facts about an operation that was attacked.
 
     Attributes:
         acknowledged: it ended with exit code 0.
-        printed: what it had printed on stdout by then.
+        printed: its output on stdout by then.
         attack: in words.
     """
 
@@ -31,7 +31,7 @@ class Operation(ABC):
 
     Attributes:
         name: how it is called in the report.
-        command: what `arguments` are given to.
+        command: the program that gets `arguments`.
     """
 
     name: ClassVar[str]
@@ -39,7 +39,7 @@ class Operation(ABC):
 
     @abstractmethod
     def prepare(self, home: Home) -> None:
-        """Makes what is there before. The home is empty; it is put back to this state before every attack."""
+        """Makes the state before the operation. The home is empty; it is put back to this state before every attack."""
 
     @abstractmethod
     def arguments(self, home: Home) -> list[str]:
@@ -55,7 +55,7 @@ class Operation(ABC):
 
     @abstractmethod
     def judge(self, home: Home, after: After) -> str | None:
-        """Looks at what is there after an attack, on a healthy disk, with commands of the program.
+        """Judges the files after an attack, on a healthy disk, with commands of the program.
 
         Returns:
             None when the state is that of some committed moment, whatever was acknowledged is there, and the operation

@@ -30,8 +30,8 @@ def paragraphs(number: int) -> str:
 
 
 class OnCollection(Operation):
-    """A command on a collection of twelve files. Afterwards a check finds nothing, the state is told, what was there
-    and what was acknowledged is found, and the command goes on when it is repeated."""
+    """A command on a collection of twelve files. Afterwards a check finds nothing, the state is told, old
+    and acknowledged passages are found, and the command goes on when it is repeated."""
 
     damaged = False
     """Whether the collection is damaged before the command."""
@@ -51,7 +51,7 @@ class OnCollection(Operation):
         kept.restore()
 
     def change(self, home: Home) -> None:
-        """What makes the command necessary."""
+        """The change that makes the command necessary."""
 
     def watched(self, home: Home) -> tuple[Path, ...]:
         return (home.work / "col",)
@@ -75,7 +75,7 @@ class OnCollection(Operation):
         return None
 
     def told(self, home: Home, after: After) -> str | None:
-        """What is wrong with what the commands tell of the collection."""
+        """The fault in the reports of the commands on the collection."""
         status = self.status(home)
         searched = home.look("search", QUERIES[0], "--no-rerank", "--json", "--collection", "col")
         if problem := searched.fault():
@@ -94,7 +94,7 @@ class OnCollection(Operation):
         return f"{', '.join(missing)} are not found, and nothing says why" if missing else None
 
     def results(self, home: Home) -> dict[str, list[str]]:
-        """What searches find, by file."""
+        """The results of searches, by file."""
         found: dict[str, list[str]] = {}
         for query in QUERIES:
             done = home.look("search", query, "--no-rerank", "--json", "-n", "100", "--collection", "col")
@@ -154,7 +154,7 @@ class Compact(OnCollection):
 
 
 class Repair(OnCollection):
-    """A page of the database, and a byte of a segment, are not what was written."""
+    """A page of the database, and a byte of a segment, differ from the written ones."""
 
     name = "repair"
     damaged = True

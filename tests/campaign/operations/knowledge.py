@@ -11,7 +11,7 @@ from campaign.program import Home
 
 
 def states(folder: Path) -> tuple[dict[int, bytes], str | None]:
-    """The states that a store finds in its folder, and what is wrong with one of them."""
+    """The states that a store finds in its folder, and the fault of one of them."""
     from edge.errors import CorruptBlock, StorageError
     from edge.knowledge.store import KnowledgeStore
 

@@ -30,7 +30,7 @@ class OnMemory(Operation):
         self.change(home)
 
     def change(self, home: Home) -> None:
-        """What makes the command necessary."""
+        """The change that makes the command necessary."""
 
     def watched(self, home: Home) -> tuple[Path, ...]:
         return (home.work / "mem",)
@@ -95,7 +95,7 @@ class MemoryRebuild(OnMemory):
 
 
 class MemoryRepair(OnMemory):
-    """An index page of the database is not what was written."""
+    """An index page of the database differs from the written one."""
 
     name = "memory repair"
     damaged = True

@@ -14,7 +14,7 @@ SHAPE = "tiny-bert"
 
 
 def show(home: Home, model: str) -> tuple[str | None, str | None]:
-    """A model's fingerprint and calibration as `edge models show --verify` tells them, or what was wrong."""
+    """A model's fingerprint and calibration as `edge models show --verify` tells them, or the fault."""
     done = home.look("models", "show", model, "--verify", "--json")
     if done.code != 0:
         return None, done.fault() or str(done)
@@ -136,5 +136,5 @@ class Calibrate(Operation):
         return f"repeated, it leaves {', '.join(sorted(left))} behind" if left else None
 
     def _results(self, state: str | None) -> set[int]:
-        """What a calibration is for. Its thresholds may differ from run to run in the last bit."""
+        """The effect of a calibration. Its thresholds may differ from run to run in the last bit."""
         return {point["k"] for point in json.loads(state or "")[1]["points"]}

@@ -1,4 +1,4 @@
-"""What a stored artefact is: files, and commands that read them."""
+"""A stored artefact: files, and commands that read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Stored(ABC):
 
     @abstractmethod
     def prepare(self, home: Home) -> None:
-        """Makes the files, and keeps what undamaged commands say of them. The home is empty, and is put back to this
+        """Makes the files, and keeps the output of undamaged commands. The home is empty, and is put back to this
         state before every case."""
 
     @abstractmethod

@@ -1,11 +1,14 @@
-"""The files of a collection and of a memory: the database, the log that a killed process leaves, the vectors, and what
-lies beside them."""
+"""The files of a collection and of a memory: the database, the log that a killed process leaves, the vectors, and
+the files beside them."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+import tempfile
 from abc import abstractmethod
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +24,7 @@ class DatabaseFiles(Stored):
 
     Attributes:
         folder: name of the store's folder in `work`.
+        database: name of its database.
         verbs: arguments before a verb.
         option: the option that names the folder.
         patterns: the files to damage.
@@ -28,6 +32,7 @@ class DatabaseFiles(Stored):
     """
 
     folder: ClassVar[str]
+    database: ClassVar[str]
     verbs: ClassVar[tuple[str, ...]]
     option: ClassVar[str]
     patterns: ClassVar[tuple[str, ...]]
@@ -42,6 +47,9 @@ class DatabaseFiles(Stored):
         assert isinstance(found, list), found
         self.right = found
         snapshot.restore()  # a command that writes has emptied the log
+        sound = self.moved(home)
+        assert sound is not None
+        self.sound = sound
         self.whole = [path for pattern in self.patterns for path in sorted(folder.glob(pattern)) if path.stat().st_size]
         assert len(self.whole) >= len(self.patterns), self.whole
 
@@ -51,11 +59,11 @@ class DatabaseFiles(Stored):
 
     @abstractmethod
     def row(self, result: dict[str, Any]) -> Any:
-        """What must not change of one result."""
+        """The fields of one result that must not change."""
 
     @abstractmethod
     def repaired(self, after: Rows) -> str | None:
-        """Looks at what is found after a repair; None if it is right, else one sentence."""
+        """Judges the results after a repair; None if it is right, else one sentence."""
 
     def files(self, home: Home) -> list[Path]:
         return self.whole
@@ -65,7 +73,7 @@ class DatabaseFiles(Stored):
         return home.look(*self.verbs, *arguments, self.option, self.folder)
 
     def results(self, home: Home) -> Rows | str | None:
-        """What is found; a sentence where a command did what none may; None where damage was said."""
+        """The results; a sentence where a command did a forbidden thing; None where damage was said."""
         found: Rows = []
         for query in self.queries:
             done = self.run(home, *query)
@@ -81,6 +89,7 @@ class DatabaseFiles(Stored):
 
     def judge(self, home: Home, path: Path) -> str | None:
         damaged = path.read_bytes()
+        harmful = self.is_harmful(home, path)
         found = self.results(home)
         if isinstance(found, str):
             return found
@@ -89,8 +98,9 @@ class DatabaseFiles(Stored):
         checked = self.run(home, "check", "--read-data")
         if problem := checked.fault():
             return str(problem)
-        # The log may have been moved over the damage when the store was opened.
-        if checked.code == 0 and not self.harmless(path) and path.read_bytes() == damaged:
+        # A file that only serves a repair is made anew by the next command that writes.
+        anew = path.name.endswith(("-mark", "-schema")) and path.read_bytes() != damaged
+        if checked.code == 0 and harmful and not anew:
             return "a check finds nothing"
         repaired = self.run(home, "repair")
         if repaired.code != 0:
@@ -103,18 +113,40 @@ class DatabaseFiles(Stored):
             return f"after the repair: {after or 'damage is said'}"
         return self.repaired(after)
 
-    def harmless(self, path: Path) -> bool:
-        """Whether the file holds nothing that is missed: a command that writes makes it anew, or SQLite does. What
-        follows the last commit in a log is of no meaning."""
-        return path.name.endswith(("-schema", "-mark", "-shm", "-wal"))
+    def moved(self, home: Home) -> bytes | None:
+        """The database file as SQLite alone makes it of the file and its log. A page that differs from this is lost.
+        The others lay where the log holds the page anew, or behind the last commit of the log.
+
+        Returns:
+            None where SQLite refuses it.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            copy = Path(place, self.database)
+            for end in ("", "-wal"):
+                source = home.work / self.folder / (self.database + end)
+                if source.exists():
+                    shutil.copyfile(source, copy.with_name(self.database + end))
+            try:
+                with closing(sqlite3.connect(copy)) as db:
+                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.Error:
+                return None
+            return copy.read_bytes()
+
+    def is_harmful(self, home: Home, path: Path) -> bool:
+        """Whether a damaged file lacks something that was written. SQLite makes the file `-shm` anew."""
+        if path.name in (self.database, f"{self.database}-wal"):
+            return self.moved(home) != self.sound
+        return not path.name.endswith("-shm")
 
 
 class CollectionFiles(DatabaseFiles):
-    """A repair brings back what the files hold."""
+    """A repair brings back the content of the files."""
 
     name = "collection"
     share = 4
     folder = "col"
+    database = "edge.db"
     verbs = ()
     option = "--collection"
     patterns = ("edge.db", "edge.db-mark", "edge.db-schema", "segments/*.blk")
@@ -160,10 +192,6 @@ class KilledCollection(CollectionFiles):
             shutil.copytree(live, col)
         shutil.rmtree(live)
 
-    def harmless(self, path: Path) -> bool:
-        """The log may hold the damaged page anew. What is found after the repair, which moves the log, is judged."""
-        return True
-
 
 class MemoryFiles(DatabaseFiles):
     """A repair leaves nothing that was never stored."""
@@ -171,6 +199,7 @@ class MemoryFiles(DatabaseFiles):
     name = "memory"
     share = 3
     folder = "mem"
+    database = "memory.db"
     verbs = ("memory",)
     option = "--path"
     patterns = ("memory.db", "memory.db-mark", "memory.db-schema", "segments/*.blk")
@@ -212,10 +241,6 @@ class KilledMemory(MemoryFiles):
             shutil.copytree(live, mem)
         shutil.rmtree(live)
 
-    def harmless(self, path: Path) -> bool:
-        """The log may hold the damaged page anew. What is found after the repair, which moves the log, is judged."""
-        return True
-
 
 def opened_memory(home: Home, folder: str) -> Any:
     """A memory in `work`, as a context."""
@@ -229,5 +254,5 @@ def tiny_config(home: Home) -> Any:
     from edge.config import Config
 
     return Config.load(
-        flags={"models_dir": str(home.models), "embedder": "tiny-embedder", "reranker": "tiny", "memory": "1GB"}
+        flags={"models_dir": str(home.models), "embedder": "tiny-embedder", "reranker": "tiny", "memory": "10GB"}
     )

@@ -21,7 +21,7 @@ def rank(home: Home, model: str, *options: str) -> Finished:
 
 
 def results(done: Finished) -> object:
-    """What a ranking says, without the figures that differ from run to run."""
+    """The results of a ranking, without the figures that differ from run to run."""
     document = json.loads(done.out)
     return [[row.get("index"), row.get("score"), row.get("text")] for row in document["results"]]
 

@@ -1,4 +1,4 @@
-"""Settings: a person writes them, so they carry no checksum. What cannot be meant is refused."""
+"""Settings: a person writes them, so they carry no checksum. Values that cannot be meant are refused."""
 
 from __future__ import annotations
 

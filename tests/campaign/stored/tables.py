@@ -70,11 +70,11 @@ class Remembered(Stored):
         return None
 
     def _read(self, path: Path) -> object:
-        """What the table holds, made anew where there is none; None where it is refused."""
+        """The content of the table, made anew where there is none; None where it is refused."""
         from edge.costs import CostTable
         from edge.errors import CorruptBlock
         from edge.predictor import PromptWork, TimePredictor
-        from edge.runtimes.generation.file_hash import file_sha256
+        from edge.runtimes.generation.llama_states import file_sha256
 
         if path.name == "gguf-hashes.json":
             return file_sha256(_ModelFile(path.parent / "model.gguf", self.sha), path.parent)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ class _ModelFile:
 
 @contextlib.contextmanager
 def _log() -> Iterator[io.StringIO]:
-    """What the program logs."""
+    """The log of the program."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     logging.getLogger("edge").addHandler(handler)

@@ -1,0 +1,1 @@
+"""Programs that run long within one limit."""

@@ -1,0 +1,282 @@
+"""A long siege of one server: many clients of which half misbehave, mixed work, memory looked at from outside.
+
+python tests/campaign/siege.py --clients 50 --minutes 10 --json siege.json
+python tests/campaign/siege.py --models DIR          with the default models that lie in DIR, not tiny random ones
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPConnection, HTTPException
+from itertools import pairwise
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+if __name__ == "__main__":
+    sys.path[:] = [place for place in sys.path if place and Path(place).resolve() != FOLDER]
+    sys.path.insert(0, str(FOLDER))
+    from run import load
+
+    sys.path.remove(str(FOLDER))
+    load()
+
+from campaign.besiegers import Besiegers, words  # noqa: E402
+from campaign.program import Home  # noqa: E402
+from campaign.sampler import Sampler  # noqa: E402
+from campaign.server import Running  # noqa: E402
+
+WARM_SHARE = 0.1
+"""Of the time: memory is compared from there on, when many have asked at once."""
+
+GROWTH = 0.05
+"""Of the limit: how much more the last third may hold than the first, in the middle of its samples."""
+
+STOPPED_S = 3.0
+"""If two samples are so many seconds apart, nothing on the machine ran between them."""
+
+ALL = "all"
+"""The requests of every kind together, in `Report.served`."""
+
+
+@dataclass
+class Report:
+    """The results of a siege; times in seconds, sizes in bytes.
+
+    Attributes:
+        served: times of the answered requests of well-behaved clients, by kind and for all kinds together: their
+            number, median, 95th percentile and maximum.
+        refused: requests of well-behaved clients that were refused because memory was short, by kind.
+        mischief: how often clients misbehaved.
+        written, deleted: memories whose writing or deletion the server has confirmed.
+        lost: those of which the opposite was true afterwards.
+        peak: largest anonymous memory (RssAnon) of the process tree, sampled from outside.
+        minutes: median of the samples of each minute.
+        thirds: median of the samples of each third of the time.
+        holders: bytes of each holder by the server's own account, in the first third and in the last.
+        stopped: lengths of the times in which nothing on the machine ran, by their start. Requests of these times are
+            left out, because another user of the machine may stop everything.
+        problems: everything that broke a promise.
+    """
+
+    clients: int
+    seconds: float
+    limit: int
+    served: dict[str, dict[str, float]] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    mischief: int = 0
+    written: int = 0
+    deleted: int = 0
+    lost: int = 0
+    peak: int = 0
+    samples: int = 0
+    minutes: list[int] = field(default_factory=list)
+    thirds: list[int] = field(default_factory=list)
+    holders: list[dict[str, int]] = field(default_factory=list)
+    stopped: dict[int, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def besiege(
+    home: Home, place: Path, *, clients: int, seconds: float, limit: int, pause: float = 0.25, seed: int = 1,
+    interval: float = 0.01,
+) -> Report:  # fmt: skip
+    """Besieges a server, then starts it again and looks for the confirmed data.
+
+    Args:
+        home: with a collection named `col`.
+        place: for the memory.
+        pause: of a client between two requests, in seconds, on average.
+        interval: between two looks at the memory, in seconds.
+    """
+    report = Report(clients, seconds, limit)
+    memory = place / "memory"
+    looks: list[tuple[float, int]] = []
+    with Running(home, limit, memory) as running:
+        if running.port == 0:
+            report.problems.append(f"the server did not start: {running.said}")
+            return report
+        done = threading.Event()
+        watching = threading.Thread(target=_watch, args=(running, interval, looks, done), daemon=True)
+        attack = Besiegers(running.port, clients, seconds, pause, seed)
+        attack.warm()
+        watching.start()
+        accounts = [threading.Timer(share * seconds, _note, (running.port, report)) for share in (0.25, 0.95)]
+        for account in accounts:
+            account.start()
+        attack.run()
+        for account in accounts:
+            account.join()
+        done.set()
+        watching.join()
+        report.lost = _lost(running.port, attack, report)
+        _ended(running, report)
+    report.peak = max(running.peak, *(nbytes for _, nbytes in looks))
+    with Running(home, limit, memory) as again:
+        report.lost = max(report.lost, _lost(again.port, attack, report))
+        _ended(again, report)
+    report.problems += attack.problems
+    begin = looks[0][0]
+    stops = [(at, after) for (at, _), (after, _) in pairwise(looks) if after - at > STOPPED_S]
+    report.stopped = {int(at - begin): round(after - at, 1) for at, after in stops}
+
+    def ran(started: float, ended: float) -> bool:
+        return not any(started < after and at < ended for at, after in stops)
+
+    report.problems += [text for started, ended, text in attack.unanswered if ran(started, ended)]
+    times = {kind: [end - start for start, end in spans if ran(start, end)] for kind, spans in attack.seconds.items()}
+    report.mischief, report.samples = attack.mischief, len(looks)
+    report.written, report.deleted = len(attack.kept) + len(attack.deleted), len(attack.deleted)
+    report.refused = dict(sorted(attack.refused.items()))
+    times[ALL] = [second for each in times.values() for second in each]
+    report.served = {kind: _figures(each) for kind, each in sorted(times.items()) if each}
+    report.thirds = _thirds(looks, seconds)
+    report.minutes = _minutes(looks)
+    if report.peak > limit:
+        report.problems.append(f"took {report.peak:,} bytes of {limit:,}")
+    if report.thirds[-1] - report.thirds[0] > GROWTH * limit:
+        report.problems.append(f"memory grew from {report.thirds[0]:,} to {report.thirds[-1]:,} bytes")
+    return report
+
+
+def _watch(running: Running, interval: float, looks: list[tuple[float, int]], done: threading.Event) -> None:
+    with Sampler(running.process.pid, interval) as sampler:
+        while not done.wait(interval):
+            looks.append((time.monotonic(), sampler.resident))
+
+
+def _note(port: int, report: Report) -> None:
+    """Notes the holders of the server's memory now."""
+    with contextlib.suppress(OSError, HTTPException, ValueError):
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/v1/engine")
+        memory = json.loads(connection.getresponse().read())["memory"]
+        connection.close()
+        report.holders.append({"resident": memory["resident"], "used": memory["used"], **memory["holders"]})
+
+
+def _thirds(looks: list[tuple[float, int]], seconds: float) -> list[int]:
+    """The middle of the samples of each third of the time, after the models have opened."""
+    first = looks[0][0] + WARM_SHARE * seconds
+    length = (looks[0][0] + seconds - first) / 3
+    parts = [[n for at, n in looks if first + i * length <= at < first + (i + 1) * length] for i in range(3)]
+    return [int(statistics.median(part or [0])) for part in parts]
+
+
+def _minutes(looks: list[tuple[float, int]]) -> list[int]:
+    """The median of the samples of each minute; a last part of less than half a minute is left out."""
+    begin = looks[0][0]
+    count = round((looks[-1][0] - begin) / 60)
+    parts = [[n for at, n in looks if 60 * i <= at - begin < 60 * (i + 1)] for i in range(count)]
+    return [int(statistics.median(part or [0])) for part in parts]
+
+
+def _figures(times: list[float]) -> dict[str, float]:
+    ordered = sorted(times)
+    return {
+        "count": len(ordered),
+        "median": round(statistics.median(ordered), 4),
+        "p95": round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 4),
+        "longest": round(ordered[-1], 4),
+    }
+
+
+def _lost(port: int, attack: Besiegers, report: Report) -> int:
+    """How many confirmed writes and deletions are not so."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("GET", f"/memories?user_id=siege&limit={len(attack.kept) + len(attack.deleted) + 1000}")
+        answer = connection.getresponse()
+        found = json.loads(answer.read())
+    finally:
+        connection.close()
+    if answer.status != 200:
+        report.problems.append(f"the memories cannot be listed: {answer.status} {found}")
+        return 0
+    known = {memory["id"]: memory["memory"] for memory in found["results"]}
+    lost = [name for name, text in attack.kept.items() if known.get(name) != text]
+    lost += [name for name in attack.deleted if name in known]
+    if lost:
+        report.problems.append(f"{len(lost)} confirmed writes or deletions are lost, such as {lost[0]}")
+    return len(lost)
+
+
+def _ended(running: Running, report: Report) -> None:
+    code, errors = running.end()
+    if code != 0 or errors.strip():
+        report.problems.append(f"ended with {code} and said {errors[-300:]!r}")
+
+
+def main() -> int:
+    """Runs one siege; the exit code is 1 if something was found."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--memory", type=int, default=300, help="MB")
+    parser.add_argument("--pause", type=float, default=5, help="mean seconds between two requests of a client")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", type=Path, help="a folder of models that holds the default ones")
+    parser.add_argument("--json", type=Path, help="write the report here")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(2))  # so that the server is ended, too
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        home = prepared(place, chosen.models)
+        report = besiege(
+            home, place, clients=chosen.clients, seconds=60 * chosen.minutes, limit=chosen.memory * 10**6,
+            pause=chosen.pause, seed=chosen.seed,
+        )  # fmt: skip
+    text = json.dumps(asdict(report), indent=1)
+    if chosen.json:
+        chosen.json.write_text(text)
+    print(text)
+    print("\n".join(_told(report)))
+    return 1 if report.problems else 0
+
+
+def _told(report: Report) -> Iterator[str]:
+    """The figures that the documents state, a line for each."""
+    every = report.served.get(ALL, {"count": 0, "median": 0, "p95": 0, "longest": 0})
+    yield (
+        f"{report.clients} clients for {report.seconds:.0f} s, half of them misbehaving ({report.mischief} times): "
+        f"{every['count']} requests answered, {sum(report.refused.values())} refused because memory was short"
+    )
+    for kind, each in report.served.items():
+        yield f"{kind:16} {each['count']:5} times, median {each['median']:7.3f} s, p95 {each['p95']:7.3f} s"
+    yield f"{report.written} writes and {report.deleted} deletions confirmed, {report.lost} lost"
+    marked = [f"minute {n} {report.minutes[n - 1] / 1e6:.0f} MB" for n in (1, 5, 10) if n <= len(report.minutes)]
+    peak, limit = report.peak / 1e6, report.limit / 1e6
+    yield f"peak {peak:.0f} MB of {limit:.0f} MB; median of {', '.join(marked) or 'no whole minute'}"
+    yield f"{len(report.problems)} problems" + "".join(f"\n  {problem}" for problem in report.problems)
+
+
+def prepared(place: Path, models: Path | None = None) -> Home:
+    """A home with a small collection named `col`, and tiny models unless there are others."""
+    home = Home(place / "home")
+    if models is None:
+        home.with_tiny_models()
+    else:
+        home.models.rmdir() if home.models.is_dir() else None
+        home.models.symlink_to(models.resolve())
+    documents = home.work / "documents"
+    documents.mkdir()
+    for number in range(40):
+        text = ". ".join(words(random.Random(number * 100 + line), 14) for line in range(12))
+        (documents / f"{number}.md").write_text(f"# Part {number}\n\n{text}.\n", encoding="utf-8")
+    made = home.edge("index", "documents", "-c", "col")
+    assert made.code == 0, made
+    return home
+
+
+if __name__ == "__main__":
+    sys.exit(main())
