@@ -4,8 +4,10 @@ pytest's importlib mode.
 Not by `pythonpath = ["tests"]`: that folder also holds `tests/edge`, which would hide the package under test.
 """
 
+import gc
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -32,15 +34,56 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine makes single examples slow; that is no failure.
-# CI tries the same examples every time: it judges a change, and new examples are for those who work on the code.
+# CI tries the same examples every time: it judges a change, and new examples are for work on the code.
 settings.register_profile(
     "edge", deadline=None, database=None, print_blob=True, derandomize=os.environ.get("CI") == "true"
 )
 settings.load_profile("edge")
 
 
+def chromium() -> str:
+    """The program that the tests of the server's page are run in; empty without one, or without Playwright."""
+    if importlib.util.find_spec("playwright") is None:
+        return ""
+    return next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+    )
+
+
+def axe() -> str:
+    """The file of axe-core, which judges how accessible the page is; empty unless `EDGE_AXE` names it."""
+    return os.environ.get("EDGE_AXE", "")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says which tests of the server's page are run: they are not skipped without a browser, but not collected."""
+    browser = chromium()
+    if not browser:
+        return "page: not tested in a browser, as Chromium or Playwright is missing"
+    return f"page: tested in {browser}" + ("" if axe() else "; not by axe-core, as EDGE_AXE names no axe.min.js")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="A skipped test fails: every extra must be installed.")
+    parser.addoption("--ballast", type=int, default=0, help="Megabytes that each test process holds from its start.")
+
+
+_ballast = pytest.StashKey[bytearray]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Holds the ballast. A test that passes only in a small process fails then. Without it the test would fail later,
+    when earlier tests have imported more libraries."""
+    size = config.getoption("--ballast") << 20
+    config.stash[_ballast] = held = bytearray(size)
+    held[::4096] = b"1" * len(range(0, size, 4096))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Takes the objects of the collected tests out of garbage collection. Closing a model collects garbage, and would
+    look through all of them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

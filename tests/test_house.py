@@ -1,14 +1,18 @@
-"""The rules of the house: who imports whom, what may be heavy, how long a file gets, and that it builds anywhere."""
+"""The rules of the house: directions of imports, heavy libraries, lengths of files, and independence of one machine."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from naive.program import printed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,9 +58,25 @@ def package_of(path: Path) -> list[str]:
     return folders if folders[0] == "edge" else ["edge", *folders]
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), name_of(path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """They take 170 MB, and other tests compare the process's memory with a limit."""
+    yield
+    tree_of.cache_clear()
+
+
 def imported(path: Path) -> Iterator[tuple[ast.stmt, str]]:
     """Absolute names of everything a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), name_of(path))):
+    return imported_by(tree_of(path), path)
+
+
+def imported_by(tree: ast.Module, path: Path) -> Iterator[tuple[ast.stmt, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node, alias.name
@@ -98,67 +118,144 @@ def test_the_rules_see_the_whole_house() -> None:
     assert {room_of(m) for _, m in imported(ROOT / "runtimes" / "base.py")} >= {"models", "edge"}
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_rooms_import_only_whom_they_may(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
-    for statement, module in imported(path):
-        other = room_of(module)
-        assert other is None or other == room or other in ROOMS[room], (
-            f"{name_of(path)}:{statement.lineno} imports {module}: {room} may import {sorted(ROOMS[room]) or 'nothing'}"
-        )
-        assert module.split(".")[0] not in ROOMS or module.split(".")[0] == "edge", (
-            f"{name_of(path)}:{statement.lineno}: installed, {module} is called edge.{module}"
-        )
+def test_rooms_import_only_whom_they_may() -> None:
+    wrong: list[str] = []
+    for path in CODE:
+        room = path.relative_to(ROOT).parts[0]
+        for statement, module in imported(path):
+            other, place = room_of(module), f"{name_of(path)}:{statement.lineno}"
+            if other is not None and other != room and other not in ROOMS[room]:
+                wrong.append(f"{place} imports {module}: {room} may import {sorted(ROOMS[room]) or 'nothing'}")
+            if module.split(".")[0] in ROOMS and module.split(".")[0] != "edge":
+                wrong.append(f"{place}: installed, {module} is called edge.{module}")
+    assert not wrong, "\n".join(wrong)
 
 
-NOT_YET_REACHED = {
-    "edge.curve": "times of search by batch size, for placement",
-    "edge.drift": "when a placement has aged",
-    "edge.hit_rates": "the smallest hit rate of a batch, for placement",
-    "edge.placement": "the split of memory between lists and states",
-    "edge.speculation": "prefill on the early results of a staged search",
-}
-"""Modules of the core that only tests and benchmarks use so far. The list may only get shorter."""
+MODULES = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in CODE}
+BENCHES = "edge.apps.bench"
+MODULE_NAME = re.compile(r"(edge(?:\.\w+)*)(?::\w+)?")
+"""A module, or `module:attribute`, as lazy commands and public classes are named in strings."""
+
+
+def module_of(name: str) -> str | None:
+    """The module of the house that an imported name is, or lies in."""
+    parts = name.split(".")
+    return next((module for n in range(len(parts), 0, -1) if (module := ".".join(parts[:n])) in MODULES), None)
+
+
+def test_no_modules_import_each_other() -> None:
+    """Also not through others, or in a function. Types alone may go both ways."""
+    for_types = {
+        id(statement)
+        for path in CODE
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+    }
+    imports = {
+        name: {
+            other
+            for statement, module in imported(path)
+            if id(statement) not in for_types and (other := module_of(module)) not in (None, name)
+        }
+        for name, path in MODULES.items()
+    }
+    assert {"edge.budget", "edge.config"} <= imports["edge.apps.options"] | imports["edge.runtimes.reranker"]
+    while free := [name for name, others in imports.items() if not others & set(imports)]:
+        for name in free:
+            del imports[name]
+    while free := set(imports) - set().union(*imports.values()):
+        for name in free:
+            del imports[name]
+    assert not imports, f"these import each other: {sorted(imports)}"
+
+
+def in_use(tree: ast.Module) -> Iterator[ast.AST]:
+    """All nodes of a module, except those for type checkers alone."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def reached() -> dict[str, ast.Module]:
+    """The modules that an application gets to, by imports and by names in strings: from the command line, the public
+    classes, the adapters for frameworks, and the installed plug-ins. Benchmarks are no application."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    plugins = [entry for group in project["entry-points"].values() for entry in group.values()]
+    waiting = ["edge", *project["scripts"].values(), *plugins]
+    waiting += [name for name in MODULES if name.startswith("edge.apps.adapters.")]
+    found: dict[str, ast.Module] = {}
+    while waiting:
+        name = waiting.pop().partition(":")[0]
+        while name and name not in MODULES:  # an imported name may be a class of a module
+            name = name.rpartition(".")[0]
+        if not name or name in found or name.startswith(BENCHES):
+            continue
+        found[name] = tree = tree_of(MODULES[name])
+        used = set(map(id, in_use(tree)))
+        waiting += [module for node, module in imported_by(tree, MODULES[name]) if id(node) in used]
+        texts = [node.value for node in in_use(tree) if isinstance(node, ast.Constant)]
+        waiting += [match[1] for text in texts if isinstance(text, str) and (match := MODULE_NAME.fullmatch(text))]
+    return found
+
+
+def of_the_core(name: str) -> bool:
+    return MODULES[name].relative_to(ROOT).parts[0] == "edge" and MODULES[name].stem != "__init__"
 
 
 def test_every_module_of_the_core_is_reached_by_an_application() -> None:
-    """By imports, wherever in a file, from every application but the benchmarks, and from the installed plug-ins."""
-    modules = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in CODE}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    plugins = [entry for group in project["entry-points"].values() for entry in group.values()]
-    waiting = [name for name in modules if name.startswith("edge.apps.") and not name.startswith("edge.apps.bench")]
-    waiting += [entry.partition(":")[0] for entry in plugins]
-    reached: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        while name and name not in modules:  # an imported name may be a class of a module
-            name = name.rpartition(".")[0]
-        if name and name not in reached:
-            reached.add(name)
-            waiting += [module for _, module in imported(modules[name])]
-    core = {name for name, path in modules.items() if path.relative_to(ROOT).parts[0] == "edge"}
-    unreached = {name for name in core - reached if modules[name].stem != "__init__"}
-    assert unreached == set(NOT_YET_REACHED), "reached modules leave the list, unreached ones leave the core"
+    found = reached()
+    assert {"edge.apps.cli", "edge.apps.serve.command", "edge.apps.plan.profile", "edge.ivf.index"} <= set(found)
+    unreached = {name for name in MODULES if of_the_core(name)} - set(found)
+    assert not unreached, f"only tests or benchmarks use {sorted(unreached)}"
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_heavy_libraries_are_imported_where_they_are_needed(path: Path) -> None:
-    if name_of(path).startswith("models/training/"):
-        return  # never imported by the product
-    tree = ast.parse(path.read_text("utf-8"), name_of(path))
-    for statement in runs_on_import(tree):
-        names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
-        if isinstance(statement, ast.ImportFrom) and not statement.level:
-            names = [statement.module or ""]
-        heavy = HEAVY & {name.split(".")[0] for name in names}
-        assert not heavy, f"{name_of(path)}:{statement.lineno} imports {heavy} at module level; do it in the function"
+def test_every_public_name_of_the_core_is_used_by_an_application() -> None:
+    """By its name alone, so that two things of one name pass for each other."""
+    found = reached()
+    used: set[str] = set()
+    for node in chain.from_iterable(map(in_use, found.values())):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            used.add(node.value)
+    definitions = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+    unused = [
+        f"{name}: {node.name}"
+        for name, tree in found.items()
+        if of_the_core(name)
+        for node in ast.walk(tree)
+        if isinstance(node, definitions) and not node.name.startswith("__") and node.name not in used
+    ]
+    assert not unused, f"only tests or benchmarks use {unused}"
+
+
+def test_heavy_libraries_are_imported_where_they_are_needed() -> None:
+    wrong: list[str] = []
+    for path in CODE:
+        if name_of(path).startswith("models/training/"):
+            continue  # never imported by the product
+        for statement in runs_on_import(tree_of(path)):
+            names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+            if isinstance(statement, ast.ImportFrom) and not statement.level:
+                names = [statement.module or ""]
+            if heavy := HEAVY & {name.split(".")[0] for name in names}:
+                wrong.append(
+                    f"{name_of(path)}:{statement.lineno} imports {heavy} at module level; do it in the function"
+                )
+    assert not wrong, "\n".join(wrong)
 
 
 def fresh(code: str, folder: Path) -> list[str]:
-    """What a new interpreter prints, started outside the repository."""
-    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.split()
+    """The words that code prints in a new interpreter, started outside the repository."""
+    return printed(code, folder=folder).split()
 
 
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
@@ -199,14 +296,20 @@ def test_every_code_folder_is_installed() -> None:
         assert folder in (name.removeprefix("edge.").replace(".", "/"), name.replace(".", "/"))
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=name_of)
-def test_no_file_is_too_long(path: Path) -> None:
-    lines = path.read_text("utf-8").count("\n")
-    assert lines <= LONGEST, f"{name_of(path)} has {lines} lines; find the second noun in it"
+def test_no_file_is_too_long() -> None:
+    lengths = {name_of(path): path.read_text("utf-8").count("\n") for path in PYTHON}
+    long = [
+        f"{name} has {lines} lines; find the second noun in it" for name, lines in lengths.items() if lines > LONGEST
+    ]
+    assert not long, "\n".join(long)
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if p.suffix in TEXT], ids=name_of)
-def test_no_source_names_a_place_of_the_machine_it_was_written_on(path: Path) -> None:
-    text = path.read_text("utf-8", errors="replace")
-    for place in ("work", "root"):
-        assert f"/{place}/" not in text, f"{name_of(path)} names a path under /{place}"
+def test_no_source_names_a_place_of_the_machine_it_was_written_on() -> None:
+    wrong: list[str] = []
+    for path in sources():
+        if path.suffix in TEXT:
+            text = path.read_text("utf-8", errors="replace")
+            wrong += [
+                f"{name_of(path)} names a path under /{place}" for place in ("work", "root") if f"/{place}/" in text
+            ]
+    assert not wrong, "\n".join(wrong)

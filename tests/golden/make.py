@@ -85,7 +85,7 @@ def wordpiece() -> Tokenizer:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer.decoder = decoders.WordPiece()
-    # As published files have it: settings of whoever saved them, which must not count.
+    # As published files have it: settings of the program that saved them, which must not count.
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=16)
     return tokenizer

@@ -25,7 +25,7 @@ SMALL = IndexOptions(flat_limit=60, pending_limit=10, list_rows=16, grace_second
 
 
 class NaiveIndex:
-    """What an index should hold: id -> vector."""
+    """The right content of an index: id -> vector."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Vectors] = {}
@@ -92,7 +92,7 @@ class SimpleDatabase:
 class IndexRig:
     """An index in a folder, its database, its twin, and a check that both hold the same."""
 
-    def __init__(self, folder: Path, dim: int = 8, *, options: IndexOptions = SMALL, limit: int = 1 << 30) -> None:
+    def __init__(self, folder: Path, dim: int = 8, *, options: IndexOptions = SMALL, limit: int = 1 << 40) -> None:
         self.folder = folder
         self.dim = dim
         self.options = options

@@ -31,7 +31,7 @@ def operation(number: int) -> tuple[list[int], list[int], np.ndarray]:
 
 
 def replay(count: int) -> NaiveIndex:
-    """What the first `count` operations leave."""
+    """The content after the first `count` operations."""
     twin = NaiveIndex()
     for number in range(count):
         gone, ids, vectors = operation(number)
@@ -66,7 +66,7 @@ def write(folder: Path, until: int) -> None:
 
 
 def read(folder: Path) -> None:
-    """Compares what it sees with what was committed, until the parent closes its input; prints how often."""
+    """Compares the index with the commits, until the parent closes its input; prints how often."""
     rig = IndexRig(folder, DIM, options=OPTIONS)
     print("ready", flush=True)
     looks, counts = 0, set()

@@ -1,4 +1,4 @@
-"""Builds an index in a process of its own under a limit, and prints what it needed. Vectors come block by block."""
+"""Builds an index in a process of its own under a limit, and prints its memory. Vectors come block by block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 2000
 
 
 def build(folder: Path, rows: int, spare: int, codec: str) -> dict[str, float]:
-    """An index of `rows` vectors, with `spare` bytes beyond what the process holds before."""
+    """An index of `rows` vectors, with `spare` bytes beyond the memory that the process holds before."""
     codecs = FaissCodecs()
     few = mixture(300, DIM).astype(np.float16)
     codecs.open(codecs.train(codec, few.astype(np.float32), seed=0))  # faiss, its threads and its tables

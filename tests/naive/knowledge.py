@@ -1,4 +1,5 @@
-"""A knowledge tree on the fake context with every number within reach, and its twin: what is where, by plain rules."""
+"""A knowledge tree on the fake context with every number within reach, and its twin: the place of each state, by plain
+rules."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def segment(name: str, length: int) -> Segment:
 
 
 class Rig:
-    """A tree, what is around it, and checks of all that must hold whatever was done."""
+    """A tree with its surroundings, and checks of everything that must hold after any operation."""
 
     def __init__(
         self, *, limit: int = 10**7, host: int = 10**6, disk: int = 0, folder: Path | None = None, **keys: Any
@@ -106,7 +107,7 @@ def _name(node: Node) -> str:
 
 
 class Twin:
-    """What PGDSF keeps, by the rules as they are written: every step looks at everything.
+    """The states that PGDSF keeps, by the rules as they are written: every step looks at everything.
 
     Args:
         host, disk: bytes of the two tiers.

@@ -1,6 +1,6 @@
 """A language model's context without a model: each token's state is a digest of all tokens up to it.
 
-What is "generated" depends on every state in context, so a state that was restored in the wrong place, after the wrong
+The "generated" text depends on every state in context, so a state that was restored in the wrong place, after the wrong
 prefix or damaged changes it.
 """
 
@@ -67,7 +67,7 @@ class FakeContext:
         del self.cells[length:]
 
     def output(self) -> bytes:
-        """What would be generated now."""
+        """The output that would be generated now."""
         return blake2b(b"".join(self.cells)).digest()
 
     def _append(self, token: int) -> None:
@@ -82,7 +82,7 @@ def cell(before: bytes, token: int) -> bytes:
 
 
 def uncached(tokens: Sequence[int]) -> bytes:
-    """What a context that never reuses anything would generate after these tokens."""
+    """The output of a context that never reuses anything, after these tokens."""
     context = FakeContext()
     context.prefill(tokens)
     return context.output()

@@ -57,7 +57,7 @@ class NaiveCodec:
 
 
 class WatchedFile(BlockFile):
-    """Remembers what was read, and can be broken."""
+    """Remembers its reads, and can be broken."""
 
     def __init__(self, path: Path, extents: dict[BlockId, Extent]) -> None:
         super().__init__(path, extents)

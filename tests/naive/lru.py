@@ -25,7 +25,7 @@ class Lru:
         self._clock = 0
 
     def request(self, rows: Collection[int], read: Collection[int]) -> list[str]:
-        """One request for the distinct `rows`, of which the cache read `read`; returns what is wrong."""
+        """One request for the distinct `rows`, of which the cache read `read`; returns the faults."""
         wrong = []
         for row in sorted(rows):
             group = next((g for g in self._groups.values() if row in g.rows), None)

@@ -1,7 +1,7 @@
-"""A process that adds, updates, deletes and searches memories until it is killed, and says what it has done.
+"""A process that adds, updates, deletes and searches memories until it is killed, and reports each change.
 
-Run as a script: `memory_child.py DIRECTORY USER SEED`. A line before each change says what is about to happen, a line
-after it that it has: what was said to have happened must be found later, whatever killed the process.
+Run as a script: `memory_child.py DIRECTORY USER SEED`. A line before each change announces it, and a line after it
+confirms it. Every confirmed change must be found later, however the process was killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def say(**line: Any) -> None:
 
 def main(directory: str, user: str, seed: int) -> None:
     choose = random.Random(seed)
-    memory = Memory(directory, embedder=WordEmbedder(32), reranker=WordReranker(), memory="1GB")
+    memory = Memory(directory, embedder=WordEmbedder(32), reranker=WordReranker(), memory="40GB")
     known = [found["id"] for found in memory.get_all(user_id=user, top_k=1_000)["results"]]
     say(event="ready")
     for number in range(sys.maxsize):

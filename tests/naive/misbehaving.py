@@ -1,4 +1,4 @@
-"""An extractor that does what its file says, and what no extractor should."""
+"""An extractor that obeys its file, and does things that no extractor should."""
 
 # ruff: noqa: SIM115
 import ctypes
@@ -21,7 +21,7 @@ def read(text):
 
 
 def escape(way):
-    """Tries a way out of the process; says what stopped it."""
+    """Tries a way out of the process; returns the error that stopped it."""
     outside = os.path.dirname(os.path.abspath(__file__)) + "/../outside.txt"
     ways = {
         "read": lambda: open(outside).read(),

@@ -1,9 +1,14 @@
-"""A cache of blocks by its definition, as a list of what is held; and hotness round by round."""
+"""A cache of blocks by its definition, as a list of the held blocks; hotness round by round; and a policy whose order
+is easy to foresee."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
+
+from edge.eviction import DecayedHotness
 
 
 @dataclass
@@ -103,3 +108,35 @@ class Hotness:
     def begin_round(self) -> None:
         self.value = {key: value / self.decay for key, value in self.value.items()}
         self._fresh.clear()
+
+
+def hotness(policy: DecayedHotness, key: Hashable) -> float:
+    """A block's present value."""
+    return math.exp(policy._hot[key][0] - policy._round * policy._step)
+
+
+class LeastRecent:
+    """A policy (see `edge.eviction.Policy`): the block that was used longest ago goes first."""
+
+    def __init__(self) -> None:
+        self._order: OrderedDict[Hashable, None] = OrderedDict()
+
+    def insert(self, key: Hashable) -> None:
+        self._order[key] = None
+
+    def touch(self, key: Hashable) -> None:
+        self._order.move_to_end(key)
+
+    def remove(self, key: Hashable) -> None:
+        del self._order[key]
+
+    def begin_round(self) -> None:
+        pass
+
+    def victim(self, evictable: Callable[[Hashable], bool]) -> Hashable | None:
+        return next((key for key in self._order if evictable(key)), None)
+
+    def copy(self) -> LeastRecent:
+        made = LeastRecent()
+        made._order.update(self._order)
+        return made

@@ -6,8 +6,10 @@ from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.buffers import Bytes, charge_of
 from edge.eviction import Policy
-from edge.lanes import Lane, Ticket
+from edge.lanes import Lane
+from edge.link import Ticket
 from edge.residency import Fetch, Handle, Residency
+from naive.residency import LeastRecent
 from naive.source import MemorySource, numbered_blocks
 
 SIZE = 100
@@ -21,7 +23,7 @@ class Rig:
         self.source = MemorySource(numbered_blocks([SIZE] * 12))
         self.lane = Lane()
         self.budget = MemoryBudget(blocks * CHARGE, baseline=0)
-        self.residency = Residency(self.budget, policy=policy, capacity=capacity)
+        self.residency = Residency(self.budget, policy=policy or LeastRecent(), capacity=capacity)
         self.now = self.residency.begin_round()
 
     def fetch(self, key: int, priority: float = 0.0) -> Fetch:
@@ -47,7 +49,9 @@ class Rig:
         assert handle.wait().tobytes() == self.source.blocks[BlockId("layer", key)]
 
     def prefetch(self, *keys: int, owner: object = "p", limit: int = 1 << 30) -> int | None:
-        return self.residency.prefetch(owner, ((k, SIZE, self.fetch(k, 1.0)) for k in keys), limit)
+        """Bytes asked for; None if it was refused."""
+        admitted = self.residency.prefetch(owner, ((k, SIZE, self.fetch(k, 1.0)) for k in keys), limit)
+        return None if admitted is None else admitted.asked
 
     def next_round(self) -> None:
         self.now = self.residency.begin_round()

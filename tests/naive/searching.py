@@ -10,7 +10,7 @@ import numpy as np
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
-from edge.eviction import LRU
+from edge.eviction import DecayedHotness
 from edge.ivf.base import Found, Vectors
 from edge.ivf.search import Searcher
 from edge.lanes import Lane
@@ -30,14 +30,14 @@ class Rig:
         *,
         memory: int = PLENTY,
         capacity: int | None = None,
-        policy: type = LRU,
+        policy: type = DecayedHotness,
         fast: int = 0,
         bandwidth: float = 1e12,
         **shape: object,
     ) -> None:
         self.lists: Lists = write_lists(folder, vectors, codec=NaiveCodec(codec, vectors.shape[1]), **shape)
         self.budget = MemoryBudget(memory, baseline=0)
-        self.lane = Lane()  # one of its own: what it learns depends on this rig alone
+        self.lane = Lane()  # one of its own: it learns from this rig alone
         self.device = CpuDevice(self.budget, link=self.lane)
         self.fast = LimitedDevice(self.budget, cap=fast, bandwidth=bandwidth, inner=self.device) if fast else None
         self.searcher = Searcher(self.device, fast=self.fast, policy=policy, capacity=capacity)

@@ -1,4 +1,5 @@
-"""Every snippet of the README runs, in a home of its own with tiny data."""
+"""The README and the guides are true: every snippet runs, in a home of its own with tiny data, every link leads to a
+file, and every file, command and option that they name exists."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from edge.models.synth import synth
@@ -24,25 +27,29 @@ NOT_RUN = {
     "python3 -m venv": "installs from the network",
     "edge models pull": "downloads a model",
     "--llm model.gguf": "needs a language model",
-    "edge bench": "measures for minutes, on data of its own",
+    "base_url": "asks a server",
+    "Client()": "asks a server",
+    "/media/disk": "names a disk of the reader",
+    ".venv/bin/": "runs the tests themselves",
+    ".ci/run": "runs the tests themselves",
 }
-"""Parts of lines that are not run, and why."""
+"""Parts of lines and snippets that are not run, and why."""
 
 UNTIL_INTERRUPTED = "edge watch"
-MAY_FIND_NOTHING = "edge ask"
+MAY_FIND_NOTHING = ("edge ask", "edge memory search")
 """Whether an answer is good enough is judged by models, and these are not trained."""
 
 
-def snippets(language: str) -> list[str]:
+def snippets(document: Path, language: str) -> list[str]:
     """The blocks of a language, in their order."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = document.read_text(encoding="utf-8")
     return [match[1] for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
 
 
-def shell_lines() -> list[str]:
+def shell_lines(document: Path) -> list[str]:
     """Every command of the shell's blocks; one that goes on in the next line is one command."""
     lines: list[str] = []
-    for block in snippets("sh"):
+    for block in snippets(document, "sh"):
         for line in block.splitlines():
             if lines and line.startswith(" "):
                 lines[-1] += " " + line.strip()
@@ -55,10 +62,20 @@ def reason(line: str) -> str | None:
     return next((why for part, why in NOT_RUN.items() if part in line), None)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = list(dict.fromkeys(PAGES))
+WITH_COMMANDS = [page for page in PAGES if any(reason(line) is None for line in shell_lines(page))]
+PYTHON = [(page, text) for page in PAGES for text in snippets(page, "python") if reason(text) is None]
+
+
+def name(value: object) -> str:
+    return value.stem if isinstance(value, Path) else str(value).strip().splitlines()[-1]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
     """A user's home: documents of every kind the snippets name, and a tiny embedder in the place of the default one."""
-    home = tmp_path_factory.mktemp("home").resolve()
+    home = tmp_path.resolve()
     synth("tiny-bert-embedder", home / "models" / "tiny").close()
     documents = home / "Documents"
     (documents / "letters").mkdir(parents=True)
@@ -79,7 +96,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def run(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
@@ -99,15 +116,16 @@ def run(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the snippets are for a POSIX shell")
-def test_every_line_for_the_shell_runs(home: Path, run: Callable[[list[str]], subprocess.Popen[str]]) -> None:
-    """In their order, because later ones search what earlier ones have indexed."""
-    before = run(["sh", "-c", "edge index OLD.pdf"])
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+def test_every_line_for_the_shell_runs(
+    home: Path, run: Callable[[list[str]], subprocess.Popen[str]], page: Path
+) -> None:
+    """In their order, because later ones search the documents that earlier ones have indexed."""
+    before = run(["sh", "-c", "edge index OLD.pdf Documents && edge memory add 'The meeting moved to Thursday'"])
     assert before.wait(120) == 0
-    ran = 0
-    for line in shell_lines():
+    for line in shell_lines(page):
         if reason(line) is not None:
             continue
-        ran += 1
         started = run(["sh", "-c", line])
         if line.startswith(UNTIL_INTERRUPTED):
             assert started.stderr is not None
@@ -123,11 +141,10 @@ def test_every_line_for_the_shell_runs(home: Path, run: Callable[[list[str]], su
             allowed = (0, -signal.SIGINT, 130)
         assert started.returncode in allowed, f"{line}\n{out}\n{err}"
         assert "Traceback" not in err, f"{line}\n{err}"
-    assert ran >= 15
 
 
-@pytest.mark.parametrize("snippet", snippets("python"), ids=lambda text: text.strip().splitlines()[0])
-def test_every_python_snippet_runs(run: Callable[[list[str]], subprocess.Popen[str]], snippet: str) -> None:
+@pytest.mark.parametrize(("page", "snippet"), PYTHON, ids=name)
+def test_every_python_snippet_runs(run: Callable[[list[str]], subprocess.Popen[str]], page: Path, snippet: str) -> None:
     started = run([sys.executable, "-c", snippet])
     out, err = started.communicate(timeout=120)
     assert started.returncode == 0, f"{out}\n{err}"
@@ -135,11 +152,48 @@ def test_every_python_snippet_runs(run: Callable[[list[str]], subprocess.Popen[s
 
 def test_only_what_is_named_is_left_out() -> None:
     """A reason that no line needs any more hides the next line that needs none."""
-    lines = shell_lines()
+    lines = [line for page in PAGES for line in shell_lines(page)]
+    texts = [text for page in PAGES for text in snippets(page, "python")]
     for part in NOT_RUN:
-        assert any(part in line for line in lines), f"no snippet holds {part!r}"
-    assert len(snippets("sh")) >= 5
-    assert len(snippets("python")) >= 2
+        assert any(part in line for line in [*lines, *texts]), f"no snippet holds {part!r}"
+    assert len(lines) - len([line for line in lines if reason(line)]) >= 30
+    assert len(PYTHON) >= 4
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if target and not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """Paths of this repository in backticks: those that begin with one of its folders."""
+    for named in re.findall(
+        r"`((?:apps|edge|models|runtimes|devices|tests|docs|\.ci)/[\w./-]+)`", page.read_text("utf-8")
+    ):
+        assert (ROOT / named).exists(), f"{page.name} names {named}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_and_options_that_are_named_exist(page: Path) -> None:
+    from edge.apps.cli import edge
+
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"`(edge [^`]+)`", text):
+        words = [word for word in shlex.split(code.split("|")[0])[1:] if word != "..."]
+        command: click.Command = edge
+        while words and isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words[0])
+            if found is None:
+                assert words[0].startswith("-") or words[0].isupper(), f"{page.name} names `{code}`"
+                break
+            command, words = found, words[1:]
+        options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+        for word in words:
+            if word.startswith("--"):
+                assert word.split("=")[0] in {*options, "--help"}, f"{page.name} names {word} in `{code}`"
 
 
 def _pdf(text: str) -> bytes:

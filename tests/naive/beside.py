@@ -1,0 +1,59 @@
+"""One index that is searched by the host alone and beside another device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
+from edge.devices.faiss_codec import FaissCodecs
+from edge.devices.remote import RemoteDevice
+from edge.ivf.base import Found
+from edge.ivf.device import SearchPlace
+from edge.ivf.search import Searcher
+from edge.lanes import Lane
+from edge.trace import Trace
+from naive.lists import clustered, write_lists
+
+DIM = 32
+
+
+class Both:
+    """One index, searched by the host alone and with another device."""
+
+    def __init__(
+        self, folder: Path, codec: str, kind: Callable[..., SearchPlace] = RemoteDevice, cap: int = 8 << 20
+    ) -> None:
+        vectors = clustered(2000, DIM)
+        codecs = FaissCodecs(threads=1)
+        self.lists = write_lists(
+            folder, vectors, codec=codecs.open(codecs.train(codec, vectors[:800], seed=0)), nlist=16, deleted=0.1,
+            pending=20,
+        )  # fmt: skip
+        self.budget = MemoryBudget(1 << 36, baseline=0)
+        self.trace = Trace()
+        self.lane = Lane()
+        self.host = CpuDevice(self.budget, link=self.lane)
+        self.device: SearchPlace = kind(self.budget, cap=cap, trace=self.trace)
+        self.alone = Searcher(self.host)
+        self.searcher = Searcher(self.host, places=[self.device], trace=self.trace)
+
+    def check(self, *, nprobe: int = 5, allowed: np.ndarray | None = None) -> Found:
+        queries = clustered(9, DIM, seed=3)
+        expected = self.alone.search(self.lists.snapshot, queries, 7, nprobe=nprobe, allowed=allowed)
+        found = self.searcher.search(self.lists.snapshot, queries, 7, nprobe=nprobe, allowed=allowed)
+        assert found.ids.tolist() == expected.ids.tolist()
+        assert found.scores.tobytes() == expected.scores.tobytes()
+        return found
+
+    def close(self) -> None:
+        for searcher in (self.searcher, self.alone):
+            searcher.close()
+        self.device.close()
+        self.host.close()
+        self.lane.close()
+        self.lists.close()
+        assert not {owner: n for owner, n in self.budget.holders().items() if n}
