@@ -23,7 +23,7 @@ from edge.apps.serve.connection import MODELS, Unserved, connected, own_options
 from edge.apps.texts import Document, read_documents
 from edge.config import Config
 from edge.errors import StorageError
-from edge.output_file import open_output
+from edge.files.output_file import open_output
 from edge.resident import ResidentWatch
 
 if TYPE_CHECKING:

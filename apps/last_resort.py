@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 
 from edge.control_characters import escaped
-from edge.own_folder import make_folder
+from edge.files.own_folder import make_folder
 
 DEBUG_ENVIRONMENT = "EDGE_DEBUG"
 """An environment variable; if it is 1, the traceback is printed as well."""

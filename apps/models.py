@@ -15,7 +15,7 @@ from edge.apps.options import Setup, configure, json_option, setup_options
 from edge.apps.progress import ProgressBar
 from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
-from edge.input_file import read_input
+from edge.files.input_file import read_input
 from edge.models.calibration import Calibration
 from edge.models.generator_file import find_generator, installed_generators, pull_generator
 from edge.models.manifest import file_sha256

@@ -10,7 +10,7 @@ from edge.apps.store.pool import CONNECTION_BYTES, PAGE_CACHE
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import EdgeError
-from edge.ivf.maintenance import MAINTENANCE_NBYTES
+from edge.ivf.maintenance.maintainer import MAINTENANCE_NBYTES
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, resolve
 from edge.plan import Plan, Stage

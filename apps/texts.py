@@ -12,7 +12,7 @@ from typing import BinaryIO, TextIO
 
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
-from edge.input_file import open_input
+from edge.files.input_file import open_input
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")

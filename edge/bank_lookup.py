@@ -25,7 +25,7 @@ from edge.errors import InputError, RangeError, StorageError
 from edge.ivf.device import Place
 from edge.lanes import Lane
 from edge.planner.bank_placement import BankPlacement, EmbeddingTable
-from edge.rows import RowCache, RowSource
+from edge.streaming.embedding_rows import RowCache, RowSource
 from edge.trace import Trace
 
 Floats = npt.NDArray[np.float32]

@@ -19,7 +19,7 @@ from typing import Any
 import platformdirs
 
 from edge.errors import ConfigError
-from edge.input_file import read_small
+from edge.files.input_file import read_small
 
 _UNITS = {
     "": 1, "b": 1,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from edge.errors import StorageError
-from edge.output_file import open_output
+from edge.files.output_file import open_output
 
 
 class Trace:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CorruptBlock
-from edge.sealed import read_sealed, write_sealed
+from edge.files.sealed import read_sealed, write_sealed
 
 FILE = "calibration.json"
 VERSION = 6

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import CorruptBlock
+from edge.files.sealed import read_sealed, write_sealed
 from edge.models.logistic import Logistic
 from edge.models.manifest import remedy
-from edge.sealed import read_sealed, write_sealed
 
 FILE = "evidence.json"
 _log = logging.getLogger("edge")

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edge.errors import ModelError, StorageError
+from edge.files.own_folder import make_folder
 from edge.models.manifest import file_sha256
 from edge.models.registry import KNOWN, KnownModel, models_dir
 from edge.models.wheel import fetch_wheel
-from edge.own_folder import make_folder
 
 _log = logging.getLogger("edge")
 

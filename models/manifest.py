@@ -11,10 +11,10 @@ from typing import Any
 
 from edge.blocks import BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError, StorageError
-from edge.input_file import read_small
+from edge.files.input_file import read_small
+from edge.files.sealed import CHECKSUM, sealed, unsealed
 from edge.models.spec import ModelSpec
 from edge.models.staging import MANIFEST
-from edge.sealed import CHECKSUM, sealed, unsealed
 
 FORMAT = "edge-pack"
 VERSION = 1

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError, StorageError
+from edge.files.own_folder import make_folder
 from edge.models.architectures import family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
@@ -23,7 +24,6 @@ from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import is_pack
 from edge.models.wheel import fetch_wheel
 from edge.models.writer import Progress
-from edge.own_folder import make_folder
 
 _log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")

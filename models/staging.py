@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from edge.errors import StorageError
-from edge.own_folder import make_folder
+from edge.files.own_folder import make_folder
 
 MANIFEST = "edge.json"
 _PREVIOUS = ".previous"

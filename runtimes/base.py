@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from edge.arrangement import Request, least
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
@@ -22,6 +21,7 @@ from edge.ivf.opening import parse_device
 from edge.lanes import Lane
 from edge.models.spec import LayerSpec
 from edge.plugins import load, names
+from edge.streaming.memory_plan import Request, least
 from edge.trace import Trace
 
 if TYPE_CHECKING:

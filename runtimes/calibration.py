@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.chunking import Chunk
 from edge.errors import InputError
 from edge.models.blending import Retrieved, retrieved_scores, share_of, standard
 from edge.models.calibration import Calibration, Forecast, Lens, Measured
 from edge.models.spec import ModelSpec
-from edge.pruning import Mode
 from edge.runtimes.heads import lens_input, logits, pool
 from edge.runtimes.replay import Record, Scores, find_margin, measure
 from edge.runtimes.reranker import Reranker
+from edge.streaming.hidden_states import Chunk
+from edge.streaming.pruning import Mode
 
 _LENS_PAIRS = 4096
 """Largest number of pairs used to fit the lens: about ten for each of its weights."""

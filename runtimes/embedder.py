@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk
 from edge.config import Config
 from edge.errors import InputError
 from edge.models.packed import PackedModel
@@ -24,6 +23,7 @@ from edge.runtimes.heads import embeddings, pool
 from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
+from edge.streaming.hidden_states import Chunk
 from edge.trace import Trace
 
 _PASS_TEXTS = 256

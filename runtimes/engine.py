@@ -17,10 +17,8 @@ from types import TracebackType
 
 import numpy as np
 
-from edge.arrangement import SLACK, Arrangement
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, InputError
-from edge.forwarding import forward
 from edge.lanes import Lane
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
@@ -44,10 +42,12 @@ from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
 from edge.runtimes.vocabulary import Vocabulary
 from edge.runtimes.workplace import Pass
+from edge.scheduling.urgency import current_urgency
+from edge.scheduling.waiting_line import Taken, WaitingLine
+from edge.streaming.forwarding import forward
+from edge.streaming.memory_plan import SLACK, MemoryPlan
+from edge.streaming.window import SlidingWindow
 from edge.trace import Trace
-from edge.urgency import current_urgency
-from edge.waiting_line import Taken, WaitingLine
-from edge.window import SlidingWindow
 
 MOST_TOKENS = 512
 """Default limit for the tokens of a sequence."""
@@ -206,8 +206,8 @@ class Engine:
         """Runs a batch. Its observer sees the hidden states and decides which sequences continue.
 
         While a pass runs, other threads' batches wait. The next pass takes the most urgent batch first (see
-        `edge.urgency`), and then others as long as a shared pass is quicker, so that each layer is read once for all.
-        The hidden states that a batch's observer sees are bit for bit those of a pass of its own.
+        `edge.scheduling.urgency`), and then others as long as a shared pass is quicker, so that each layer is read once
+        for all. The hidden states that a batch's observer sees are bit for bit those of a pass of its own.
 
         Args:
             prepare: makes batch and observer at the start of the pass, possibly in another thread.
@@ -217,7 +217,7 @@ class Engine:
             InputError: the engine has been closed.
             BudgetExceeded: the batch does not fit; the error names the limit that would be enough.
             CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
-            Withdrawn, DeadlinePassed: the request was cancelled, see `edge.urgency`.
+            Withdrawn, DeadlinePassed: the request was cancelled, see `edge.scheduling.urgency`.
             Exception: any error that `prepare` and the observer raise.
         """
         job = Job(prepare, undo, current_urgency())
@@ -278,11 +278,11 @@ class Engine:
         started = time.perf_counter()
         before = self.trace.snapshot()
 
-        def end(job: Job, watch: ResidentWatch, arrangement: Arrangement) -> None:
+        def end(job: Job, watch: ResidentWatch, memory_plan: MemoryPlan) -> None:
             if job.error is None and job.batch is not None:
                 self.stats = job.stats = RunStats.of(
                     job.batch,
-                    arrangement,
+                    memory_plan,
                     self.window,
                     seconds=time.perf_counter() - started,
                     layers_run=job.layers,
@@ -296,7 +296,7 @@ class Engine:
 
         def ended(job: Job) -> None:
             if job is not jobs[0]:
-                end(job, watch, arrangement)
+                end(job, watch, memory_plan)
                 taken.done(job)
 
         joined = JoinedJobs(jobs, ended)
@@ -306,10 +306,10 @@ class Engine:
             held += batch.nbytes + len(batch.prefix) * self.model.spec.layer.hidden * 4
         with self.budget.reserve("tokens", held), ResidentWatch() as watch:
             self.embedding.prepare(batch)
-            arrangement = self.room.arrange(joined.batches)
-            with self.place.memory.reserve("workspace", arrangement.workspace):
+            memory_plan = self.room.plan_memory(joined.batches)
+            with self.place.memory.reserve("workspace", memory_plan.workspace):
                 states = self.place.states(
-                    Pass(batch, arrangement, joined.groups, self.model, self._dtype, self.embedding, self._scratch)
+                    Pass(batch, memory_plan, joined.groups, self.model, self._dtype, self.embedding, self._scratch)
                 )
                 try:
                     self.window.start()
@@ -322,7 +322,7 @@ class Engine:
                         states=states,
                         embed=self.place.embed(feed),
                         observer=joined,
-                        chunk_tokens=arrangement.chunk_tokens,
+                        chunk_tokens=memory_plan.chunk_tokens,
                         prefixes=[self.place.prefix(feed.prefix(ids)) for ids in joined.prefixes],
                         on_layer=self._check,
                         trace=self.trace,
@@ -331,7 +331,7 @@ class Engine:
                     self.window.finish()
                     states.close()
             trim_heap()
-        end(jobs[0], watch, arrangement)
+        end(jobs[0], watch, memory_plan)
 
     def close(self) -> None:
         """Frees all memory and closes the model."""

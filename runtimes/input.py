@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk
 from edge.lanes import Lane
 from edge.models.layout import EMBED
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
-from edge.rows import RowCache
+from edge.streaming.embedding_rows import RowCache
+from edge.streaming.hidden_states import Chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge.arrangement import SLACK, Request
 from edge.libraries import import_nbytes
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
@@ -13,6 +12,7 @@ from edge.models.spec import ModelSpec
 from edge.models.tokenizer import PairTokenizer
 from edge.runtimes.base import HiddenDtype, Runtime
 from edge.runtimes.input import InputEmbedding
+from edge.streaming.memory_plan import SLACK, Request
 
 HEADROOM = 16 << 20
 """Bytes reserved for Python's own objects, fragmentation of the heap, and the growth of a tokenizer in use."""

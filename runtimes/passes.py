@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.chunking import Chunk
-from edge.forwarding import Observer
 from edge.models.tokens import TokenBatch
 from edge.runtimes.stats import RunStats
-from edge.urgency import Urgency
+from edge.scheduling.urgency import Urgency
+from edge.streaming.forwarding import Observer
+from edge.streaming.hidden_states import Chunk
 
 Prepare = Callable[[], tuple[TokenBatch, Observer]]
 """Tokenizes a request and makes its observer. It is called again if the first attempt shared a pass that did not

@@ -13,11 +13,11 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from edge.bounded_pruning import BoundedPruning
 from edge.models.blending import WEIGHT, Retrieved
 from edge.models.calibration import Calibration, Measured
-from edge.pruning import Mode
 from edge.runtimes.scoring import Pool
+from edge.streaming.bounded_pruning import BoundedPruning
+from edge.streaming.pruning import Mode
 
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]

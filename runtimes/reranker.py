@@ -11,7 +11,6 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from edge.bounded_pruning import BoundedPruning
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_threshold
 from edge.errors import CorruptBlock, InputError
@@ -21,12 +20,13 @@ from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER
 from edge.models.tokenizer import check_text
 from edge.models.tokens import TokenBatch
-from edge.pruning import Mode, ProgressivePruning
 from edge.public_calls import checked_arguments
 from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
 from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
+from edge.streaming.bounded_pruning import BoundedPruning
+from edge.streaming.pruning import Mode, ProgressivePruning
 from edge.trace import Trace
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge.arrangement import Arrangement, Request, arrange, least
 from edge.config import format_size
 from edge.errors import BudgetExceeded
 from edge.models.packed import PackedModel
@@ -15,7 +14,8 @@ from edge.runtimes.base import HiddenDtype, LayerKernel
 from edge.runtimes.needs import longest_prefix
 from edge.runtimes.vocabulary import Vocabulary
 from edge.runtimes.workplace import Workplace
-from edge.window import SLIDING, SlidingWindow
+from edge.streaming.memory_plan import MemoryPlan, Request, least, plan_memory
+from edge.streaming.window import SLIDING, SlidingWindow
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Room:
     offload: bool | None
     saturating: int
 
-    def arrange(self, batches: Sequence[TokenBatch]) -> Arrangement:
+    def plan_memory(self, batches: Sequence[TokenBatch]) -> MemoryPlan:
         """The layout of one pass over the sequences of some batches.
 
         Raises:
@@ -46,13 +46,13 @@ class Room:
         """
         request = self._request(batches)
         resident = None if self.offload is None else not self.offload
-        chosen = arrange(request, self._available(), resident=resident)
+        chosen = plan_memory(request, self._available(), resident=resident)
         # Without the tokenizer a larger chunk may fit. To load it again later costs less than a slow pass now.
         if (chosen is None or not chosen.saturated) and self.place.on_host and self.vocabulary.drop():
-            return self.arrange(batches)
+            return self.plan_memory(batches)
         if chosen is None:
             self.place.memory.make_room(least(request) - self.window.buffers * self.window.block_nbytes)
-            chosen = arrange(request, self._available(), resident=resident)
+            chosen = plan_memory(request, self._available(), resident=resident)
         if chosen is None:
             available = self._available()
             needed = self.place.memory.limit - available + least(request)
@@ -76,7 +76,7 @@ class Room:
         others = sum(int(batch.lengths.sum()) for batch in batches[:-1])
         if self.holds_all_layers and others >= self.saturating:
             return False
-        chosen = arrange(self._request(batches), self._available(), resident=True)
+        chosen = plan_memory(self._request(batches), self._available(), resident=True)
         return chosen is not None and chosen.saturated
 
     @property
@@ -121,7 +121,11 @@ def sizes(
     saturating: int,
     place: Workplace | None = None,
 ) -> Request:
-    """The sizes of a pass (see `edge.arrangement.Request`). `prefix` is the number of tokens of the longest prefix."""
+    """The sizes of a pass (see `edge.streaming.memory_plan.Request`).
+
+    Args:
+        prefix: tokens of the longest prefix.
+    """
     spec = model.spec
 
     def workspace(chunk: int, most: int) -> int:
@@ -140,7 +144,7 @@ def sizes(
 
 
 def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
-    """The error for a limit in which no arrangement fits. It names the smallest limit that works."""
+    """The error for a limit in which no plan fits. It names the smallest limit that works."""
     needed += SPREAD
     layers = format_size(min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0]))
     return BudgetExceeded(

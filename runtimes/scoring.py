@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
-from edge.chunking import Chunk
 from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieved_scores, sharpness, standard
 from edge.models.calibration import Calibration, Forecast
 from edge.models.spec import ModelSpec
-from edge.pruning import Decision
 from edge.runtimes.heads import lens_input, logits, pool, sigmoid
 from edge.runtimes.needs import SCORED_TOGETHER, SCORING_ARRAYS
+from edge.streaming.hidden_states import Chunk
+from edge.streaming.pruning import Decision
 
 
 class Pruning(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from edge.arrangement import Arrangement
 from edge.models.tokens import TokenBatch
-from edge.window import SlidingWindow
+from edge.streaming.memory_plan import MemoryPlan
+from edge.streaming.window import SlidingWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class RunStats:
     def of(
         cls,
         batch: TokenBatch,
-        arrangement: Arrangement,
+        memory_plan: MemoryPlan,
         window: SlidingWindow,
         *,
         seconds: float,
@@ -102,8 +102,8 @@ class RunStats:
             layers=layers,
             evaluations=evaluations,
             evaluations_full=sequences * layers,
-            chunk_tokens=arrangement.chunk_tokens,
-            offloaded=not arrangement.resident,
+            chunk_tokens=memory_plan.chunk_tokens,
+            offloaded=not memory_plan.resident,
             buffers=window.buffers,
             pinned=window.pinned,
             lane_bytes=int(grown("disk.bytes")),

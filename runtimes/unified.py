@@ -13,7 +13,7 @@ from edge.lanes import Lane
 from edge.link import Ticket
 from edge.models.packed import PackedModel
 from edge.runtimes.workplace import HostPlace
-from edge.window import Way
+from edge.streaming.window import Way
 
 
 class Shared:

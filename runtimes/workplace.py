@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from edge.arrangement import Arrangement
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk, Groups, HiddenStates, OffloadedStates, ResidentStates, StatesShape
 from edge.lanes import Lane
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
 from edge.runtimes.input import Feed, InputEmbedding
-from edge.window import HostWay, Way
+from edge.streaming.hidden_states import Chunk, Groups, HiddenStates, OffloadedStates, ResidentStates, StatesShape
+from edge.streaming.memory_plan import MemoryPlan
+from edge.streaming.window import HostWay, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Pass:
     """
 
     batch: TokenBatch
-    arrangement: Arrangement
+    memory_plan: MemoryPlan
     groups: Groups
     model: PackedModel
     dtype: str
@@ -50,7 +50,7 @@ class Pass:
     @property
     def longest_chunk(self) -> int:
         """Upper bound on the tokens of a chunk."""
-        return max(self.longest, self.arrangement.chunk_tokens)
+        return max(self.longest, self.memory_plan.chunk_tokens)
 
 
 class Workplace(Protocol):
@@ -107,7 +107,7 @@ class HostPlace:
 
     def states(self, run: Pass) -> HiddenStates:
         """The states are in memory, or in a scratch file."""
-        if run.arrangement.resident:
+        if run.memory_plan.resident:
             return ResidentStates(run.shape, self.memory)
         return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)
 

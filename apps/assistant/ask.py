@@ -17,7 +17,7 @@ from edge.apps.collection.registry import locate
 from edge.apps.options import Report, engine_options, report_options, server_option, words_argument
 from edge.apps.serve.connection import ASK, Unserved, connected, own_options
 from edge.errors import InputError, StorageError
-from edge.input_file import read_stdin
+from edge.files.input_file import read_stdin
 from edge.resident import ResidentWatch
 from edge.trace import Trace
 

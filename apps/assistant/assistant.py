@@ -22,16 +22,16 @@ from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.collection.collection import Collection
 from edge.config import Config
-from edge.costs import LearnedCosts
 from edge.errors import CapabilityError, InputError
-from edge.knowledge.store import KnowledgeStore
-from edge.knowledge.tree import KnowledgeTree
-from edge.predictor import TimePredictor
+from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tree import KnowledgeTree
 from edge.public_calls import checked_arguments
 from edge.runtimes.generation.base import Generator, Message, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.opening import open_generator
+from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
 _TIMES = "generation-times.json"

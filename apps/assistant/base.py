@@ -12,8 +12,8 @@ import numpy.typing as npt
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.budget import MemoryBudget
+from edge.cache.lookahead import Outcome
 from edge.errors import InputError
-from edge.lookahead import Outcome
 from edge.trace import Trace
 
 Vectors = npt.NDArray[np.float32]
@@ -32,7 +32,7 @@ GIVEN = 4
 
 
 class Ahead(Protocol):
-    """Clusters that are being fetched (`edge.lookahead.Lookahead`)."""
+    """Clusters that are being fetched (`edge.cache.lookahead.Lookahead`)."""
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from edge.apps.options import OutputFile, engine_options
 from edge.apps.store.health import Health
 from edge.config import format_size
 from edge.errors import EdgeError
-from edge.input_file import read_line
+from edge.files.input_file import read_line
 from edge.trace import Trace
 
 _HELP = """/sources  the passages of the last answer

@@ -17,11 +17,11 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
 from edge.budget import MemoryBudget
+from edge.cache.lookahead import Lookahead
 from edge.connection import Connection
-from edge.expectation import Expected
 from edge.ivf.base import Found
 from edge.ivf.index import VectorIndex
-from edge.lookahead import Lookahead
+from edge.scheduling.running_mean import RunningMean
 from edge.trace import Trace
 
 
@@ -38,7 +38,7 @@ class CollectionLibrary:
         self._collection = collection
         self._working = working
         self._judge = judge or UnitJudge(collection)
-        self._beside = Expected()
+        self._beside = RunningMean()
         """Seconds that a search takes outside the vector index: full text, fusion, reading the passages."""
         self._searcher = Searcher(collection.database, Catalog(), collection.budget, collection.trace)
 

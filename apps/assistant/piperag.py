@@ -15,7 +15,7 @@ from edge.apps.assistant.passages import merge_passages
 from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
-from edge.pipelining import RetrievalPipeline
+from edge.scheduling.pipelining import RetrievalPipeline
 from edge.sentences import sentences
 
 INTERVAL = 32

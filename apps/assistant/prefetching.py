@@ -3,7 +3,7 @@
 TeleRAG predicts the next query once, before the writing begins. Here the prediction may also follow the text as it
 grows, because a half-written passage is nearer to its query than the question is. A text of a few words predicts
 little, so its weight grows with its length. Predictions are made in a thread of their own, beside the generator.
-Both kinds of prediction are made only where they save more seconds than they cost (`edge.benefit`).
+Both kinds of prediction are made only where they save more seconds than they cost (`edge.scheduling.benefit`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 
 from edge.apps.assistant.base import Ahead, Cancelled, Library, Vectors
 from edge.apps.assistant.judged_question import judged_question
-from edge.background import Background, Behind
-from edge.benefit import BenefitGate
 from edge.errors import EdgeError
-from edge.predictor import Seconds
+from edge.scheduling.background import Background, Behind
+from edge.scheduling.benefit import BenefitGate
+from edge.scheduling.predictor import Seconds
 
 LOOKAHEAD = "lookahead"
 FOLLOWING = "following"

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge.apps.assistant.base import Vectors
 from edge.apps.assistant.prefetching import LOOKAHEAD, Query
-from edge.predictor import Seconds, TimePredictor
+from edge.scheduling.predictor import Seconds, TimePredictor
 
 _EMBEDDING = "embedding"
 """The predictor's name for embedding work, which is counted in texts."""

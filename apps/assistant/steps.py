@@ -21,8 +21,6 @@ from edge.apps.assistant.replies import Thinking
 from edge.apps.assistant.showing import GrowingText, Showing
 from edge.apps.assistant.timing import GeneratorClock
 from edge.apps.collection.hits import Hit
-from edge.benefit import BenefitGate
-from edge.predictor import PromptWork, Seconds, TimePredictor
 from edge.runtimes.generation.base import (
     Document,
     GenerationStats,
@@ -34,6 +32,8 @@ from edge.runtimes.generation.base import (
     numbered,
 )
 from edge.runtimes.generation.extractive import Quoted
+from edge.scheduling.benefit import BenefitGate
+from edge.scheduling.predictor import PromptWork, Seconds, TimePredictor
 
 _RERANKING = "reranking"
 """The predictor's name for reranking work, which is counted in passages."""

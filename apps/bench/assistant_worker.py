@@ -20,18 +20,18 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
+from edge.cache.lookahead import Lookahead
 from edge.devices.cpu import CpuDevice
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.ivf.probing import choose_nprobe
 from edge.ivf.router import probe
 from edge.lanes import Lane
-from edge.lookahead import Lookahead
-from edge.predictor import TimePredictor
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.recording import Recorder, Speed
 from edge.runtimes.generation.replay import ReplayGenerator
+from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
 _LINK = "link"

@@ -18,10 +18,10 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.predictor import TimePredictor
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.recording import Speed
 from edge.runtimes.generation.replay import ReplayGenerator
+from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
 _PROCESS_MEMORY = 8 << 30

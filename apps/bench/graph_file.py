@@ -17,8 +17,8 @@ import numpy.typing as npt
 from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, StorageError
+from edge.files.output_file import open_output
 from edge.ivf.base import Vectors
-from edge.output_file import open_output
 
 Neighbours = npt.NDArray[np.int32]
 """The neighbours of each vertex, [n, degree]; -1 in the places behind the last one."""

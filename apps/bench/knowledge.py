@@ -19,10 +19,10 @@ from edge.apps.bench.process import measure, processor
 from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.request_stream import RequestStream, StreamShape, reusable
 from edge.config import format_size, parse_size
-from edge.costs import CostTable
 from edge.errors import CapabilityError, EdgeError
+from edge.kv_cache.costs import CostTable
+from edge.kv_cache.replacement import POLICIES
 from edge.models.registry import models_dir
-from edge.replacement import POLICIES
 
 _WORKER = "edge.apps.bench.knowledge_worker"
 _DISK = "pgdsf+disk"

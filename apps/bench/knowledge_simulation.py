@@ -13,10 +13,10 @@ import numpy as np
 
 from edge.apps.bench.request_stream import RequestStream
 from edge.budget import MemoryBudget
-from edge.costs import CostTable
-from edge.knowledge.backend import Segment
-from edge.knowledge.tree import KnowledgeTree
-from edge.replacement import Replacement
+from edge.kv_cache.backend import Segment
+from edge.kv_cache.costs import CostTable
+from edge.kv_cache.replacement import Replacement
+from edge.kv_cache.tree import KnowledgeTree
 from edge.trace import Trace
 
 _SYSTEM = 32

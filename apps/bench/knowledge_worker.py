@@ -13,10 +13,10 @@ from edge.apps.bench.process import serve
 from edge.apps.bench.random_gguf import words
 from edge.apps.bench.request_stream import RequestStream, StreamShape
 from edge.budget import MemoryBudget
-from edge.costs import CostTable
-from edge.knowledge.store import KnowledgeStore
-from edge.knowledge.tree import KnowledgeTree
-from edge.replacement import POLICIES
+from edge.kv_cache.costs import CostTable
+from edge.kv_cache.replacement import POLICIES
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_cpp import LlamaGenerator

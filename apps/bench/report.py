@@ -12,8 +12,8 @@ import click
 from edge.apps.bench.figures import Figure, shown_in
 from edge.apps.bench.run_record import RunRecord, records
 from edge.errors import InputError, StorageError
-from edge.input_file import read_small
-from edge.output_file import open_output
+from edge.files.input_file import read_small
+from edge.files.output_file import open_output
 
 _WIDTH = 118
 _BLOCK = re.compile(r"<!-- run (?P<name>\S+) -->\n.*?<!-- end of run -->\n", re.DOTALL)

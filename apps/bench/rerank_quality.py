@@ -17,7 +17,7 @@ from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
 from edge.apps.bench.output import Output, output_options
 from edge.apps.options import Setup, setup_options
 from edge.errors import InputError
-from edge.input_file import read_input
+from edge.files.input_file import read_input
 from edge.models.blending import Retrieved, retrieval_scores
 from edge.models.training.measures import ndcg
 from edge.runtimes.reranker import Ranking, Reranker

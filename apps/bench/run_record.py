@@ -22,8 +22,8 @@ from edge.apps.bench.figures import Figure
 from edge.apps.bench.process import processor
 from edge.config import format_size
 from edge.errors import InputError, StorageError
-from edge.input_file import read_small
-from edge.output_file import open_output
+from edge.files.input_file import read_small
+from edge.files.output_file import open_output
 
 FORMAT = 1
 _LEFT_OUT = ("as_json", "store")

@@ -18,10 +18,10 @@ from edge.ivf.assignment import assign
 from edge.ivf.base import Snapshot
 from edge.ivf.device import Search
 from edge.ivf.index import VectorIndex
-from edge.ivf.manifest import Manifest
 from edge.ivf.opening import open_device
 from edge.ivf.parameters import Goal, Parameters, Tuned
 from edge.ivf.search import Searcher
+from edge.ivf.storage.manifest import Manifest
 from edge.tuning.calibration import searched_with, small_index
 from edge.tuning.choosing import grid, probes, within
 from edge.tuning.sampled import Sampled

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
-from edge.input_file import open_input
+from edge.files.input_file import open_input
 
 Floats = npt.NDArray[np.float32]
 

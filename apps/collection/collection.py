@@ -32,10 +32,10 @@ from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
+from edge.cache.lookahead import Lookahead
 from edge.config import Config, parse_size
 from edge.errors import CollectionMissing, InputError
 from edge.ivf.index import VectorIndex
-from edge.lookahead import Lookahead
 from edge.public_calls import checked_arguments
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker

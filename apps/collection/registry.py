@@ -12,7 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from edge.errors import CorruptBlock, InputError, StorageError
-from edge.sealed import read_sealed, write_sealed
+from edge.files.sealed import read_sealed, write_sealed
 
 PROJECT = ".edge"
 """The folder with a project's settings and collection."""

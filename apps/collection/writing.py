@@ -28,12 +28,12 @@ from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, forget, gathered, is_noted, note
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.rebuilding import Rebuilding
-from edge.arrangement import SLACK
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
 from edge.plan import Stage
+from edge.streaming.memory_plan import SLACK
 from edge.trace import Trace
 
 _BATCH_NBYTES = 6 << 20

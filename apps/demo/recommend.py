@@ -24,8 +24,8 @@ from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
+from edge.files.own_folder import make_folder
 from edge.lanes import Lane
-from edge.own_folder import make_folder
 from edge.plan import Plan, Stage
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.resident import ResidentWatch, anonymous_resident

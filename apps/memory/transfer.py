@@ -21,8 +21,8 @@ from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.turns import Vectors, in_context
 from edge.config import format_size
 from edge.errors import InputError, StorageError
-from edge.input_file import open_input, read_line
-from edge.output_file import open_output
+from edge.files.input_file import open_input, read_line
+from edge.files.output_file import open_output
 
 _TOGETHER = 256
 """The number of lines that are embedded and stored in one transaction."""

@@ -12,7 +12,7 @@ from edge.apps.options import json_option
 from edge.apps.plan.presentation import duration
 from edge.config import format_size, parse_size
 from edge.errors import InputError
-from edge.input_file import SMALL, read_input, read_stdin
+from edge.files.input_file import SMALL, read_input, read_stdin
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 
 

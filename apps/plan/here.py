@@ -16,7 +16,7 @@ from edge.apps.plan.machine import conditions, profile_path
 from edge.apps.plan.presentation import duration
 from edge.config import format_size, parse_size
 from edge.errors import InputError
-from edge.output_file import open_output
+from edge.files.output_file import open_output
 from edge.planner.measured import MachineProfile, Prediction, unbeaten_choices
 
 _DEFAULT = AskOptions()

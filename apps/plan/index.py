@@ -16,8 +16,8 @@ from edge.apps.options import Setup, collection_option, json_option, setup_optio
 from edge.apps.progress import ProgressBar
 from edge.config import format_size
 from edge.errors import InputError, RangeError
+from edge.ivf.maintenance.recall import NEIGHBOURS
 from edge.ivf.parameters import Goal
-from edge.ivf.recall import NEIGHBOURS
 from edge.planner.search_accelerator import SearchParameters
 from edge.planner.search_design import Design, design
 from edge.tuning.choosing import Choice, grid, least_probed

@@ -13,9 +13,9 @@ from edge.apps.assistant.base import AskOptions
 from edge.apps.plan.visits import Schedule, reading, visited
 from edge.config import Config
 from edge.control_characters import escaped
+from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.planner.measured import LimitProfile
-from edge.sealed import digest
 
 DEPTHS: Sequence[int] = (0, 8, 30, 60)
 """The reranking depths that are measured; 0 means without reranking."""

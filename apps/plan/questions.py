@@ -12,7 +12,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.options import Command, collection_option, gathered
 from edge.apps.plan.visits import ROUNDS
 from edge.errors import InputError
-from edge.input_file import read_input
+from edge.files.input_file import read_input
 
 _FEWEST = 2
 

@@ -14,7 +14,7 @@ from edge.apps.plan.pipelines import PIPELINE_SCHEMAS
 from edge.apps.plan.presentation import bottleneck, duration, plan_json, sentence, table
 from edge.config import parse_size
 from edge.errors import InputError
-from edge.input_file import SMALL, read_input, read_stdin
+from edge.files.input_file import SMALL, read_input, read_stdin
 from edge.planner.bursts import BurstStage, best_micro_batch
 from edge.planner.hardware import ACCELERATORS, HOST
 from edge.planner.modelled import BATCHES, modelled_tables

@@ -16,7 +16,7 @@ from edge.apps.serve.fields import Fields
 from edge.apps.serve.library import Library
 from edge.apps.serve.refusals import Refusal
 from edge.apps.serve.search import failed, record
-from edge.urgency import PERSON, current_urgency
+from edge.scheduling.urgency import PERSON, current_urgency
 
 
 class Ask:
@@ -51,7 +51,7 @@ def written(stream: AnswerStream, show: Any = None) -> Answer:
     """The finished answer. `show` is called with each piece of its text; a withdrawn request ends the writing.
 
     Raises:
-        Withdrawn, DeadlinePassed: see `edge.urgency`.
+        Withdrawn, DeadlinePassed: see `edge.scheduling.urgency`.
     """
     urgency = current_urgency()
     with stream, urgency.heard(stream.cancel):

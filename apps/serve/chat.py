@@ -19,7 +19,7 @@ from edge.apps.serve.library import Library, installed_names
 from edge.apps.serve.refusals import Refusal, openai
 from edge.models.generator_file import installed_generators
 from edge.runtimes.generation.base import Message, Sampling
-from edge.urgency import PERSON, current_urgency
+from edge.scheduling.urgency import PERSON, current_urgency
 
 PLAIN = "llm"
 """The name of the server's own language model, without any document."""
@@ -107,7 +107,7 @@ class Chat:
         return "".join(pieces), {}, counts
 
     def _generators(self) -> list[str]:
-        return [name for name, _ in installed_generators(self._library.shelf.config.models_dir or None)]
+        return [name for name, _ in installed_generators(self._library.pool.config.models_dir or None)]
 
 
 def _written(write: Any, messages: list[Message], sampling: Sampling) -> Iterator[str]:

@@ -18,7 +18,7 @@ from edge.apps.serve.working import Workers
 from edge.budget import Lease, MemoryBudget
 from edge.control_characters import escaped
 from edge.errors import EdgeError
-from edge.urgency import PROGRAM, Urgency
+from edge.scheduling.urgency import PROGRAM, Urgency
 
 if TYPE_CHECKING:
     from starlette.requests import Request

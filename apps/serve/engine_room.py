@@ -7,7 +7,7 @@ from typing import Any
 
 from edge.apps.serve.body import Requests
 from edge.apps.serve.endpoint import Call
-from edge.apps.serve.lent import Shelf
+from edge.apps.serve.lent import ModelPool
 from edge.apps.serve.metrics import Metrics
 from edge.apps.serve.recording import Recording
 from edge.apps.serve.working import Workers
@@ -18,9 +18,9 @@ class EngineRoom:
     """What can be seen of one server."""
 
     def __init__(
-        self, shelf: Shelf, requests: Requests, workers: Workers, metrics: Metrics, recording: Recording
+        self, pool: ModelPool, requests: Requests, workers: Workers, metrics: Metrics, recording: Recording
     ) -> None:
-        self._shelf = shelf
+        self._pool = pool
         self._recording = recording
         self._requests = requests
         self._workers = workers
@@ -33,23 +33,23 @@ class EngineRoom:
 
     def state(self) -> dict[str, Any]:
         """Sizes in bytes, times in seconds."""
-        shelf = self._shelf
-        counters = shelf.trace.snapshot()
+        pool = self._pool
+        counters = pool.trace.snapshot()
         return {
             "started": self._started,
             "memory": {
-                "limit": shelf.budget.limit,
-                "used": shelf.budget.used,
-                "free": shelf.budget.free,
+                "limit": pool.budget.limit,
+                "used": pool.budget.used,
+                "free": pool.budget.free,
                 "resident": anonymous_resident(),
-                "holders": shelf.budget.holders(),
+                "holders": pool.budget.holders(),
             },
             "models": [
                 {
                     "kind": held.kind, "name": held.name, "open": held.is_open, "requests": held.users,
                     "nbytes": held.nbytes if held.is_open else 0,
                 }
-                for held in shelf.models()
+                for held in pool.models()
             ],
             "lanes": {
                 lane: {name: counters.get(f"{lane}.{name}", 0) for name in ("bytes", "stall_s", "hidden_s")}
@@ -58,7 +58,7 @@ class EngineRoom:
             "counters": counters,
             "requests": {"open": self._requests.open, "working": self._workers.busy, "served": self._metrics.served},
             "trace": self._recording.state(),
-            "reranking": None if shelf.picture is None else shelf.picture.to_json(),
+            "reranking": None if pool.picture is None else pool.picture.to_json(),
         }  # fmt: skip
 
     def levels(self) -> dict[str, float]:
@@ -66,5 +66,5 @@ class EngineRoom:
         return {
             "requests_open": self._requests.open,
             "requests_working": self._workers.busy,
-            "models_open": sum(held.is_open for held in self._shelf.models()),
+            "models_open": sum(held.is_open for held in self._pool.models()),
         }

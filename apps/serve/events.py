@@ -12,7 +12,7 @@ from typing import Any
 from edge.apps.serve.refusals import Refusal, refusal
 from edge.apps.serve.working import Workers
 from edge.errors import EdgeError
-from edge.urgency import Urgency
+from edge.scheduling.urgency import Urgency
 
 _MOST = 64
 """Events that wait for a client."""

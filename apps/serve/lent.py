@@ -25,8 +25,8 @@ from edge.runtimes.engine import Engine
 from edge.runtimes.reranker import Ranked, Ranking, Reranker
 from edge.runtimes.scoring import Watch
 from edge.runtimes.tuning import Tuning
+from edge.scheduling.urgency import current_urgency
 from edge.trace import Trace
-from edge.urgency import current_urgency
 
 
 class _Model(Protocol):
@@ -37,7 +37,7 @@ Model = TypeVar("Model", bound=_Model)
 Result = TypeVar("Result")
 
 
-class Shelf:
+class ModelPool:
     """The models of one server. They share one budget: what does not fit beside the others gets their room once their
     requests have ended.
 
@@ -152,12 +152,12 @@ class Held(Generic[Model]):
         nbytes: what opening it took, the last time.
     """
 
-    def __init__(self, shelf: Shelf, kind: str, name: str, opening: Callable[[], Model]) -> None:
+    def __init__(self, pool: ModelPool, kind: str, name: str, opening: Callable[[], Model]) -> None:
         self.kind = kind
         self.name = name
         self.users = 0
         self.nbytes = 0
-        self.shelf = shelf
+        self.pool = pool
         self._opening = opening
         self._model: Model | None = None
         self._count = threading.Lock()  # nothing is reserved while it is held: the budget takes it from inside
@@ -178,15 +178,15 @@ class Held(Generic[Model]):
             BudgetExceeded: it does not fit even alone.
             ModelError: the model is missing or broken.
         """
-        if self.shelf.nested:
+        if self.pool.nested:
             with self.using() as model:
                 return work(model)
         try:
-            with self.shelf.beside(), self.using() as model:
+            with self.pool.beside(), self.using() as model:
                 return work(model)
         except BudgetExceeded:
             pass  # waiting for the others must not hold what they may wait for
-        with self.shelf.alone(self), self.using() as model:
+        with self.pool.alone(self), self.using() as model:
             return work(model)
 
     @contextmanager
@@ -207,7 +207,7 @@ class Held(Generic[Model]):
 
     def give_way(self, nbytes: int = 0) -> None:
         """Closes the model, unless a request uses it."""
-        with self.shelf.budget.locked(), self._count:
+        with self.pool.budget.locked(), self._count:
             model = self._model
             if self.users or model is None:
                 return
@@ -226,7 +226,7 @@ class Held(Generic[Model]):
                 model.close()
 
     def _load(self) -> None:
-        budget, started = self.shelf.budget, time.perf_counter()
+        budget, started = self.pool.budget, time.perf_counter()
         with budget.loading():
             before = budget.used
             self._model = self._opening()
@@ -266,7 +266,7 @@ class LentReranker(Reranker):
         """As `Reranker.explain`."""
         picture = Picture(self.held.name, len(docs), watch)
         ranking = self.held.run(lambda reranker: reranker.explain(query, docs, *args, watch=picture.see, **kwargs))
-        self.held.shelf.picture = picture
+        self.held.pool.picture = picture
         return ranking
 
     def close(self) -> None:

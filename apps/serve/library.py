@@ -14,7 +14,7 @@ from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
 from edge.apps.memory.command_scope import DEFAULT_USER
 from edge.apps.memory.memory import Memory
-from edge.apps.serve.lent import LentEmbedder, LentReranker, Shelf
+from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
 from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed
@@ -56,7 +56,7 @@ class Library:
     """Thread-safe. A request can only reach what has a name here: paths that a request brings open nothing."""
 
     def __init__(
-        self, shelf: Shelf, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
+        self, pool: ModelPool, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
         longest_s: float = 300.0,
     ) -> None:  # fmt: skip
         """Opens nothing yet.
@@ -68,11 +68,11 @@ class Library:
             llm: what writes answers, where a request does not choose; see `Assistant`.
             longest_s: a request works for at most so long.
         """
-        self.shelf = shelf
+        self.pool = pool
         self._chosen = [(name, locate(name)) for name in collections]
         self._usual = locate(None)
         self.memory_path = memory
-        self._llm = llm or shelf.config.llm
+        self._llm = llm or pool.config.llm
         self._longest_s = longest_s
         self._lock = threading.RLock()
         self._collections: dict[Path, Held[Collection]] = {}
@@ -113,11 +113,11 @@ class Library:
             return held.store
 
     def _open(self, path: Path) -> Collection:
-        shelf = self.shelf
-        with Collection(path, config=shelf.config, budget=shelf.budget, read_only=True) as described:
+        pool = self.pool
+        with Collection(path, config=pool.config, budget=pool.budget, read_only=True) as described:
             embedder = described.embedder_name
         return Collection(
-            path, config=shelf.config, budget=shelf.budget, trace=shelf.trace, read_only=True,
+            path, config=pool.config, budget=pool.budget, trace=pool.trace, read_only=True,
             embedder=self.embedder(embedder), reranker=self.reranker(),
         )  # fmt: skip
 
@@ -171,19 +171,19 @@ class Library:
         return self.memory(DEFAULT_USER)
 
     def _open_memory(self, user: str | None = None) -> Memory:
-        shelf = self.shelf
+        pool = self.pool
         return Memory(
-            self.memory_path, config=shelf.config, budget=shelf.budget, trace=shelf.trace,
+            self.memory_path, config=pool.config, budget=pool.budget, trace=pool.trace,
             embedder=self.embedder(), reranker=self.reranker(), user_id=user,
         )  # fmt: skip
 
     def reranker(self, name: str = "") -> LentReranker:
         """The reranker of a name, or the configured one."""
-        return self.shelf.reranker(name or self.shelf.config.reranker or DEFAULT_RERANKER)
+        return self.pool.reranker(name or self.pool.config.reranker or DEFAULT_RERANKER)
 
     def embedder(self, name: str = "") -> LentEmbedder:
         """The embedder of a name, or the configured one."""
-        return self.shelf.embedder(name or self.shelf.config.embedder or DEFAULT_EMBEDDER)
+        return self.pool.embedder(name or self.pool.config.embedder or DEFAULT_EMBEDDER)
 
     def close(self) -> None:
         """Closes everything."""
@@ -198,7 +198,7 @@ class Library:
             self._collections.clear()
             self._assistants.clear()
             self._memories.clear()
-        self.shelf.close()
+        self.pool.close()
 
     def _close_later(self, store: _Store) -> None:
         """Closes what requests may still be using when all of them have ended."""
@@ -227,4 +227,4 @@ def served_embedder(library: Library, model: str) -> LentEmbedder:
 
 def installed_names(library: Library) -> list[str]:
     """The names of the models that are installed. A path is no name: a request cannot open one."""
-    return [name for name, _ in installed(library.shelf.config.models_dir or None)]
+    return [name for name, _ in installed(library.pool.config.models_dir or None)]

@@ -129,7 +129,7 @@ def files_tools(library: Library) -> McpTools:
 
         return files_server(Together(stores))
 
-    return McpTools(library.shelf.budget, stores, make)
+    return McpTools(library.pool.budget, stores, make)
 
 
 def memory_tools(library: Library) -> McpTools:
@@ -140,4 +140,4 @@ def memory_tools(library: Library) -> McpTools:
 
         return memory_server(stores[""])
 
-    return McpTools(library.shelf.budget, lambda: {"": library.own_memory()}, make)
+    return McpTools(library.pool.budget, lambda: {"": library.own_memory()}, make)

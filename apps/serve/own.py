@@ -37,7 +37,7 @@ from edge.apps.serve.search import failed
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.stats import RunStats
-from edge.urgency import PERSON
+from edge.scheduling.urgency import PERSON
 
 
 class Own:
@@ -53,12 +53,12 @@ class Own:
 
     async def hello(self, call: Call) -> dict[str, Any]:
         """What this server is, so that a program can tell whether it does what the program would do alone."""
-        budget = self._library.shelf.budget
+        budget = self._library.pool.budget
         return {
             "program": PROGRAM,
             "pid": os.getpid(),
             "started": self._started,
-            "settings": settings_of(self._library.shelf.config),
+            "settings": settings_of(self._library.pool.config),
             "memory": {"limit": budget.limit, "resident": anonymous_resident()},
             "body": self._limits.body,
             "seconds": self._limits.request_s,
@@ -94,12 +94,12 @@ class Own:
         }
 
         def search() -> dict[str, Any]:
-            started, shelf = time.perf_counter(), self._library.shelf
-            before = shelf.trace.snapshot()
+            started, pool = time.perf_counter(), self._library.pool
+            before = pool.trace.snapshot()
             found = look(self._together(chosen), **asked)
             seconds = time.perf_counter() - started
-            after = shelf.trace.snapshot()
-            found.figures.update(figures(after, before, seconds, anonymous_resident(), shelf.budget.limit))
+            after = pool.trace.snapshot()
+            found.figures.update(figures(after, before, seconds, anonymous_resident(), pool.budget.limit))
             return found.to_json()
 
         done: dict[str, Any] = await call.done(search, call.urgency(PERSON))

@@ -16,7 +16,7 @@ from edge.apps.serve.fields import Fields
 from edge.apps.serve.library import Library
 from edge.apps.serve.refusals import Refusal, plain
 from edge.runtimes.scoring import LayerReport
-from edge.urgency import PERSON
+from edge.scheduling.urgency import PERSON
 
 
 class Search:

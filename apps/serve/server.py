@@ -13,7 +13,7 @@ from edge.apps.planning import retrieval_plan
 from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
 from edge.apps.serve.engine_room import EngineRoom
-from edge.apps.serve.lent import Shelf
+from edge.apps.serve.lent import ModelPool
 from edge.apps.serve.library import Library
 from edge.apps.serve.limits import CONNECTION_BYTES, WORKER_BYTES, Limits
 from edge.apps.serve.metrics import Metrics
@@ -74,7 +74,7 @@ class Server:
     editor: Editor = field(default_factory=lambda: Editor(""))
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
-    shelf: Shelf = field(init=False)
+    pool: ModelPool = field(init=False)
     library: Library = field(init=False)
     requests: Requests = field(init=False)
     workers: Workers = field(init=False)
@@ -96,15 +96,15 @@ class Server:
             raise plan.refusal(self.config.memory, held)
         self.budget = MemoryBudget(self.config.memory)
         self.budget.reserve("server", server_nbytes(self.limits))
-        self.shelf = Shelf(self.budget, self.config, self.trace, self.tuning)
+        self.pool = ModelPool(self.budget, self.config, self.trace, self.tuning)
         self.library = Library(
-            self.shelf, self.collections, memory=self.memory, llm=self.llm, longest_s=self.limits.request_s
+            self.pool, self.collections, memory=self.memory, llm=self.llm, longest_s=self.limits.request_s
         )
         self.requests = Requests(self.budget, self.limits, held + plan.nbytes)
         self.workers = Workers(self.limits)
         self.metrics = Metrics()
         self.recording = Recording(self.trace, self.budget)
-        self.room = EngineRoom(self.shelf, self.requests, self.workers, self.metrics, self.recording)
+        self.room = EngineRoom(self.pool, self.requests, self.workers, self.metrics, self.recording)
 
     def application(self) -> Any:
         """The ASGI application."""

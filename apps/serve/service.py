@@ -18,8 +18,8 @@ import platformdirs
 from edge.apps.mcp.clients import program
 from edge.control_characters import STEERING
 from edge.errors import CapabilityError, InputError, StorageError
-from edge.own_folder import make_folder
-from edge.sealed import replace
+from edge.files.own_folder import make_folder
+from edge.files.sealed import replace
 
 UNIT = "edge-rag.service"
 LABEL = "edge-rag.serve"

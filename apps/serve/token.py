@@ -9,7 +9,7 @@ from pathlib import Path
 import platformdirs
 
 from edge.errors import CorruptBlock, StorageError
-from edge.sealed import read_sealed, write_sealed
+from edge.files.sealed import read_sealed, write_sealed
 
 _FILE = "serve-token.json"
 

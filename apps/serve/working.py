@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edge.apps.serve.limits import Limits
 from edge.apps.serve.refusals import Refusal
 from edge.apps.serve.shares import CLIENT
-from edge.urgency import BATCH, PERSON, PROGRAM, Urgency, urgent
+from edge.scheduling.urgency import BATCH, PERSON, PROGRAM, Urgency, urgent
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter, Event

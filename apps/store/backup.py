@@ -22,9 +22,9 @@ from edge.apps.store.folder import claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import overwrite
 from edge.errors import InputError, StorageError
-from edge.input_file import read_small
-from edge.ivf.manifest import Manifest
-from edge.ivf.segment_writer import sync_folder
+from edge.files.input_file import read_small
+from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.segment_writer import sync_folder
 
 _MANIFEST = "edge-backup.json"
 _VERSION = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge import own_folder
 from edge.errors import InputError, StorageError
+from edge.files import own_folder
 
 COLLECTION = "edge.db"
 MEMORY = "memory.db"

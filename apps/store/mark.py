@@ -16,8 +16,8 @@ import zlib
 from pathlib import Path
 
 from edge.errors import StorageError
-from edge.input_file import read_small
-from edge.ivf.segment_writer import sync_folder
+from edge.files.input_file import read_small
+from edge.ivf.storage.segment_writer import sync_folder
 
 _SLOT = struct.Struct("<8s16sqdI")
 """Magic, lineage of the database, number of the commit, start time of the system, checksum of all these."""

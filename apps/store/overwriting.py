@@ -17,7 +17,7 @@ from edge.apps.store.failures import translated
 from edge.apps.store.schema_copy import make_openable
 from edge.apps.store.verified_log import unverified
 from edge.errors import StorageError
-from edge.ivf.segment_writer import sync_folder
+from edge.ivf.storage.segment_writer import sync_folder
 
 _PATIENCE_S = 30.0
 

@@ -20,8 +20,8 @@ import apsw
 
 from edge.apps.store.connecting import connect
 from edge.apps.store.pages import PAGE, missing_bytes, with_checksum
-from edge.input_file import read_small
-from edge.ivf.segment_writer import sync_folder
+from edge.files.input_file import read_small
+from edge.ivf.storage.segment_writer import sync_folder
 
 _HEADER = 100
 """Bytes of the file's header, which precedes the b-tree header of the first page."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.buffers import Bytes, page_buffer
+from edge.cache.buffers import Bytes, page_buffer
 from edge.devices.cuda.card import Card
 from edge.streams import Event
 

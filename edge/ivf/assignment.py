@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.ivf.base import Codec, Ids, Vectors
-from edge.ivf.segment_writer import SegmentWriter
+from edge.ivf.storage.segment_writer import SegmentWriter
 
 Lists = npt.NDArray[np.int32]
 

@@ -39,7 +39,8 @@ class IndexOptions:
     """The options of an index that is opened. Only `codec` and the recall target change results.
 
     Attributes:
-        codec: flat, sq8, pq, or auto (see `edge.ivf.training.choose_codec`); takes effect at the next training.
+        codec: flat, sq8, pq, or auto (see `choose_codec` in `edge.ivf.maintenance.training`); takes effect at the next
+            training.
         flat_limit: with at most this many vectors there is a single list, scanned exactly, without codes.
         pending_limit: rows kept in SQLite before maintenance moves them to a segment; an `add` that would leave more
             than twice as many writes a segment itself, or leaves up to three times as many if its memory is too small.

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.cache.lookahead import Lookahead
 from edge.connection import Connection
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
 from edge.ivf.device import Place, Search, SearchPlace
-from edge.ivf.maintenance import Maintainer
-from edge.ivf.manifest import Manifest
-from edge.ivf.manifest_schema import MIGRATIONS
+from edge.ivf.maintenance.maintainer import Maintainer
+from edge.ivf.maintenance.work import Progress, Write
 from edge.ivf.opening import capabilities, open_devices
 from edge.ivf.parameters import Goal, Tuning
 from edge.ivf.probing import choose_nprobe, lists_to_probe
 from edge.ivf.router import checked_queries
 from edge.ivf.search import Searcher
-from edge.ivf.segments import OpenSegments
-from edge.ivf.snapshots import Snapshots
-from edge.ivf.verification import Verification, verify
-from edge.ivf.work import Progress, Write
+from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest_schema import MIGRATIONS
+from edge.ivf.storage.segments import OpenSegments
+from edge.ivf.storage.snapshots import Snapshots
+from edge.ivf.storage.verification import Verification, verify
 from edge.ivf.writer import Writer
-from edge.lookahead import Lookahead
 from edge.plugins import load
 from edge.trace import Trace
 

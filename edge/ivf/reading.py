@@ -13,12 +13,12 @@ from typing import Any
 
 from edge.blocks import BlockFile
 from edge.budget import Lease
-from edge.buffers import page_buffer
+from edge.cache.buffers import page_buffer
+from edge.cache.residency import Handle
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Bytes, ListPart
 from edge.ivf.tiers import Tier
 from edge.link import Ticket
-from edge.residency import Handle
 
 _STREAMS = 3
 """Buffers for streaming: one is scanned, one is full, one is being filled."""

@@ -16,23 +16,23 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from edge.buffers import charge_of
-from edge.demand import DemandShadow
+from edge.cache.buffers import charge_of
+from edge.cache.demand import DemandShadow
+from edge.cache.eviction import DecayedHotness, Policy
+from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.errors import BudgetExceeded, InputError
-from edge.eviction import DecayedHotness, Policy
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
 from edge.ivf.dispatch import Dispatch
 from edge.ivf.grouping import group
-from edge.ivf.pace import PLANNING_NBYTES, Pace, fitting_nprobe, search_bytes
 from edge.ivf.plan import member
 from edge.ivf.reading import read_order
 from edge.ivf.rescoring import exact_scores
 from edge.ivf.results import Done, Results
 from edge.ivf.router import checked_queries, keys_of, probe
 from edge.ivf.scan import Scan
+from edge.ivf.search_cost import PLANNING_NBYTES, SearchCost, fitting_nprobe, search_bytes
 from edge.ivf.tiers import Tier
-from edge.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.trace import Trace
 
 Numbers = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class Searcher:
             device: the host's device. It scans the lists that no other device holds, and cold lists come over its link.
             fast: a device that is filled by lookahead alone.
             places: devices that searches and lookahead fill.
-            policy: makes the eviction policy of each tier; see `edge.residency`.
+            policy: makes the eviction policy of each tier; see `edge.cache.residency`.
             capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
             share: share of the fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction).
         """
@@ -96,7 +96,7 @@ class Searcher:
         self._budget = device.memory
         self.misses = MissCurve()
         self._shadows: dict[Tier, DemandShadow] = {}
-        self._pace = Pace()
+        self._pace = SearchCost()
         self._slow_seconds = 0.0
 
     @property
@@ -290,10 +290,10 @@ class Searcher:
             nbytes: bytes to fetch at most, split equally over the queries. If not given, half of the tier's room; for a
                 further device, at least the part of its room that is empty.
             seconds: time until the search is expected. Bytes are then also bounded by the amount that the link
-                transfers in that time, or in a longer time where that pays (see `edge.lookahead.bytes_to_fetch`).
+                transfers in that time, or in a longer time where that pays (see `edge.cache.lookahead.bytes_to_fetch`).
             depth: lists of each query that are fetched at most.
             place: the further device to fill; chosen by the lists that the devices hold if not given.
-            lost: see `edge.demand.Displacement`.
+            lost: see `edge.cache.demand.Displacement`.
 
         Raises:
             InputError: queries have the wrong shape.

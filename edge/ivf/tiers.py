@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease
-from edge.buffers import page_buffer
+from edge.cache.buffers import page_buffer
+from edge.cache.eviction import Policy
+from edge.cache.residency import Fetch, Residency
 from edge.errors import DeviceLost, PartLost
-from edge.eviction import Policy
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Ids, ListPart
 from edge.ivf.device import SearchPlace
 from edge.link import Ticket
-from edge.residency import Fetch, Residency
 from edge.trace import Trace
 
 Unpacked = tuple[Ids, Any, npt.NDArray[np.uint32]]

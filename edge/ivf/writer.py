@@ -13,11 +13,11 @@ from edge.connection import Connection
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.base import Ids, IndexOptions, Vectors
-from edge.ivf.manifest import Manifest
 from edge.ivf.plan import member
-from edge.ivf.segment_writer import SegmentWriter
-from edge.ivf.segments import OpenSegments, Segment
-from edge.ivf.snapshots import Snapshots
+from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.storage.segments import OpenSegments, Segment
+from edge.ivf.storage.snapshots import Snapshots
 
 
 class Writer:

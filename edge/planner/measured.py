@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from edge.errors import InputError
+from edge.files.remembered import recall, remember
 from edge.planner.frontier import frontier
-from edge.remembered import recall, remember
 
 
 @dataclass(frozen=True, slots=True)

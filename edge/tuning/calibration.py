@@ -11,14 +11,14 @@ import numpy as np
 from edge.ivf.assignment import Lists, append_by_list, assign, assign_nbytes
 from edge.ivf.base import DEVIATIONS, NO_IDS, RESCORE, Codec, Snapshot, Vectors
 from edge.ivf.device import Search
+from edge.ivf.maintenance.recall import NEIGHBOURS
+from edge.ivf.maintenance.work import Work
 from edge.ivf.opening import open_device
 from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.recall import NEIGHBOURS
 from edge.ivf.router import probe
 from edge.ivf.search import Searcher
-from edge.ivf.segment_writer import SegmentWriter
-from edge.ivf.snapshots import list_parts
-from edge.ivf.work import Work
+from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.storage.snapshots import list_parts
 from edge.tuning.sampled import CodecKey
 from edge.tuning.stage_costs import Load, StageCosts, queue_places
 

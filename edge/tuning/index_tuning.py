@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from edge.errors import StorageError
 from edge.ivf.base import Vectors
-from edge.ivf.maintenance import Maintainer
-from edge.ivf.manifest import Manifest
+from edge.ivf.maintenance.maintainer import Maintainer
+from edge.ivf.maintenance.rewriting import Source
+from edge.ivf.maintenance.work import Progress, Stopped, Work, Write
 from edge.ivf.parameters import Goal, Tuned, Tuning
-from edge.ivf.rewriting import Source
-from edge.ivf.work import Progress, Stopped, Work, Write
+from edge.ivf.storage.manifest import Manifest
 from edge.tuning.tuner import Candidates, tune
 
 _SAME_ROWS = 0.1

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from edge.budget import MemoryBudget
 from edge.ivf.assignment import assign, assign_nbytes
 from edge.ivf.base import DEVIATIONS, Codec, CodecSpec, Vectors
+from edge.ivf.maintenance.recall import BLOCK, NEIGHBOURS, Best, blocks, pass_nbytes
+from edge.ivf.maintenance.rewriting import Source, live_rows
 from edge.ivf.parameters import Parameters
-from edge.ivf.recall import BLOCK, NEIGHBOURS, Best, blocks, pass_nbytes
-from edge.ivf.rewriting import Source, live_rows
-from edge.ivf.snapshots import Held
+from edge.ivf.storage.snapshots import Held
 
 KEPT = 320
 """Best rows that are kept of each query by each codec. Rows beyond them are taken as not found."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.recall import NEIGHBOURS
+from edge.ivf.maintenance.recall import NEIGHBOURS
 
 STAGES = ("query", "coarse quantizer", "lists", "queue", "rescoring")
 """Stages that all codecs share. Scanning rows and preparing a query have a rate for each codec."""

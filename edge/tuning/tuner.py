@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Codec, Vectors
-from edge.ivf.manifest import Manifest
+from edge.ivf.maintenance.recall import questions
+from edge.ivf.maintenance.rewriting import Source, live_rows, workspace
+from edge.ivf.maintenance.sampling import sample
+from edge.ivf.maintenance.training import choose_nlist
+from edge.ivf.maintenance.work import Work
 from edge.ivf.parameters import Goal, Tuned
-from edge.ivf.recall import questions
-from edge.ivf.rewriting import Source, live_rows, workspace
-from edge.ivf.sampling import sample
-from edge.ivf.snapshots import Held
-from edge.ivf.training import choose_nlist
-from edge.ivf.work import Work
+from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.snapshots import Held
 from edge.tuning.calibration import LEAST_ROWS as CALIBRATION_LEAST
 from edge.tuning.calibration import QUERIES as CALIBRATION_QUERIES
 from edge.tuning.calibration import ROWS as CALIBRATION_ROWS
@@ -52,7 +52,7 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
 
     Args:
         given: questions [q, dim] of the kind that will be asked; without them, questions are made from rows (see
-            `edge.ivf.recall.questions`).
+            `edge.ivf.maintenance.recall.questions`).
 
     Returns:
         The choice.

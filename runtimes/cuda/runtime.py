@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from edge.arrangement import SLACK, Request
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk, HiddenStates
 from edge.errors import ConfigError
 from edge.ivf.opening import open_device
 from edge.lanes import Lane
@@ -25,9 +23,11 @@ from edge.runtimes.cuda.rows import DeviceRows, Readback
 from edge.runtimes.cuda.states import DeviceStates, HostStates, KeptPages
 from edge.runtimes.input import Feed
 from edge.runtimes.workplace import Pass
+from edge.streaming.hidden_states import Chunk, HiddenStates
+from edge.streaming.memory_plan import SLACK, Request
+from edge.streaming.window import Arrival, Way
 from edge.streams import Event, Stream
 from edge.trace import Trace
-from edge.window import Arrival, Way
 
 _COMPUTE = ("", "float16", "bfloat16", "float32")
 
@@ -132,7 +132,7 @@ class CudaPlace:
             entrance.close()
             raise
         try:
-            if run.arrangement.resident:
+            if run.memory_plan.resident:
                 return DeviceStates(shape, device, tokens, entrance, readback)
             return HostStates(shape, device, tokens, entrance, readback, self._pages)
         except BaseException:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edge.chunking import Chunk, HiddenStates, StatesShape
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.rows import DeviceRows, Readback
+from edge.streaming.hidden_states import Chunk, HiddenStates, StatesShape
 from edge.streams import Event
 
 _BUFFERS = 3

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from edge.errors import InputError
-from edge.predictor import PromptWork
+from edge.scheduling.predictor import PromptWork
 
 Finish = Literal["stop", "length", "cancelled"]
 """The reason why an answer ended: `stop` (by itself or at a stop string), `length` (`max_tokens`), or `cancelled`."""
@@ -196,8 +196,8 @@ class ReusesStates(Protocol):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.document_order`). Raises the
-        errors of `Generator.stream`."""
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.document_order`).
+        Raises the errors of `Generator.stream`."""
         ...
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from edge.errors import ModelError
-from edge.input_file import open_input
+from edge.files.input_file import open_input
 
 MAGIC = b"GGUF"
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.budget import Lease, MemoryBudget
-from edge.document_order import cached_first
 from edge.errors import InputError
-from edge.knowledge.backend import Segment
-from edge.knowledge.tree import KnowledgeTree
-from edge.predictor import PromptWork
+from edge.kv_cache.backend import Segment
+from edge.kv_cache.document_order import cached_first
+from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.cores import physical_cores
 from edge.runtimes.generation.base import (
     Document,
@@ -34,6 +33,7 @@ from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
 from edge.runtimes.generation.sampling import LlamaSampler
 from edge.runtimes.generation.stopping import Stopping
+from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace
 
 
@@ -150,7 +150,7 @@ class LlamaGenerator:
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.document_order`)."""
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.document_order`)."""
         tree = self.tree
 
         def cached(order: Sequence[int]) -> int | None:

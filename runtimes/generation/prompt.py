@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge.errors import InputError
-from edge.knowledge.backend import Segment
+from edge.kv_cache.backend import Segment
 from edge.runtimes.generation.base import Document, Message, answer_room, check_messages, numbered
 from edge.runtimes.generation.chat_template import ChatTemplate, Part
 from edge.runtimes.generation.llama_model import LlamaModel

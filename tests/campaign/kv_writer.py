@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from edge.errors import EdgeError
-from edge.knowledge.node import Node
-from edge.knowledge.store import KnowledgeStore
-from edge.replacement import Usage
+from edge.kv_cache.node import Node
+from edge.kv_cache.replacement import Usage
+from edge.kv_cache.store import KnowledgeStore
 
 FINGERPRINT = "a model"
 STATES = 8

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from edge.errors import CorruptBlock
+from edge.files.sealed import sealed
 from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
-from edge.sealed import sealed
 
 
 def calibration() -> Calibration:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.knowledge.backend import Segment
-from edge.knowledge.node import _PAST_NBYTES, Node
-from edge.knowledge.store import KnowledgeStore
-from edge.knowledge.tree import KnowledgeTree
-from edge.replacement import PGDSF
+from edge.kv_cache.backend import Segment
+from edge.kv_cache.node import _PAST_NBYTES, Node
+from edge.kv_cache.replacement import PGDSF
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tree import KnowledgeTree
 from edge.trace import Trace
 from naive.kv import FakeContext, uncached
 

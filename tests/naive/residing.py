@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.buffers import Bytes, charge_of
-from edge.eviction import Policy
+from edge.cache.buffers import Bytes, charge_of
+from edge.cache.eviction import Policy
+from edge.cache.residency import Fetch, Handle, Residency
 from edge.lanes import Lane
 from edge.link import Ticket
-from edge.residency import Fetch, Handle, Residency
 from naive.residency import LeastRecent
 from naive.source import MemorySource, numbered_blocks
 

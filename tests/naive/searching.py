@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from edge.budget import MemoryBudget
+from edge.cache.eviction import DecayedHotness
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
-from edge.eviction import DecayedHotness
 from edge.ivf.base import Found, Vectors
 from edge.ivf.search import Searcher
 from edge.lanes import Lane

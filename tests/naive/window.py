@@ -6,7 +6,7 @@ import gc
 
 from edge.budget import MemoryBudget
 from edge.lanes import Lane
-from edge.window import SlidingWindow
+from edge.streaming.window import SlidingWindow
 from naive.source import MemorySource, numbered_blocks
 
 SIZE = 96

@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.chunking import Chunk
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
 from edge.models.blending import Retrieved, blended, retrieval_scores
 from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
-from edge.pruning import Mode
 from edge.runtimes.calibration import Example, calibrate
 from edge.runtimes.replay import MARGINS, Record, find_margin, measure, replay
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
+from edge.streaming.hidden_states import Chunk
+from edge.streaming.pruning import Mode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bert-reranker"
 WORDS = [f"word{i}" for i in range(37)] + ["river", "flood", "spring", "town"]

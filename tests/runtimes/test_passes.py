@@ -18,7 +18,7 @@ from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranking, Reranker
 from edge.runtimes.tuning import Tuning
-from edge.urgency import Urgency, urgent
+from edge.scheduling.urgency import Urgency, urgent
 
 SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
 
@@ -188,15 +188,15 @@ def test_what_does_not_fit_together_goes_one_after_the_other(
 ) -> None:
     reranker = opened(packs("tiny-bert"), chunk_tokens=2000)  # measured on a busy machine, nothing may seem to be saved
     alone = [reranker.explain(*request) for request in REQUESTS]
-    arrange, tried = reranker.engine.room.__class__.arrange, []
+    plan_memory, tried = reranker.engine.room.__class__.plan_memory, []
 
     def refuse(room: Any, batches: list[Any]) -> Any:
         tried.append(len(batches))
         if len(batches) > 1:
             raise BudgetExceeded("not together", owner="test", asked=1, free=0, needed=1)
-        return arrange(room, batches)
+        return plan_memory(room, batches)
 
-    monkeypatch.setattr(type(reranker.engine.room), "arrange", refuse)
+    monkeypatch.setattr(type(reranker.engine.room), "plan_memory", refuse)
     together = Together(reranker)
     futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
     together.finish()

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from edge.budget import MemoryBudget
-from edge.chunking import Chunk
 from edge.errors import BudgetExceeded
 from edge.models.architectures import family_of
 from edge.models.spec import ModelSpec
 from edge.models.synth import SHAPES
-from edge.pruning import ProgressivePruning
 from edge.runtimes import scoring
 from edge.runtimes.scoring import Pool, PruningObserver, Scorer
+from edge.streaming.hidden_states import Chunk
+from edge.streaming.pruning import ProgressivePruning
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.budget import MemoryBudget
-from edge.lookahead import Outcome
-from edge.predictor import TimePredictor
+from edge.cache.lookahead import Outcome
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered
+from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
 
@@ -52,7 +52,7 @@ def make_hit(number: int, text: str, **changes: object) -> Hit:
 
 
 class AtOnce:
-    """Stands for `edge.background.Background`: work is done when it is submitted, in the caller's thread."""
+    """Stands for `edge.scheduling.background.Background`: work is done when it is submitted, in the caller's thread."""
 
     busy = False
     seconds = 0.0

@@ -17,8 +17,8 @@ from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.bench.random_gguf import RandomModel, words
 from edge.config import Config
-from edge.costs import LearnedCosts
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
+from edge.kv_cache.costs import LearnedCosts
 from edge.trace import Trace
 
 TEXTS = {

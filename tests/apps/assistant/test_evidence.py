@@ -19,10 +19,10 @@ from edge.apps.assistant.units import Unit
 from edge.apps.bench.evidence import Example, errors, fitted_on
 from edge.apps.collection.hits import Hit, Stages
 from edge.errors import CorruptBlock
+from edge.files.sealed import write_sealed
 from edge.models import evidence
 from edge.models.evidence import Evidence
 from edge.models.logistic import Logistic, log_odds
-from edge.sealed import write_sealed
 
 
 def window(relevance: float, cosine: float, passage: int = 0, **words: float) -> Window:

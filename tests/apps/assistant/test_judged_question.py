@@ -14,7 +14,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.piperag import INTERVAL
 from edge.apps.assistant.prefetching import Query
 from edge.errors import InputError
-from edge.predictor import Seconds
+from edge.scheduling.predictor import Seconds
 
 QUESTION = "When does the river Ombra flood its valley?"
 MAIL = "Dear Anna,\n\nwe came to the mill on Monday. Bread and flour were there, the baker was not.\n\n"

@@ -14,8 +14,8 @@ from edge.apps.assistant.piperag import INTERVAL
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.steps import Steps
 from edge.errors import CapabilityError
-from edge.predictor import Seconds
 from edge.runtimes.generation.base import Document, Message
+from edge.scheduling.predictor import Seconds
 
 READ = "You answer questions"
 """In the system message of every prompt for an answer, and of no other."""

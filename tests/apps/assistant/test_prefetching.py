@@ -10,9 +10,9 @@ import pytest
 
 from edge.apps.assistant import prefetching
 from edge.apps.assistant.prefetching import FOLLOWING, LOOKAHEAD, Prefetcher, Query
-from edge.benefit import BenefitGate
-from edge.lookahead import Outcome
-from edge.predictor import Seconds, TimePredictor
+from edge.cache.lookahead import Outcome
+from edge.scheduling.benefit import BenefitGate
+from edge.scheduling.predictor import Seconds, TimePredictor
 from edge.trace import Trace
 
 

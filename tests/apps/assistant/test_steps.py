@@ -15,7 +15,7 @@ from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
 from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
 from edge.errors import InputError
-from edge.predictor import PromptWork, TimePredictor
+from edge.scheduling.predictor import PromptWork, TimePredictor
 
 QUESTION = "When does the river Ombra flood its valley?"
 

@@ -12,9 +12,9 @@ from edge.apps.bench.knowledge_simulation import replay, uncached
 from edge.apps.bench.knowledge_worker import work
 from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.request_stream import RequestStream, StreamShape, reusable
-from edge.costs import CostTable
 from edge.errors import InputError
-from edge.replacement import LRU, PGDSF
+from edge.kv_cache.costs import CostTable
+from edge.kv_cache.replacement import LRU, PGDSF
 
 SHAPE = StreamShape(requests=150, topics=20, documents=30, per_request=2, tokens=100, question=10)
 COSTS = CostTable(

@@ -15,7 +15,7 @@ from edge.apps.collection.collection import Collection
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, EdgeError
-from edge.input_file import SMALL
+from edge.files.input_file import SMALL
 
 Make = Callable[..., Collection]
 

@@ -13,7 +13,7 @@ from campaign.program import Home
 def states(folder: Path) -> tuple[dict[int, bytes], str | None]:
     """The states that a store finds in its folder, and the fault of one of them."""
     from edge.errors import CorruptBlock, StorageError
-    from edge.knowledge.store import KnowledgeStore
+    from edge.kv_cache.store import KnowledgeStore
 
     store = KnowledgeStore(folder, kv_writer.FINGERPRINT, 1 << 24)
     found = {}

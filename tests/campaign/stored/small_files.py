@@ -28,9 +28,9 @@ class EvidenceFile(Stored):
     share = 2
 
     def prepare(self, home: Home) -> None:
+        from edge.files.sealed import read_sealed, write_sealed
         from edge.models.manifest import BUNDLED
         from edge.models.packed import PackedModel
-        from edge.sealed import read_sealed, write_sealed
 
         home.with_tiny_models()
         for number in range(4):

@@ -19,7 +19,7 @@ class Saturation(Stored):
     name = "saturation table"
 
     def prepare(self, home: Home) -> None:
-        from edge.remembered import remember
+        from edge.files.remembered import remember
 
         home.with_tiny_models()
         write_texts(home)
@@ -71,10 +71,10 @@ class Remembered(Stored):
 
     def _read(self, path: Path) -> object:
         """The content of the table, made anew where there is none; None where it is refused."""
-        from edge.costs import CostTable
         from edge.errors import CorruptBlock
-        from edge.predictor import PromptWork, TimePredictor
+        from edge.kv_cache.costs import CostTable
         from edge.runtimes.generation.llama_states import file_sha256
+        from edge.scheduling.predictor import PromptWork, TimePredictor
 
         if path.name == "gguf-hashes.json":
             return file_sha256(_ModelFile(path.parent / "model.gguf", self.sha), path.parent)  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import pytest
 from naive.lists import gridded
 from naive.searching import Rig
 
+from edge.cache.lookahead import Outcome
 from edge.ivf.router import probe
-from edge.lookahead import Outcome
 
 pytestmark = pytest.mark.usefixtures("small_process")
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from naive.lists import gridded
 from naive.searching import Rig
 
+from edge.cache.lookahead import MissCurve, bytes_to_fetch
 from edge.errors import CorruptBlock, InputError
 from edge.ivf.router import probe
-from edge.lookahead import MissCurve, bytes_to_fetch
 
 pytestmark = pytest.mark.usefixtures("small_process")
 

@@ -14,10 +14,10 @@ from naive.residency import LeastRecent
 from naive.searching import PLENTY, Rig
 
 from edge.budget import MemoryBudget
+from edge.cache.eviction import DecayedHotness
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs, restored
 from edge.errors import BudgetExceeded, InputError
-from edge.eviction import DecayedHotness
 from edge.ivf.base import Vectors
 from edge.ivf.search import Searcher
 

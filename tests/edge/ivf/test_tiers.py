@@ -8,8 +8,8 @@ import pytest
 from naive.lists import gridded
 from naive.searching import Rig
 
+from edge.cache.residency import Handle
 from edge.ivf.reading import Reader
-from edge.residency import Handle
 
 
 def test_a_part_that_arrives_at_any_moment_is_handed_out_once(

@@ -13,7 +13,7 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.ivf.base import IndexOptions
 from edge.ivf.index import VectorIndex
-from edge.ivf.maintenance import MAINTENANCE_NBYTES
+from edge.ivf.maintenance.maintainer import MAINTENANCE_NBYTES
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from naive.copies import Copies
 from naive.index import SMALL, IndexRig, mixture
 
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
-from edge.ivf.guard import Guard
-from edge.ivf.manifest import Manifest
+from edge.ivf.maintenance.training import choose_nlist, due
 from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.training import choose_nlist, due
+from edge.ivf.storage.guard import Guard
+from edge.ivf.storage.manifest import Manifest
 
 ROWS = 400
 GOAL = Goal(recall=0.9)

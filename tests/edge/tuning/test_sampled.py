@@ -11,9 +11,9 @@ from naive.index import SMALL, IndexRig, mixture
 
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.base import DEVIATIONS, Codec
-from edge.ivf.manifest import Manifest
+from edge.ivf.maintenance.rewriting import Source
 from edge.ivf.parameters import Parameters
-from edge.ivf.rewriting import Source
+from edge.ivf.storage.manifest import Manifest
 from edge.tuning.sampled import CodecKey, Sampled
 
 KEYS = [("flat", 32), ("sq8", 8), ("pq", 2), ("opq", 2)]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from edge.apps.bench.random_gguf import RandomModel, words
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
-from edge.knowledge.store import KnowledgeStore
-from edge.knowledge.tree import KnowledgeTree
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_cpp import LlamaGenerator

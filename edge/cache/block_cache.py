@@ -1,0 +1,240 @@
+"""`BlockCache`: the buffers of a residency's blocks under one lease, and the choice of blocks to evict.
+
+Some freed buffers are kept as spares for other blocks: see `edge.cache.buffers.Spares`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edge.budget import Loss, MemoryBudget
+from edge.cache.buffers import ENTRY_NBYTES, Spares, charge_of, page_buffer, pages_of
+from edge.cache.eviction import DecayedHotness, Policy
+from edge.link import Ticket
+from edge.trace import Trace
+
+Fetch = Callable[[Any], Ticket]
+"""Starts the transfer of a block into a given buffer."""
+
+Allowed = Callable[["Entry"], bool]
+"""Whether a block may be evicted."""
+
+SPARE = 64
+"""Spare buffers may take at most this fraction (1/64) of the bytes held."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A block that has a buffer.
+
+    Attributes:
+        buffer, whole: the block's bytes, and the allocated buffer that they are a part of.
+        charged: bytes that the block adds to the lease.
+        round: round of the last use.
+        locks: number of handles in use.
+        guards: predictions that protect the block from eviction for other blocks.
+        ahead: whether the block was fetched on a prediction, and has not been requested yet.
+        present: whether the block is in the cache. If not, its memory is freed with the last handle.
+    """
+
+    key: Hashable
+    buffer: Any
+    whole: Any
+    charged: int
+    ticket: Ticket
+    round: int
+    locks: int = 0
+    guards: set[object] = field(default_factory=set)
+    ahead: bool = False
+    present: bool = True
+
+    @property
+    def coming(self) -> bool:
+        """Whether the bytes are there or on their way: the transfer has neither failed nor been cancelled."""
+        return not self.ticket.cancelled and not self.ticket.failed
+
+    def stop(self) -> bool:
+        """Cancels a transfer that has not begun; returns whether nothing writes into the buffer any more."""
+        return self.ticket.done or self.ticket.cancel()
+
+
+class BlockCache:
+    """Blocks by key.
+
+    All methods must be called with `lock` held, and inside the ledger's lock if they may change the lease.
+
+    Attributes:
+        entries: the blocks in the cache.
+        policy: the eviction policy.
+        capacity: bytes held at most, even if more are free; None for no bound.
+        lock: taken inside the ledger's lock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        budget: MemoryBudget,
+        *,
+        policy: Policy | None,
+        capacity: int | None,
+        allocate: Callable[[int], Any] | None,
+        loss: Loss,
+        trace: Trace,
+    ) -> None:
+        self.entries: dict[Hashable, Entry] = {}
+        self.policy = policy or DecayedHotness()
+        self.capacity = capacity
+        self.lock = threading.RLock()
+        self.spares = Spares()
+        self._name = name
+        self._budget = budget
+        self._allocate = allocate or page_buffer
+        self._trace = trace
+        self._lease = budget.reserve(name, 0)
+        self._unregister = budget.add_shrinker(name, self._shrink, loss=loss)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._lease.nbytes
+
+    @property
+    def room(self) -> int:
+        """Bytes that could be held now: those that are held, and those that the ledger has free."""
+        free = self._lease.nbytes + max(0, self._budget.free)
+        return free if self.capacity is None else min(free, self.capacity)
+
+    def enter(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, later: int = 0) -> Entry:
+        """Adds a block. Room must have been made for it, and for later blocks that will be charged with `later` bytes.
+
+        Args:
+            now: number of the current round.
+
+        Raises:
+            BudgetExceeded: there is not enough room.
+        """
+        whole = self.spares.fitting(nbytes)
+        if whole is not None and self._missing(ENTRY_NBYTES + later) <= self.spares.nbytes - pages_of(whole.nbytes):
+            self.spares.take(whole)
+            charged = charge_of(whole.nbytes)
+            self.give_back(self._missing(ENTRY_NBYTES))
+            self._lease.resize(self._lease.nbytes + ENTRY_NBYTES)
+        else:
+            whole, charged = None, charge_of(nbytes)
+            self.give_back(self._missing(charged))
+            self._lease.resize(self._lease.nbytes + charged)
+        try:
+            if whole is None:
+                whole = self._allocate(nbytes)
+            buffer = whole[:nbytes] if isinstance(whole, np.ndarray) else whole
+            entry = Entry(key, buffer, whole, charged, fetch(buffer), now)
+        except BaseException:
+            self._lease.resize(self._lease.nbytes - charged)
+            raise
+        self.entries[key] = entry
+        self.policy.insert(key)
+        return entry
+
+    def make_room(self, charged: int, allowed: Allowed | None) -> list[Hashable] | None:
+        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys.
+
+        If that is impossible, evicts nothing and returns None. Spare buffers are used up only when no block is left to
+        evict. A few more blocks are evicted than necessary, because with more spare buffers one is more likely to fit.
+        """
+        missing = self._missing(charged)
+        chosen: dict[Hashable, Entry] = {}
+        wanted = self._lease.nbytes // SPARE - self.spares.nbytes
+        spare = charged if missing > 0 and wanted >= charged else 0
+        while missing > 0 or -missing < spare:
+            entry = None if allowed is None else self.coldest(allowed, chosen)
+            if entry is None and missing <= self.spares.nbytes:
+                break
+            if entry is None:
+                return None
+            chosen[entry.key] = entry
+            missing -= entry.charged
+        for entry in chosen.values():
+            self.evict(entry)
+        return list(chosen)
+
+    def coldest(self, allowed: Allowed, spared: Container[Hashable] = ()) -> Entry | None:
+        """The next block to evict: it is not in use, has arrived, is `allowed`, and is not `spared`."""
+
+        def evictable(key: Hashable) -> bool:
+            entry = self.entries[key]
+            return not entry.locks and entry.ticket.done and key not in spared and allowed(entry)
+
+        key = self.policy.victim(evictable)
+        return None if key is None else self.entries[key]
+
+    def evict(self, entry: Entry) -> None:
+        """Removes a block. Its buffer becomes a spare one, as far as there is room for spares."""
+        whole = entry.whole
+        self.drop(entry)
+        self._trace.count(f"{self._name}.evictions")
+        if self.spares.put(whole):
+            self._lease.resize(self._lease.nbytes + pages_of(whole.nbytes))
+            self.give_back(self.spares.nbytes - self._lease.nbytes // SPARE)
+
+    def give_back(self, nbytes: int) -> int:
+        """Frees spare buffers of at least `nbytes` bytes, or all of them; returns the number of bytes freed."""
+        freed = self.spares.release(nbytes)
+        if freed:
+            self._lease.resize(self._lease.nbytes - freed)
+        return freed
+
+    def drop(self, entry: Entry) -> None:
+        """Removes a block from the cache. Its memory is freed now, or with its last handle if it is in use."""
+        del self.entries[entry.key]
+        self.policy.remove(entry.key)
+        entry.present = False
+        if not entry.locks:
+            self.free(entry)
+
+    def free(self, entry: Entry) -> None:
+        """Frees the memory of a removed block."""
+        self._lease.resize(self._lease.nbytes - entry.charged)
+
+    def trim(self, share: float) -> None:
+        """Evicts the coldest blocks until the cache takes at most `share` of the room."""
+        while self.nbytes > share * self.room:
+            if self.give_back(1):
+                continue
+            entry = self.coldest(lambda entry: not entry.guards)
+            if entry is None:
+                return
+            self.evict(entry)
+
+    def close(self) -> None:
+        """Waits for running transfers, and frees everything."""
+        for entry in list(self.entries.values()):
+            entry.ticket.settle()
+            self.drop(entry)
+        self.give_back(self.spares.nbytes)
+        self._unregister()
+
+    def _missing(self, charged: int) -> int:
+        """Bytes that must be freed before `charged` more can be held."""
+        missing = charged - self._budget.free
+        return missing if self.capacity is None else max(missing, self._lease.nbytes + charged - self.capacity)
+
+    def _shrink(self, nbytes: int) -> None:
+        with self.lock:
+            target = max(0, self._lease.nbytes - nbytes)
+            self.give_back(nbytes)
+            kinds: list[Allowed] = [lambda entry: not entry.guards, lambda entry: True]
+            for allowed in kinds:
+                while self._lease.nbytes > target and (entry := self.coldest(allowed)) is not None:
+                    self.evict(entry)
+                    self.give_back(self.spares.nbytes)
+            for entry in list(self.entries.values()):  # transfers that have not begun
+                if self._lease.nbytes <= target:
+                    return
+                if not entry.locks and entry.stop():
+                    self.evict(entry)
+                    self.give_back(self.spares.nbytes)

@@ -1,0 +1,345 @@
+"""Residency: the blocks in memory, the ones that stay there, and the ones that are evicted.
+
+A block is cached (a policy chooses which is evicted first) or cold (on disk only). All bytes of one residency are under
+one lease. The lease grows into free memory of the ledger, but never makes another cache shrink. If there is no free
+memory, the residency's own coldest blocks make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge.budget import MemoryBudget
+from edge.cache.block_cache import SPARE, BlockCache, Entry, Fetch
+from edge.cache.buffers import charge_of
+from edge.cache.eviction import Policy
+from edge.cache.handle import Handle
+from edge.errors import BudgetExceeded, DeviceLost
+from edge.link_rate import LinkRate
+from edge.trace import Trace
+
+__all__ = ["Fetch", "Handle", "Residency"]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Predicted blocks that were admitted.
+
+    Attributes:
+        asked: bytes that had to be requested.
+        displaced: keys of the blocks that were evicted for them.
+    """
+
+    asked: int
+    displaced: Sequence[Hashable] = ()
+
+
+_SMOOTHING = 0.2
+"""Weight of the last round in the average share of blocks that a round uses."""
+
+
+class Residency:
+    """The blocks of one place (host memory, a device). Thread-safe.
+
+    Counters (in `trace`): `<name>.hits` (requested blocks in memory or on their way), `.misses`, `.streamed` (misses
+    for which there was no room), `.evictions`, `.ahead` (blocks fetched on a prediction), `.ahead_used`.
+    """
+
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        *,
+        policy: Policy | None = None,
+        capacity: int | None = None,
+        allocate: Callable[[int], Any] | None = None,
+        name: str = "lists",
+        rate: LinkRate | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """Creates an empty residency that holds no memory.
+
+        Args:
+            policy: chooses the block that is evicted first; by decayed hotness if not given.
+            capacity: largest number of bytes held, even if more are free; None for no such bound.
+            allocate: makes a buffer of a given size; a numpy array of this process if not given. A buffer elsewhere may
+                be any object that frees its memory with its last reference.
+            name: name of the owner in the ledger, and of the counters.
+            rate: speed of the link that blocks come over, by which the value of a cached block is estimated.
+        """
+        self.name = name
+        self.trace = trace or Trace()
+        self._rate = rate or LinkRate()
+        self._used = 0  # blocks, in this round
+        self._share = 1.0
+        self._cache = BlockCache(
+            name, budget, policy=policy, capacity=capacity, allocate=allocate, loss=self.loss, trace=self.trace
+        )
+        self._budget = budget
+        self._lock = self._cache.lock
+        self._round = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._cache.nbytes
+
+    @property
+    def room(self) -> int:
+        """Bytes that could be held now: those that are held, and those that the ledger has free."""
+        return self._cache.room
+
+    @property
+    def usable(self) -> int:
+        """Bytes of blocks that fit into `room`, since a part of it is kept for spare buffers."""
+        return self._cache.room - self._cache.room // SPARE
+
+    def __len__(self) -> int:
+        return len(self._cache.entries)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._cache.entries
+
+    def keys(self) -> list[Hashable]:
+        """Blocks that are in memory or on their way."""
+        with self._lock:
+            return list(self._cache.entries)
+
+    def loss(self) -> float:
+        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`).
+
+        It is the time to read a block again, times the share of the blocks that a round uses.
+        """
+        count = len(self._cache.entries)
+        return self._share * self._rate.loss(self._cache.nbytes / count if count else 0)
+
+    def begin_round(self) -> int:
+        """Starts a round of use (one search), and returns its number. A round's misses do not evict its own blocks."""
+        with self._lock:
+            if self._round and self._cache.entries:
+                self._share += _SMOOTHING * (min(1.0, self._used / len(self._cache.entries)) - self._share)
+            self._used = 0
+            self._round += 1
+            self._cache.policy.begin_round()
+            return self._round
+
+    def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
+        """Locks blocks that are in memory or on their way. Cold ones give None, and count neither as hit nor miss.
+
+        Args:
+            blocks: key and transfer of each block. The transfer is started if a prediction has requested the block and
+                its own transfer has not begun, so that the block comes with the priority of a needed one.
+            now: the round in which the blocks are used.
+        """
+        with self._budget.lock, self._lock:
+            handles = [self._claim(key, fetch, now) for key, fetch in blocks]
+            self.trace.count(f"{self.name}.hits", sum(handle is not None for handle in handles))
+        return handles
+
+    def admit(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, *, evict: bool = True) -> Handle | None:
+        """Makes room for a cold block and starts its transfer; None if there is no room.
+
+        Args:
+            nbytes: size of the block.
+            evict: whether blocks last used before round `now` may be evicted; otherwise only free memory is used.
+        """
+        with self._budget.lock, self._lock:
+            if (handle := self._claim(key, fetch, now)) is not None:
+                self.trace.count(f"{self.name}.hits")
+                return handle
+            self.trace.count(f"{self.name}.misses")
+            older = (lambda entry: not entry.guards and entry.round < now) if evict else None
+            if key in self._cache.entries or self._cache.make_room(charge_of(nbytes), older) is None:
+                self.trace.count(f"{self.name}.streamed")
+                return None
+            try:
+                entry = self._cache.enter(key, nbytes, fetch, self._round)
+            except BudgetExceeded:  # raised for the host memory that belongs to a block on a device
+                self.trace.count(f"{self.name}.streamed")
+                return None
+            entry.locks += 1
+            entry.round = now
+            self._used += 1
+            return Handle(self, entry, hit=False)
+
+    def recall(self, handle: Handle) -> bool:
+        """Withdraws a locked block whose transfer has not begun, and releases the handle.
+
+        Returns:
+            False, and nothing is changed, if the transfer has begun or others use or guard the block.
+        """
+        with self._budget.lock, self._lock:
+            entry = handle.entry
+            if entry is None or entry.locks > 1 or entry.guards or entry.ticket.done or not entry.ticket.cancel():
+                return False
+            self._cache.drop(entry)
+        handle.release()
+        return True
+
+    def held(self, key: Hashable) -> Handle | None:
+        """Locks a block that is in memory, for copying it elsewhere. This does not count as a use of the block."""
+        with self._lock:
+            entry = self._cache.entries.get(key)
+            if entry is None or not entry.ticket.done or not entry.coming:
+                return None
+            entry.locks += 1
+            return Handle(self, entry, hit=True)
+
+    def absent(self, keys: Iterable[Hashable]) -> list[Hashable]:
+        """Those of `keys` that are neither in memory nor on their way."""
+        with self._lock:
+            return [key for key in keys if not self._coming(key)]
+
+    def fork(self) -> tuple[dict[Hashable, int], Policy]:
+        """Charged bytes of the blocks in memory or on their way, and a copy of the policy, for a simulation."""
+        with self._lock:
+            return {key: entry.charged for key, entry in self._cache.entries.items()}, self._cache.policy.copy()
+
+    def guard(self, owner: object, keys: Iterable[Hashable]) -> list[Hashable]:
+        """Protects those of `keys` that are in memory or on their way, and returns them.
+
+        Until `unguard`, they are evicted neither for other blocks' misses nor for predictions. The ledger may still
+        evict them.
+        """
+        with self._lock:
+            found = [key for key in keys if self._coming(key)]
+            for key in found:
+                self._cache.entries[key].guards.add(owner)
+            return found
+
+    def prefetch(self, owner: object, blocks: Iterable[tuple[Hashable, int, Fetch]], limit: int) -> Admitted | None:
+        """Fetches blocks on a prediction, all or none of them, and guards them (see `guard`).
+
+        Args:
+            blocks: key, size and transfer of each block.
+            limit: largest number of bytes to request.
+
+        Returns:
+            None, and nothing is fetched, if the blocks have too many bytes or do not fit.
+        """
+        with self._budget.lock, self._lock:
+            wanted = list(blocks)
+            cold = [block for block in wanted if not self._coming(block[0])]
+            asked = sum(nbytes for _, nbytes, _ in cold)
+            displaced = None
+            if asked <= limit:
+                displaced = self._clear([key for key, *_ in wanted], sum(charge_of(n) for _, n, _ in cold))
+            if displaced is None:
+                return None
+            later = sum(charge_of(nbytes) for _, nbytes, _ in cold)
+            for key, nbytes, fetch in cold:
+                later -= charge_of(nbytes)
+                try:
+                    self._cache.enter(key, nbytes, fetch, self._round, later).ahead = True
+                except (BudgetExceeded, DeviceLost):
+                    return None
+                self.trace.count(f"{self.name}.ahead")
+            for key, *_ in wanted:
+                self._cache.entries[key].guards.add(owner)
+        return Admitted(asked, displaced)
+
+    def withdraw(self, owner: object, keys: Iterable[Hashable]) -> None:
+        """Drops those of `keys` that were only predicted and whose transfer has not begun.
+
+        Blocks that were requested meanwhile, or that another owner guards, stay.
+        """
+        with self._budget.lock, self._lock:
+            for key in keys:
+                entry = self._cache.entries.get(key)
+                if entry is None or not entry.ahead or entry.guards - {owner}:
+                    continue
+                if entry.ticket.cancel() or entry.ticket.cancelled:
+                    self._cache.drop(entry)
+
+    def unguard(self, owner: object, keys: Iterable[Hashable]) -> None:
+        """Ends `owner`'s protection of these blocks."""
+        with self._lock:
+            for key in keys:
+                if (entry := self._cache.entries.get(key)) is not None:
+                    entry.guards.discard(owner)
+
+    def trim(self, share: float) -> None:
+        """Evicts the coldest blocks until cached blocks hold at most `share` of the room (TeleRAG's cache fraction).
+
+        The rest is left for the next prefetch. Guarded blocks stay.
+        """
+        with self._budget.lock, self._lock:
+            self._cache.trim(share)
+
+    def discard(self, keys: Iterable[Hashable]) -> None:
+        """Drops blocks that will not be requested again."""
+        with self._budget.lock, self._lock:
+            for key in keys:
+                entry = self._cache.entries.get(key)
+                if entry is not None and not entry.locks and entry.stop():
+                    self._cache.drop(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """Drops a block whose transfer has failed. Its memory is freed with the last handle."""
+        with self._budget.lock, self._lock:
+            if entry.present:
+                self._cache.drop(entry)
+
+    def unlock(self, entry: Entry) -> None:
+        """Takes back the lock of a handle. A dropped block's memory is freed with its last lock."""
+        with self._lock:
+            entry.locks -= 1
+            gone = not entry.locks and not entry.present
+        if gone:  # no other code can reach it any more
+            with self._budget.lock, self._lock:
+                self._cache.free(entry)
+
+    def close(self) -> None:
+        """Waits for running transfers, and releases all memory. No handle may be in use."""
+        with self._budget.lock, self._lock:
+            self._cache.close()
+
+    def _claim(self, key: Hashable, fetch: Fetch, now: int) -> Handle | None:
+        entry = self._cache.entries.get(key)
+        if entry is None or not self._usable(entry, fetch):
+            return None
+        if entry.ahead:
+            entry.ahead = False
+            self.trace.count(f"{self.name}.ahead_used")
+            self._cache.policy.remove(key)  # being fetched ahead was no use of it
+            self._cache.policy.insert(key)
+        entry.locks += 1
+        self._used += entry.round < now
+        entry.round = max(entry.round, now)
+        self._cache.policy.touch(key)
+        return Handle(self, entry, hit=True)
+
+    def _usable(self, entry: Entry, fetch: Fetch) -> bool:
+        """Whether the bytes are in memory or certain to come.
+
+        A prediction's transfer that has not begun is requested anew. A failed one is dropped, so that the block is read
+        again.
+        """
+        if entry.ticket.done and entry.ticket.failed:
+            self.forget(entry)
+            return False
+        if (entry.ahead and entry.ticket.cancel()) or entry.ticket.cancelled:
+            entry.ticket = fetch(entry.buffer)
+        return True
+
+    def _coming(self, key: Hashable) -> bool:
+        entry = self._cache.entries.get(key)
+        return entry is not None and entry.coming
+
+    def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
+        """Makes room for predicted blocks without evicting any of them.
+
+        Those whose transfer has failed before are dropped.
+
+        Returns:
+            Keys of the evicted blocks; None if there is no room.
+        """
+        for key in keys:
+            entry = self._cache.entries.get(key)
+            if entry is not None and not entry.coming:
+                if entry.locks:
+                    return None
+                self._cache.drop(entry)
+        spared = set(keys)
+        return self._cache.make_room(charged, lambda entry: not entry.guards and entry.key not in spared)

@@ -1,0 +1,1 @@
+"""Reading and writing the files of users and of the program."""

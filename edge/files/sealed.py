@@ -1,0 +1,137 @@
+"""Files that are written whole or not at all, and JSON documents with a checksum.
+
+All files that the program writes and reads back use this module, unless their format has its own checksums (blocks of
+weights, IVF segments, KV states) or people edit them. Reading returns exactly the written bytes, or reports damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from edge.errors import CorruptBlock, StorageError
+from edge.files.input_file import read_small
+from edge.files.own_folder import make_folder
+
+CHECKSUM = "sha256"
+"""The key of the checksum, which is the last key."""
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Hex SHA-256 of a document. It does not depend on the order of the keys."""
+    import hashlib  # slow to import, and most short commands read no such file
+
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """A document as JSON with its checksum. Keys must be strings, and `sha256` is not allowed."""
+    return (json.dumps({**content, CHECKSUM: digest(content)}, indent=1) + "\n").encode()
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """The document that was passed to `sealed`.
+
+    Raises:
+        ValueError: the bytes were not returned by `sealed`; the message tells the difference.
+    """
+    try:
+        content = json.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        if CHECKSUM not in content:
+            raise ValueError("it carries no checksum, so that an earlier version may have written it")
+        if content.pop(CHECKSUM) != digest(content):
+            raise ValueError("its content does not match its checksum")
+        # The checksum covers the content only. This test finds changes that JSON ignores, such as white space or
+        # repeated keys.
+        if sealed(content) != data:
+            raise ValueError("it is not as it was written")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return content
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a document with its checksum, and replaces an existing file.
+
+    Raises:
+        StorageError: the file cannot be written; an existing file stays.
+    """
+    replace(path, sealed(content))
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """The document that `write_sealed` wrote; None if there is no file.
+
+    Raises:
+        CorruptBlock: the file is damaged, or was never sealed.
+        StorageError: the disk reports an error.
+    """
+    try:
+        data = read_small(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return unsealed(data)
+    except ValueError as error:
+        raise CorruptBlock(f"{path} is damaged: {error}") from error
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Writes a file under another name, flushes it, renames it into place and flushes the folder.
+
+    After a kill or a power loss, the file has either the old or the new content. Drafts of processes that have ended
+    are removed.
+
+    Raises:
+        StorageError: the file cannot be written; an existing file stays.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        make_folder(path.parent)
+        _remove_abandoned(path)
+        try:
+            with open(draft, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        flush_folder(path.parent)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes the names in a folder durable. Does nothing on Windows, which does so by itself.
+
+    Raises:
+        OSError: the disk reports an error.
+    """
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(path: Path) -> None:
+    import psutil  # imported here, because reading needs none of it
+
+    for draft in path.parent.glob(f".{path.name}.*"):
+        owner = draft.name.rpartition(".")[2]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The upkeep of an index: flushing, training, splitting, merging and cleaning."""

@@ -1,0 +1,1 @@
+"""The committed state of an index: its tables in SQLite, and its segments on disk."""

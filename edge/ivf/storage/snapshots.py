@@ -1,0 +1,271 @@
+"""`Snapshots`: makes snapshots of the committed state, and reloads only the parts that have changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edge.budget import MemoryBudget
+from edge.connection import Connection
+from edge.errors import ConfigError, StorageError
+from edge.ivf.base import NO_ROWS, Codec, Codecs, Ids, ListPart, Snapshot, Vectors
+from edge.ivf.storage.manifest import Manifest, State, flat
+from edge.ivf.storage.segments import OpenSegments, Segment
+
+_LIST_NBYTES = 120
+"""Bytes a snapshot holds for a list, apart from the list's parts."""
+
+
+class Held:
+    """Memory under a lease that is released with the last reference to this object."""
+
+    def __init__(self, budget: MemoryBudget, nbytes: int) -> None:
+        self._lease = budget.reserve("index tables", nbytes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lease"):
+            self._lease.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Codec and centroids [nlist, dim] of one training. Its stamp tells trainings apart."""
+
+    stamp: int
+    codec: Codec
+    centroids: Vectors
+    held: Held = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Pending rows in the order of their stamps: ids [n], stamps [n], vectors [n, dim]."""
+
+    ids: Ids
+    stamps: Ids
+    vectors: Vectors
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A snapshot, and the data from which it was made."""
+
+    stamp: tuple[int, int]
+    training: Training
+    segments: dict[str, Segment]
+    chunks: dict[tuple[str, int], tuple[int, Ids]]
+    deleted: dict[str, Ids]
+    pending: _Pending
+    snapshot: Snapshot
+
+
+class Snapshots:
+    """Makes snapshots of one index. Thread-safe."""
+
+    def __init__(self, segments: OpenSegments, codecs: Codecs, dim: int, budget: MemoryBudget) -> None:
+        self.dim = dim
+        self._open = segments
+        self._codecs = codecs
+        self._budget = budget
+        self._lock = threading.RLock()
+        self._loaded: _Loaded | None = None
+        self._training: Training | None = None
+        self._segments: dict[str, Segment] = {}
+
+    def current(self, db: Connection) -> Snapshot:
+        """The state that `db` sees: the state in its transaction, or else the last committed one.
+
+        Raises:
+            ConfigError: the index holds vectors of another width.
+            StorageError: a segment cannot be opened. This happens if the read transaction began more than
+                `IndexOptions.grace_seconds` ago and its files were removed meanwhile; begin a new one.
+            CorruptBlock: a segment is truncated.
+            BudgetExceeded: centroids, tables and pending rows do not fit the memory limit.
+        """
+        loaded = self._loaded
+        if loaded is not None and loaded.stamp == Manifest(db).stamp():
+            return loaded.snapshot
+        with self._lock:
+            if db.in_transaction:
+                return self._load(Manifest(db))
+            for last_try in (False, True):
+                db.execute("BEGIN")
+                try:
+                    return self._load(Manifest(db))
+                except StorageError:
+                    if last_try:
+                        raise
+                finally:
+                    db.execute("ROLLBACK")
+        raise AssertionError("the last try returns or raises")
+
+    def state(self, manifest: Manifest) -> State:
+        """The numbers of the state.
+
+        Raises:
+            ConfigError: the index holds vectors of another width.
+        """
+        state = manifest.state()
+        if state.dim not in (0, self.dim):
+            raise ConfigError(
+                f"the index in {self._open.folder.parent} holds vectors of width {state.dim}, not {self.dim}: use the "
+                f"embedding model it was made with, or index again into another folder"
+            )
+        return state
+
+    def training(self, manifest: Manifest) -> Training:
+        """Codec and centroids of the state that `manifest` sees."""
+        with self._lock:
+            state = self.state(manifest)
+            known = self._training
+            if known is None or known.stamp != state.training or known.codec.spec.dim != self.dim:
+                spec = manifest.codec() if state.training else flat(self.dim)
+                codec = known.codec if known is not None and known.codec.spec == spec else self._codecs.open(spec)
+                held = Held(self._budget, manifest.list_count() * self.dim * 4)
+                known = Training(state.training, codec, manifest.centroids(self.dim), held)
+                self._training = known
+            return known
+
+    def segments(self, manifest: Manifest) -> dict[str, Segment]:
+        """The open segments that `manifest` names, oldest first. They stay open until the next call."""
+        with self._lock:
+            spec = self.training(manifest).codec.spec
+            names = manifest.segment_names()
+            if names != list(self._segments):
+                self._segments = {
+                    name: self._segments.get(name) or self._open.open(manifest.segment(name), spec) for name in names
+                }
+            return dict(self._segments)
+
+    def forget(self) -> None:
+        """Drops all references. Snapshots that readers hold stay valid."""
+        with self._lock:
+            self._loaded = self._training = None
+            self._segments = {}
+
+    def _load(self, manifest: Manifest) -> Snapshot:
+        state = self.state(manifest)
+        stamp = (state.generation, state.stamp)
+        old = self._loaded
+        if old is not None and old.stamp == stamp:
+            return old.snapshot
+        training = self.training(manifest)
+        segments = self.segments(manifest)
+        chunks = self._chunks(manifest, old)
+        deleted = self._deleted(segments, chunks, old)
+        pending = self._pending(manifest, old)
+        if old is not None and old.training is training:
+            lists = _changed(old, segments, deleted)
+        else:
+            lists = list_parts(len(training.centroids), segments, deleted)
+        nbytes = _LIST_NBYTES * len(lists) + 2 * sum(rows.nbytes for rows in deleted.values())
+        snapshot = Snapshot(
+            generation=state.generation,
+            dim=self.dim,
+            codec=training.codec,
+            centroids=training.centroids,
+            lists=lists,
+            pending_ids=pending.ids,
+            pending_vectors=pending.vectors,
+            recall=state.recall,
+            rows=state.rows,
+            tuned=manifest.tuned(),
+            held=(training.held, pending.held, Held(self._budget, nbytes)),
+        )
+        self._loaded = _Loaded(stamp, training, segments, chunks, deleted, pending, snapshot)
+        return snapshot
+
+    def _chunks(self, manifest: Manifest, old: _Loaded | None) -> dict[tuple[str, int], tuple[int, Ids]]:
+        known = old.chunks if old is not None else {}
+        chunks = {}
+        for key, (stamp, _) in manifest.deleted_stamps().items():
+            held = known.get(key)
+            chunks[key] = held if held is not None and held[0] == stamp else (stamp, manifest.deleted_rows(*key))
+        return chunks
+
+    def _deleted(
+        self, segments: Iterable[str], chunks: dict[tuple[str, int], tuple[int, Ids]], old: _Loaded | None
+    ) -> dict[str, Ids]:
+        by_segment: dict[str, list[Ids]] = {name: [] for name in segments}
+        changed = set()
+        for key in sorted(chunks):
+            by_segment[key[0]].append(chunks[key][1])
+            if old is None or old.chunks.get(key) is not chunks[key]:
+                changed.add(key[0])
+        deleted: dict[str, Ids] = {}
+        for name, rows in by_segment.items():
+            known = old.deleted.get(name) if old is not None else None
+            if known is not None and name not in changed and len(known) == sum(map(len, rows)):
+                deleted[name] = known
+            else:
+                deleted[name] = np.concatenate([np.empty(0, np.int64), *rows])
+        return deleted
+
+    def _pending(self, manifest: Manifest, old: _Loaded | None) -> _Pending:
+        ids, stamps = manifest.pending_stamps()
+        held = Held(self._budget, len(ids) * (16 + 4 * self.dim))
+        vectors = np.empty((len(ids), self.dim), np.float32)
+        known = np.zeros(len(ids), np.bool_)
+        if old is not None and len(old.pending.ids):
+            place = {key: at for at, key in enumerate(_keys(old.pending.ids, old.pending.stamps))}
+            at = np.array([place.get(key, -1) for key in _keys(ids, stamps)], np.int64)
+            known = at >= 0
+            vectors[known] = old.pending.vectors[at[known]]
+        vectors[~known] = manifest.pending_vectors(ids[~known], self.dim)
+        return _Pending(ids, stamps, vectors, held)
+
+
+def _keys(ids: Ids, stamps: Ids) -> Iterable[tuple[int, int]]:
+    return zip(ids.tolist(), stamps.tolist(), strict=True)
+
+
+def _parts(segment: Segment, deleted: Ids, numbers: Iterable[int] | None = None) -> Iterable[tuple[int, ListPart]]:
+    """(list, part) for the parts of a segment that have live rows."""
+    cuts = np.searchsorted(deleted, segment.starts).tolist()
+    starts = segment.starts.tolist()
+    lists = segment.parts["list"].tolist()
+    for number in range(len(lists)) if numbers is None else numbers:
+        low, high, start = cuts[number], cuts[number + 1], starts[number]
+        if high - low < starts[number + 1] - start:
+            own = (deleted[low:high] - start).astype(np.int32) if high > low else NO_ROWS
+            yield lists[number], segment.list_part(number, own)
+
+
+def list_parts(nlist: int, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
+    lists: list[list[ListPart]] = [[] for _ in range(nlist)]
+    for name, segment in segments.items():
+        for number, part in _parts(segment, deleted[name]):
+            lists[number].append(part)
+    return [tuple(parts) for parts in lists]
+
+
+def _changed(old: _Loaded, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
+    """The old lists with the changes applied: segments that are gone or new, and parts with more deleted rows."""
+    gone = old.segments.keys() - segments.keys()
+    replaced: set[tuple[str, int]] = set()
+    fresh: list[tuple[int, ListPart]] = []
+    touched: set[int] = set()
+    for name in gone:
+        touched.update(old.segments[name].parts["list"].tolist())
+    for name, segment in segments.items():
+        if name not in old.segments:
+            fresh += _parts(segment, deleted[name])
+        elif deleted[name] is not old.deleted[name]:
+            numbers = np.unique(segment.part_of(np.setxor1d(deleted[name], old.deleted[name]))).tolist()
+            replaced.update((name, number) for number in numbers)
+            touched.update(segment.parts["list"][numbers].tolist())
+            fresh += _parts(segment, deleted[name], numbers)
+    added: dict[int, list[ListPart]] = {}
+    for number, part in fresh:
+        added.setdefault(number, []).append(part)
+    place = {name: at for at, name in enumerate(segments)}
+    lists = list(old.snapshot.lists)
+    for number in touched | added.keys():
+        kept = [part for part in lists[number] if part.key[0] not in gone and part.key not in replaced]
+        kept += added.get(number, [])
+        lists[number] = tuple(sorted(kept, key=lambda part: (place[part.key[0]], part.key[1])))
+    return lists

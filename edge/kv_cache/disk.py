@@ -1,0 +1,162 @@
+"""The knowledge tree's disk tier: stored states, and the choice of the states to store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from edge.errors import StorageError
+from edge.kv_cache.backend import State
+from edge.kv_cache.node import Node, PrefixTree
+from edge.kv_cache.replacement import Replacement
+from edge.kv_cache.store import KnowledgeStore, StoredState
+from edge.kv_cache.tier import Tier
+from edge.link_rate import LinkRate
+from edge.trace import Trace
+
+
+class DiskStates:
+    """States in a `KnowledgeStore`, ranked.
+
+    A new state must be worth as much as the states that would be deleted for it, because disks are slow to write, and
+    wear. Without a store nothing is kept.
+
+    One thread at a time saves; the tree's lock guards the rest.
+    """
+
+    def __init__(
+        self,
+        store: KnowledgeStore | None,
+        policy: Replacement,
+        tree: PrefixTree,
+        locked: Callable[[], AbstractContextManager[None]],
+        trace: Trace,
+    ) -> None:
+        self.tier: Tier[StoredState] = Tier(store.limit if store else 0, policy)
+        self._store = store
+        self._tree = tree
+        self._locked = locked
+        self._trace = trace
+        self._changed: set[Node] = set()
+        self._rate = LinkRate()
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.tier
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a store."""
+        return self._store is not None
+
+    def used(self, node: Node) -> None:
+        """Ranks the node again, after a request for it."""
+        self.tier.touch(node)
+        self._changed.add(node)
+
+    def nbytes(self, node: Node) -> int:
+        """Bytes of a node's state."""
+        return self.tier[node].extent.nbytes
+
+    def file_nbytes(self, node: Node, state: State) -> int:
+        """Bytes that a node's state would take on disk."""
+        return self._store.file_nbytes(node, memoryview(state).nbytes) if self._store else 0
+
+    def read(self, node: Node, into: memoryview) -> None:
+        """Reads a node's state.
+
+        Raises:
+            CorruptBlock, StorageError: the state cannot be used; the caller removes it.
+        """
+        assert self._store is not None
+        started = time.perf_counter()
+        with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
+            self._store.read(self.tier[node], into)
+        self._rate.add(len(into), time.perf_counter() - started)
+
+    def loss(self) -> float:
+        """Seconds per byte to read states of the mean size again (see `edge.budget.Loss`)."""
+        return self._rate.loss(self.tier.used / len(self.tier) if len(self.tier) else 0)
+
+    def save(self, node: Node, state: State) -> bool:
+        """Writes a locked node's state, if it is worth the space; returns whether it is on disk now."""
+        store = self._store
+        if store is None:
+            return False
+        path = node.path()
+        with self._locked():
+            for above in path:  # pinned, so that the parents of this state are not deleted to make room for it
+                above.pins += 1
+        try:
+            size = self.file_nbytes(node, state)
+            priority = self.tier.policy.used(node.usage)
+            if not self._make_room(size, priority):
+                return False
+            with self._trace.span(f"store {node.id}", "knowledge", bytes=size):
+                stored = store.put(node, state, priority)
+            with self._locked():
+                self.tier.put(node, stored, stored.nbytes, priority)
+        except StorageError:
+            self._trace.count("knowledge.disk_errors")
+            return False
+        finally:
+            with self._locked():
+                self._tree.leave(path)
+        self._trace.count("knowledge.saved")
+        self._trace.count("knowledge.saved_nbytes", size)
+        return True
+
+    def remove(self, node: Node) -> None:
+        """Deletes a node's state."""
+        self._delete(node, self.tier.remove)
+
+    def resume(self) -> None:
+        """Builds the tree from the stored states, and deletes the lowest-ranked ones beyond the limit.
+
+        Raises:
+            BudgetExceeded: a node's index entry does not fit the memory limit.
+            StorageError: the directory cannot be read.
+        """
+        if self._store is None:
+            return
+        for found in self._store.scan():
+            nodes = self._tree.enter(zip(found.ids, found.tokens, strict=True))
+            node = nodes[-1]
+            if node in self.tier:
+                self._store.remove(found.state)  # a copy under another name
+            else:
+                node.usage = found.usage
+                self.tier.put(node, found.state, found.state.nbytes, found.priority)
+            self._tree.leave(nodes)
+        self.tier.policy.resumed([self.tier.priority(node) for node in self.tier])
+        while self.tier.used > self.tier.limit and (victim := self.tier.victim()) is not None:
+            self._delete(victim, self.tier.evict)
+
+    def close(self) -> None:
+        """Stores how often states were used since they were stored, so that the next run can rank them."""
+        for node in self._changed:
+            assert self._store is not None
+            try:
+                self._store.note(self.tier[node], node.usage, self.tier.priority(node))
+            except StorageError:
+                self._trace.count("knowledge.disk_errors")
+        self._changed.clear()
+        for node in list(self.tier):
+            self.tier.remove(node)
+
+    def _make_room(self, nbytes: int, priority: float) -> bool:
+        with self._locked():
+            while self.tier.used + nbytes > self.tier.limit:
+                victim = self.tier.victim() if nbytes <= self.tier.limit else None
+                if victim is None or self.tier.priority(victim) > priority:
+                    self.tier.policy.evicted(priority)  # the new state counts as the evicted one
+                    return False
+                self._trace.count("knowledge.disk_evictions")
+                self._delete(victim, self.tier.evict)
+        return True
+
+    def _delete(self, node: Node, take: Callable[[Node], StoredState]) -> None:
+        assert self._store is not None
+        self._store.remove(take(node))
+        self._changed.discard(node)
+        self._tree.prune(node)

@@ -1,0 +1,157 @@
+"""The prefix tree of segments: its nodes, and the usage history of removed nodes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+
+from edge.errors import BudgetExceeded
+from edge.kv_cache.replacement import Usage
+
+_REMEMBERED = 4096
+"""Removed paths whose usage is remembered, so that a document that comes back is ranked by its history."""
+_PAST_NBYTES = 320
+"""Bytes that the history of one path takes."""
+_OBJECTS_NBYTES = 1200
+"""Bytes of the Python objects of a node and its entries in two tiers."""
+
+
+class Node:
+    """One segment after the segments of its path. The root of all paths has no tokens."""
+
+    __slots__ = (
+        "children", "digest", "end", "id", "in_context", "parent", "pins", "start", "tokens", "usage",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
+        """Makes a node. It is not among its parent's children yet.
+
+        Args:
+            id: the node's name in traces.
+            tokens: int32 token ids. They are the node's key among its parent's children.
+        """
+        self.parent = parent
+        self.id = id
+        self.tokens = tokens
+        self.children: dict[bytes, Node] = {}
+        self.start: int = parent.end if parent else 0
+        self.end: int = self.start + len(tokens) // 4
+        self.digest: bytes = blake2b((parent.digest if parent else b"") + tokens, digest_size=16).digest()
+        """Identifies the path in file names and in the history of removed nodes. It serves to find a path; only equal
+        tokens prove a match."""
+        self.usage = Usage()
+        self.pins = 0
+        self.in_context = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of the segment."""
+        return self.end - self.start
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of memory that the node takes without its state."""
+        return len(self.tokens) + _OBJECTS_NBYTES
+
+    def path(self) -> list[Node]:
+        """The nodes from the root's child down to this one."""
+        nodes: list[Node] = []
+        node = self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+class PrefixTree:
+    """Nodes by their paths. Nodes are removed when nothing below them is in use or has a state. Not thread-safe."""
+
+    def __init__(
+        self, *, take: Callable[[int], None], give: Callable[[int], None], held: Callable[[Node], bool]
+    ) -> None:
+        """Makes an empty tree.
+
+        Args:
+            take, give: account for bytes of memory. `take` raises BudgetExceeded if the bytes are not available.
+            held: tells whether some tier has the node's state.
+        """
+        self.root = Node(None, "", b"")
+        self._take = take
+        self._give = give
+        self._held = held
+        self._past: OrderedDict[bytes, Usage] = OrderedDict()
+
+    def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
+        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
+
+        Raises:
+            BudgetExceeded: there is no memory for a new node.
+        """
+        nodes: list[Node] = []
+        node = self.root
+        try:
+            for id, tokens in path:
+                node = node.children.get(tokens) or self._add(node, id, tokens)
+                node.pins += 1
+                nodes.append(node)
+        except BudgetExceeded:
+            self.leave(nodes)
+            raise
+        return nodes
+
+    def leave(self, nodes: Sequence[Node]) -> None:
+        """Unlocks nodes of one path, and removes those that hold nothing."""
+        for node in reversed(nodes):
+            node.pins -= 1
+            self.prune(node)
+
+    def find(self, path: Iterable[bytes]) -> Iterator[Node | None]:
+        """The nodes of a path of tokens as far as they exist; None for each further token sequence."""
+        node: Node | None = self.root
+        for tokens in path:
+            node = node.children.get(tokens) if node else None
+            yield node
+
+    def prune(self, node: Node) -> None:
+        """Removes a node that is not in use and has neither state nor children, and then its parents likewise."""
+        while (
+            node.parent is not None
+            and not (node.pins or node.children or node.in_context or self._held(node))
+            and node.parent.children.get(node.tokens) is node
+        ):
+            del node.parent.children[node.tokens]
+            self._give(node.index_nbytes)
+            if node.usage.frequency:
+                self._remember(node)
+            node = node.parent
+
+    def forget_oldest(self) -> bool:
+        """Forgets the history of the path that was removed first; returns whether there was one."""
+        if not self._past:
+            return False
+        self._past.popitem(last=False)
+        self._give(_PAST_NBYTES)
+        return True
+
+    def clear(self) -> None:
+        """Removes all nodes and all history."""
+        self.root.children.clear()
+        self._past.clear()
+
+    def _add(self, parent: Node, id: str, tokens: bytes) -> Node:
+        node = Node(parent, id, tokens)
+        self._take(node.index_nbytes)
+        past = self._past.pop(node.digest, None)
+        if past is not None:
+            node.usage = past
+            self._give(_PAST_NBYTES)
+        parent.children[tokens] = node
+        return node
+
+    def _remember(self, node: Node) -> None:
+        """Keeps the history of a removed node. It fits, since the node took more memory."""
+        self._past[node.digest] = node.usage
+        self._take(_PAST_NBYTES)
+        if len(self._past) > _REMEMBERED:
+            self.forget_oldest()

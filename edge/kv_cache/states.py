@@ -1,0 +1,304 @@
+"""The states of the knowledge tree's nodes in host memory, under the budget, and on disk (RAGCache, 5.1)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from edge.budget import MemoryBudget
+from edge.errors import BudgetExceeded, CorruptBlock, StorageError
+from edge.kv_cache.backend import State
+from edge.kv_cache.disk import DiskStates
+from edge.kv_cache.node import Node, PrefixTree
+from edge.kv_cache.replacement import Replacement
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tier import Tier
+from edge.trace import Trace
+
+_OWNER = "knowledge tree"
+
+
+class KnowledgeStates:
+    """The prefix tree and the two tiers below the context.
+
+    Host memory takes only memory that the budget has free, and gives it up when others need it. A state is written to
+    disk at most once: when it leaves host memory for the first time. Later it is only freed. If it is not worth the
+    disk space, it is dropped. Thread-safe, as long as one thread at a time keeps and saves.
+    """
+
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        *,
+        host_limit: int,
+        store: KnowledgeStore | None,
+        policy: Callable[[], Replacement],
+        loss: float,
+        trace: Trace,
+    ) -> None:
+        """Loads the index of the states that an earlier run left in the store.
+
+        Args:
+            loss: cost of giving up a byte of host memory, in seconds.
+
+        Raises:
+            BudgetExceeded: the index of the stored states does not fit the memory limit.
+            StorageError: the store's directory cannot be read.
+        """
+        self.host: Tier[State] = Tier(host_limit, policy())
+        self._budget = budget
+        self._trace = trace
+        self._tree = PrefixTree(
+            take=self._take_index, give=self._give, held=lambda node: node in self.host or node in self.disk
+        )
+        self.disk = DiskStates(store, policy(), self._tree, self.locked, trace)
+        self._lock = threading.RLock()
+        self._lease = budget.reserve(_OWNER, 0)
+        self._shrinkers = [
+            budget.add_shrinker(_OWNER, self._give_way_saved, loss=self.disk.loss),
+            budget.add_shrinker(_OWNER, self._give_way, loss=loss),
+        ]
+        try:
+            with self.locked():
+                self.disk.resume()
+        except BaseException:
+            self._forget_shrinkers()
+            self._lease.release()
+            raise
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Locks the tree. The ledger's lock is taken first, because the ledger's shrinkers take this one inside it."""
+        with self._budget.locked(), self._lock:
+            yield
+
+    def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
+        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`.
+
+        Raises:
+            BudgetExceeded: a new node's index entry does not fit the memory limit.
+        """
+        with self.locked():
+            return self._tree.enter(path)
+
+    def leave(self, nodes: Sequence[Node]) -> None:
+        """Unlocks nodes of one path."""
+        with self.locked():
+            self._tree.leave(nodes)
+
+    def find(self, path: Iterable[bytes]) -> list[Node | None]:
+        """The nodes of a path of tokens as far as they exist; None for each further token sequence."""
+        with self.locked():
+            return list(self._tree.find(path))
+
+    def released(self, nodes: Iterable[Node]) -> None:
+        """Removes those of the nodes that hold nothing any more, after something was detached from them."""
+        with self.locked():
+            for node in nodes:
+                self._tree.prune(node)
+
+    def place(self, node: Node) -> str | None:
+        """The fastest tier that has the node's state; None if no tier has it."""
+        return "host" if node in self.host else "disk" if node in self.disk else None
+
+    def used(self, nodes: Sequence[Node]) -> None:
+        """Ranks the nodes again in each tier that has them, after a request for them."""
+        with self.locked():
+            for node in nodes:
+                if node in self.host:
+                    self.host.touch(node)
+                if node in self.disk:
+                    self.disk.used(node)
+
+    @contextmanager
+    def state(self, node: Node) -> Iterator[State | None]:
+        """A locked node's state, from host memory or read from disk into a buffer under a lease.
+
+        None if no tier has the state or there is no memory for reading it. A damaged state is removed, and is None,
+        too.
+        """
+        if node in self.host:
+            yield self.host[node]
+            return
+        if node not in self.disk:
+            yield None
+            return
+        nbytes = self.disk.nbytes(node)
+        try:
+            lease = self._budget.reserve("knowledge tree reading", nbytes)
+        except BudgetExceeded:
+            self._trace.count("knowledge.unread")
+            yield None
+            return
+        with lease:
+            buffer = bytearray(nbytes)
+            try:
+                self.disk.read(node, memoryview(buffer))
+            except (CorruptBlock, StorageError):
+                self.discard(node)
+                yield None
+            else:
+                yield buffer
+
+    def discard(self, node: Node) -> None:
+        """Removes a node's damaged state from all tiers."""
+        with self.locked():
+            self._trace.count("knowledge.corrupt")
+            if node in self.host:
+                self._remove_from_host(node, self.host.remove)
+            if node in self.disk:
+                self.disk.remove(node)
+
+    def keep(self, node: Node, nbytes: int, extract: Callable[[], State]) -> None:
+        """Copies a locked node's state into host memory, or to disk if host memory has no room for it.
+
+        Args:
+            nbytes: estimated size of the state.
+            extract: makes the copy.
+        """
+        if node in self.host:
+            return
+        if not self._make_room(nbytes):
+            if node not in self.disk and not self._keep_on_disk(node, nbytes, extract):
+                self._trace.count("knowledge.dropped")
+            return
+        try:
+            state = extract()
+        except BaseException:
+            self._give(nbytes)
+            raise
+        size = memoryview(state).nbytes
+        if size > nbytes and not self._make_room(size - nbytes, beside=nbytes):
+            self._give(nbytes)
+            self._trace.count("knowledge.dropped")
+            return
+        with self.locked():
+            self._give(max(0, nbytes - size))
+            self.host.put(node, state, size, self.host.policy.used(node.usage))
+        self._trace.count("knowledge.kept")
+        self._trace.count("knowledge.kept_nbytes", size)
+
+    def save(self) -> None:
+        """Writes the states that are in host memory only, as far as they fit the disk's limit.
+
+        The most valuable ones are chosen. Of these the least valuable is written first, so that they have the same
+        order on disk as in memory.
+        """
+        chosen: list[Node] = []
+        with self.locked():
+            room = self.disk.tier.limit
+            for node in sorted(self.host, key=self.host.priority, reverse=True):
+                if node not in self.disk and (size := self.disk.file_nbytes(node, self.host[node])) <= room:
+                    room -= size
+                    node.pins += 1
+                    chosen.append(node)
+        for node in reversed(chosen):
+            try:
+                self.disk.save(node, self.host[node])
+            finally:
+                with self.locked():
+                    node.pins -= 1
+
+    def close(self) -> None:
+        """Stores how often stored states were used, and releases the memory."""
+        with self.locked():
+            self.disk.close()
+            for node in list(self.host):
+                self.host.remove(node)
+            self._tree.clear()
+            self._forget_shrinkers()
+            self._lease.release()
+
+    # --- host memory
+
+    def _take_index(self, nbytes: int) -> None:
+        """Takes `nbytes` under the lease, at first from our own states and history, then from other owners.
+
+        When the lease grows, the ledger asks our own shrinkers as well. They find nothing left to give, so the lease's
+        size stays right.
+        """
+        while nbytes > self._budget.free:
+            node = self.host.victim()
+            if node is not None:
+                self._evict_from_host(node)
+            elif not self._tree.forget_oldest():
+                break
+        self._lease.resize(self._lease.nbytes + nbytes)
+
+    def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
+        """Takes `nbytes` under the lease, evicting less valuable states if necessary; False if that is impossible.
+
+        Args:
+            beside: bytes of the same state that are under the lease already.
+        """
+        while True:
+            with self.locked():
+                if self.host.used + beside + nbytes <= self.host.limit and nbytes <= self._budget.free:
+                    self._lease.resize(self._lease.nbytes + nbytes)
+                    return True
+                node = self.host.victim() if beside + nbytes <= self.host.limit else None
+                if node is None:
+                    return False
+                if not self.disk.available or node in self.disk:
+                    self._evict_from_host(node)
+                    continue
+                node.pins += 1  # pinned while it is written, because the ledger cannot stay locked that long
+            try:
+                if not self.disk.save(node, self.host[node]):
+                    self._trace.count("knowledge.dropped")
+            finally:
+                with self.locked():
+                    node.pins -= 1
+                    if not node.pins:  # nothing has asked for it meanwhile
+                        self._evict_from_host(node)
+
+    def _forget_shrinkers(self) -> None:
+        for remove in self._shrinkers:
+            remove()
+
+    def _give_way_saved(self, nbytes: int) -> None:
+        """The ledger's shrinker for states that are also on disk. Getting one of them back costs only a read."""
+        with self._lock:
+            wanted = self._lease.nbytes - nbytes
+            while self._lease.nbytes > wanted and (node := self.host.victim()) is not None and node in self.disk:
+                self._evict_from_host(node)
+
+    def _give_way(self, nbytes: int) -> None:
+        """The ledger's shrinker for all states, and then for the history of removed nodes.
+
+        It cannot wait for the disk, so states that are not on disk yet are lost.
+        """
+        with self._lock:
+            wanted = self._lease.nbytes - nbytes
+            while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
+                if node not in self.disk:
+                    self._trace.count("knowledge.dropped")
+                self._evict_from_host(node)
+            while self._lease.nbytes > wanted and self._tree.forget_oldest():
+                pass
+
+    def _evict_from_host(self, node: Node) -> None:
+        self._trace.count("knowledge.host_evictions")
+        self._remove_from_host(node, self.host.evict)
+
+    def _remove_from_host(self, node: Node, remove: Callable[[Node], State]) -> None:
+        used = self.host.used
+        remove(node)
+        self._give(used - self.host.used)
+        self._tree.prune(node)
+
+    def _give(self, nbytes: int) -> None:
+        with self.locked():
+            self._lease.resize(self._lease.nbytes - nbytes)
+
+    def _keep_on_disk(self, node: Node, nbytes: int, extract: Callable[[], State]) -> bool:
+        """Copies a state straight to disk; returns whether it is kept."""
+        if not self.disk.available:
+            return False
+        try:
+            lease = self._budget.reserve("knowledge tree writing", nbytes)
+        except BudgetExceeded:
+            return False
+        with lease:
+            return self.disk.save(node, extract())

@@ -1,0 +1,317 @@
+"""KV states on disk: a directory for each model, one file per node of the knowledge tree, safe to kill at any moment.
+
+A file is written under another name, flushed and renamed, and every part of it has a checksum. So a file is either
+complete, or is removed as if it had never been written. It names its model and holds the tokens of its whole path, so
+that it can be trusted without the files of its parents. Losing a file costs a prefill, but never changes an answer.
+
+Layout, little-endian: magic; length and CRC-32 of the description; the usage record with its own CRC-32 (the only part
+that is ever rewritten in place); the description (JSON: model, ids and lengths of the path's segments, checksums); the
+path's tokens as int32; the state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psutil
+
+from edge.blocks import BlockFile, BlockId, Extent
+from edge.errors import CorruptBlock, StorageError
+from edge.files.own_folder import make_folder
+from edge.kv_cache.node import Node
+from edge.kv_cache.replacement import Usage
+from edge.trace import Trace
+
+_MAGIC = b"EDGEKV1\n"
+_DESCRIPTION = struct.Struct("<II")
+_USAGE = struct.Struct("<QQdd")
+_USAGE_OFFSET = len(_MAGIC) + _DESCRIPTION.size
+_HEAD_NBYTES = _USAGE_OFFSET + _USAGE.size + 4
+_LONGEST_DESCRIPTION = 1 << 20
+_SUFFIX = ".kv"
+_STATE = BlockId("state")
+_NAME_CHARS = 16
+"""Characters of a fingerprint in a directory's name. Each file holds the whole fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """The place of a stored state.
+
+    Attributes:
+        path: the file.
+        extent: the state inside the file.
+        nbytes: size of the file.
+    """
+
+    path: Path
+    extent: Extent
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPath:
+    """The contents of a file except the state: ids, tokens (int32 bytes) from the root down, and the usage history."""
+
+    state: StoredState
+    ids: tuple[str, ...]
+    tokens: tuple[bytes, ...]
+    usage: Usage
+    priority: float
+
+
+class KnowledgeStore:
+    """The states of one model, in a directory beside those of other models.
+
+    All models share one limit. If a new state does not fit, the models that were used longest ago lose their states
+    first. Several processes may use a directory at once: a state that one of them removes is a miss for the others.
+    """
+
+    def __init__(self, directory: str | Path, fingerprint: str, limit: int, *, trace: Trace | None = None) -> None:
+        """Opens or creates the model's directory.
+
+        Args:
+            directory: the parent directory of all models.
+            fingerprint: the backend's fingerprint, which decides whether a state can be used.
+            limit: bytes that all files may take. The tree keeps this model's files within it; those of other models are
+                removed first.
+
+        Raises:
+            StorageError: the directory cannot be created.
+        """
+        self.directory = Path(directory) / fingerprint[:_NAME_CHARS]
+        self.fingerprint = fingerprint
+        self.limit = limit
+        self._trace = trace or Trace()
+        self._nbytes = 0
+        try:
+            make_folder(self.directory)
+            os.utime(self.directory)  # marks this model as the one used last
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be created: {error.strerror}") from error
+
+    def scan(self) -> Iterator[StoredPath]:
+        """Every state whose file is intact except, possibly, for the state itself, which is not read.
+
+        Removes damaged files, and unfinished files of killed processes.
+
+        Raises:
+            StorageError: the directory cannot be read.
+        """
+        try:
+            files = sorted(self.directory.iterdir())
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
+        self._nbytes = 0
+        for path in files:
+            if _is_abandoned_draft(path):
+                self._unlink(path)
+            elif path.suffix == _SUFFIX:
+                try:
+                    found = self._describe(path)
+                except FileNotFoundError:
+                    continue  # another process removed it meanwhile
+                except (CorruptBlock, OSError, ValueError, KeyError, TypeError):
+                    self._trace.count("knowledge.corrupt")
+                    self._unlink(path)
+                    continue
+                if found is None:
+                    self._trace.count("knowledge.foreign")
+                    self._unlink(path)
+                else:
+                    self._nbytes += found.state.nbytes
+                    yield found
+
+    def put(self, node: Node, state: bytes | bytearray | memoryview, priority: float) -> StoredState:
+        """Writes a node's state, durably.
+
+        Raises:
+            StorageError: the file cannot be written. Nothing is left behind.
+        """
+        view = memoryview(state).cast("B")
+        tokens = b"".join(n.tokens for n in node.path())
+        state_crc = zlib.crc32(view)
+        description = self._description(node, len(view), zlib.crc32(tokens), state_crc)
+        path = self.directory / f"{node.digest.hex()}{_SUFFIX}"
+        draft = self.directory / f".{node.digest.hex()}.{os.getpid()}"
+        head = _MAGIC + _DESCRIPTION.pack(len(description), zlib.crc32(description)) + _usage(node.usage, priority)
+        nbytes = len(head) + len(description) + len(tokens) + len(view)
+        try:
+            self._displace(nbytes)
+            make_folder(self.directory)  # another model's process may have removed it
+            with open(draft, "wb") as file:
+                file.write(head + description + tokens)
+                file.write(view)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            self._flush_directory()
+        except OSError as error:
+            self._unlink(draft)
+            raise StorageError(f"the state of {node.id!r} cannot be stored in {path}: {error.strerror}") from error
+        self._nbytes += nbytes
+        return StoredState(path, Extent(nbytes - len(view), len(view), state_crc), nbytes)
+
+    def file_nbytes(self, node: Node, state_nbytes: int) -> int:
+        """Size of the file that `put` would write."""
+        return _HEAD_NBYTES + len(self._description(node, state_nbytes, 0, 0)) + 4 * node.end + state_nbytes
+
+    def read(self, stored: StoredState, into: memoryview) -> None:
+        """Fills the first `stored.extent.nbytes` bytes of `into`, and verifies their checksum.
+
+        Raises:
+            CorruptBlock: the checksum does not match; the caller removes the state.
+            StorageError: the file is gone or the disk reports an error.
+        """
+        file = BlockFile(stored.path, {_STATE: stored.extent})
+        try:
+            file.read(_STATE, into)
+        finally:
+            file.close()
+
+    def note(self, stored: StoredState, usage: Usage, priority: float) -> None:
+        """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run.
+
+        Raises:
+            StorageError: the file is gone or cannot be written.
+        """
+        try:
+            with open(stored.path, "r+b") as file:
+                file.seek(_USAGE_OFFSET)
+                file.write(_usage(usage, priority))
+        except OSError as error:
+            raise StorageError(f"{stored.path} cannot be updated: {error.strerror}") from error
+
+    def remove(self, stored: StoredState) -> None:
+        """Deletes a state."""
+        self._nbytes -= stored.nbytes
+        self._unlink(stored.path)
+
+    def _displace(self, nbytes: int) -> None:
+        """Removes other models' states, those of the model used longest ago first, until `nbytes` more fit."""
+        others = sorted((_changed(place), place) for place in self.directory.parent.iterdir() if _states(place))
+        others = [(changed, place) for changed, place in others if place != self.directory]
+        kept = sum(_nbytes(place) for _, place in others)
+        for _, place in others:
+            if self._nbytes + nbytes + kept <= self.limit:
+                return
+            kept -= _nbytes(place)
+            for path in _states(place):
+                self._unlink(path)
+            with suppress(OSError):  # the directory may hold other people's files
+                place.rmdir()
+            self._trace.count("knowledge.foreign")
+
+    def _describe(self, path: Path) -> StoredPath | None:
+        """Reads everything but the state; None if the state belongs to another model."""
+        with open(path, "rb") as file:
+            head = _exactly(file, _HEAD_NBYTES, path)
+            length, crc = _DESCRIPTION.unpack_from(head, len(_MAGIC))
+            if head[: len(_MAGIC)] != _MAGIC or length > _LONGEST_DESCRIPTION:
+                raise CorruptBlock(f"{path} is no stored state")
+            raw = _exactly(file, length, path)
+            if zlib.crc32(raw) != crc:
+                raise CorruptBlock(f"{path}: its description is corrupt")
+            description: dict[str, Any] = json.loads(raw)
+            if description["fingerprint"] != self.fingerprint:
+                return None
+            segments: list[tuple[str, int]] = description["segments"]
+            tokens = _exactly(file, sum(nbytes for _, nbytes in segments), path)
+            offset = file.tell()
+            size = os.fstat(file.fileno()).st_size
+        nbytes = int(description["state_nbytes"])
+        if zlib.crc32(tokens) != int(description["tokens_crc32"], 16) or size != offset + nbytes:
+            raise CorruptBlock(f"{path}: its tokens are corrupt or its state is cut off")
+        state = StoredState(path, Extent(offset, nbytes, int(description["state_crc32"], 16)), size)
+        return StoredPath(state, tuple(id for id, _ in segments), _cut(tokens, segments), *_past(head))
+
+    def _description(self, node: Node, state_nbytes: int, tokens_crc: int, state_crc: int) -> bytes:
+        """The description as JSON. Its length depends only on the path and the state's size."""
+        return json.dumps(
+            {
+                "fingerprint": self.fingerprint,
+                "segments": [[n.id, len(n.tokens)] for n in node.path()],
+                "tokens_crc32": f"{tokens_crc:08x}",
+                "state_nbytes": state_nbytes,
+                "state_crc32": f"{state_crc:08x}",
+            }
+        ).encode()
+
+    def _flush_directory(self) -> None:
+        if os.name == "posix":  # elsewhere a directory cannot be opened, and a rename is durable or lost as a whole
+            descriptor = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:  # another process has it open (Windows); the next scan will try again
+            self._trace.count("knowledge.unremovable")
+
+
+def _usage(usage: Usage, priority: float) -> bytes:
+    record = _USAGE.pack(usage.frequency, usage.computed, usage.total_cost, priority)
+    return record + struct.pack("<I", zlib.crc32(record))
+
+
+def _past(head: bytes) -> tuple[Usage, float]:
+    record = head[_USAGE_OFFSET : _USAGE_OFFSET + _USAGE.size]
+    if struct.unpack_from("<I", head, _USAGE_OFFSET + _USAGE.size)[0] != zlib.crc32(record):
+        return Usage(), 0.0
+    frequency, computed, total_cost, priority = _USAGE.unpack(record)
+    return Usage(frequency, computed, total_cost), priority
+
+
+def _cut(tokens: bytes, segments: Sequence[tuple[str, int]]) -> tuple[bytes, ...]:
+    parts, start = [], 0
+    for _, nbytes in segments:
+        parts.append(tokens[start : start + nbytes])
+        start += nbytes
+    return tuple(parts)
+
+
+def _exactly(file: BinaryIO, nbytes: int, path: Path) -> bytes:
+    data = file.read(nbytes)
+    if len(data) != nbytes:
+        raise CorruptBlock(f"{path} is cut off")
+    return data
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _states(place: Path) -> list[Path]:
+    """The files of the states in a model's directory."""
+    return [path for path in place.iterdir() if path.suffix == _SUFFIX] if place.is_dir() else []
+
+
+def _nbytes(place: Path) -> int:
+    """Bytes of the states in a model's directory."""
+    total = 0
+    for path in _states(place):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def _is_abandoned_draft(path: Path) -> bool:
+    """Whether a file is the draft of a process that has ended, or of an earlier process with this one's id."""
+    writer = path.suffix[1:]
+    if not path.name.startswith(".") or not writer.isdigit():
+        return False
+    return int(writer) == os.getpid() or not psutil.pid_exists(int(writer))

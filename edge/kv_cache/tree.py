@@ -1,0 +1,283 @@
+"""The knowledge tree: KV states of documents, reused when the same tokens come again (RAGCache, section 5.1).
+
+It is a prefix tree of segments. The root's children are system prompts, and below them are documents, each node after
+its path. A node holds the states of its own tokens only. States are in context (one path), in host memory and on disk.
+States that are nowhere are computed.
+
+The cache does not change the tokens or states in context. A hit needs the exact tokens from the root down and the
+backend's fingerprint, and a state that cannot be read or restored is computed instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from edge.budget import MemoryBudget
+from edge.errors import CorruptBlock, InputError, ModelError
+from edge.kv_cache.backend import KVBackend, Segment
+from edge.kv_cache.costs import PrefillCosts
+from edge.kv_cache.node import Node
+from edge.kv_cache.path import KnowledgeStatus, Match, Prepared
+from edge.kv_cache.replacement import PGDSF, Replacement
+from edge.kv_cache.states import KnowledgeStates
+from edge.kv_cache.store import KnowledgeStore
+from edge.trace import Trace
+
+_LOSS = 1e-6
+"""Seconds lost per byte given up, if there is no cost table: about the cost for a model of half a billion parameters on
+a few cores."""
+
+_TYPICAL = 512
+"""Length in tokens of the document for which the cost of a byte is computed."""
+
+
+class KnowledgeTree:
+    """States of segments in context, host memory and on disk. Thread-safe; the context serves one path at a time.
+
+    Counters, all named `knowledge.`:
+    - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `misses`
+    - tokens: `cached_tokens` and `computed_tokens`
+    - seconds: `prefill_s`, `restore_s`, and `keep_s` for copying states out of the context
+    - states: `kept` in host memory and `saved` to disk, each also with `_nbytes`; `host_evictions`, `disk_evictions`
+    - failures: `dropped` (no room for a state, or no time to save it), `corrupt`, `unread` (no memory to read a state)
+    - other failures: `retries`, `disk_errors`
+    """
+
+    def __init__(
+        self,
+        backend: KVBackend,
+        budget: MemoryBudget,
+        *,
+        host_limit: int,
+        store: KnowledgeStore | None = None,
+        costs: PrefillCosts | None = None,
+        policy: Callable[[], Replacement] = PGDSF,
+        trace: Trace | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Loads the index of the states that an earlier run left in the store.
+
+        Args:
+            host_limit: bytes of states in host memory, at most. The tree takes only memory that the budget has free,
+                and gives it up when others need it.
+            store: the disk tier. Without one, states live as long as the process.
+            costs: prefill times of this backend, by which states are ranked. Every prefill improves them. Without them,
+                states are ranked by the measured time of the requests that computed them.
+            policy: makes the replacement policy of a tier.
+            clock: returns seconds; a simulation passes its own.
+
+        Raises:
+            BudgetExceeded: the index of the stored states does not fit the memory limit.
+            StorageError: the store's directory cannot be read.
+            ValueError: the store or the costs belong to another backend.
+        """
+        for part in (store, costs):
+            if part is not None and part.fingerprint != backend.fingerprint:
+                raise ValueError(f"a {type(part).__name__} of {part.fingerprint!r}, not {backend.fingerprint!r}")
+        self._backend = backend
+        self._costs = costs
+        self._trace = trace or Trace()
+        self._clock = clock
+        loss = (costs.estimate(0, _TYPICAL) if costs else 0.0) / (_TYPICAL * backend.bytes_per_token) or _LOSS
+        self._states = KnowledgeStates(
+            budget, host_limit=host_limit, store=store, policy=policy, loss=loss, trace=self._trace
+        )
+        self._context: list[Node] = []
+        self._in_use = threading.Lock()  # guards the context; taken before every other lock
+
+    def match(self, path: Sequence[Segment]) -> Match:
+        """Counts the tokens of a path by the place where their states are now. Changes nothing."""
+        found = {"context": 0, "host": 0, "disk": 0, "missing": 0}
+        with self._states.locked():
+            for segment, node in zip(path, self._states.find(map(_key, path)), strict=True):
+                place = node and ("context" if node.in_context else self._states.place(node))
+                found[place or "missing"] += len(segment.tokens)
+        return Match(**found)
+
+    def prepare(
+        self,
+        path: Sequence[Segment],
+        *,
+        suffix: int = 0,
+        cancelled: Callable[[int], bool] | None = None,
+    ) -> Prepared:
+        """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
+
+        Waits until the context is free. The caller then appends its question, generates with the backend itself, and
+        releases the path.
+
+        Args:
+            path: the system prompt, then the documents in their order.
+            suffix: number of tokens the caller will compute after the path.
+            cancelled: called between segments and batches with the number of the current segment; once it returns true,
+                the remaining segments are left out.
+
+        Raises:
+            InputError: a segment is empty, or path and suffix do not fit the context.
+            BudgetExceeded: the path's index does not fit the memory limit.
+            ModelError: the backend failed twice.
+        """
+        self._check(path, suffix)
+        self._in_use.acquire()
+        prepared = Prepared([], self._release)
+        try:
+            prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
+            self._bring(prepared, cancelled or _never)
+            self._learn(prepared, suffix)
+        except BaseException:
+            self._leave(prepared)
+            raise
+        return prepared
+
+    def status(self) -> KnowledgeStatus:
+        """The amounts of states that the tree holds now."""
+        with self._states.locked():
+            host, disk = self._states.host, self._states.disk.tier
+            context = self._context[-1].end if self._context else 0
+            return KnowledgeStatus(context, len(host), host.used, len(disk), disk.used)
+
+    def close(self, *, save: bool = True) -> None:
+        """Releases the memory. With `save`, first writes states that are not on disk yet, as far as they fit."""
+        with self._in_use:
+            if save and self._states.disk.available:
+                self._states.save()
+            self._set_context([])
+            self._states.close()
+
+    def _check(self, path: Sequence[Segment], suffix: int) -> None:
+        total = suffix + sum(len(segment.tokens) for segment in path)
+        if total > self._backend.capacity:
+            raise InputError(
+                f"the prompt has {total:,} tokens but the context holds {self._backend.capacity:,}; "
+                f"use fewer or shorter documents"
+            )
+        for segment in path:
+            if not segment.tokens:
+                raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
+
+    def _bring(self, prepared: Prepared, cancelled: Callable[[int], bool]) -> None:
+        """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6).
+
+        A second attempt is safe because no token of the answer exists yet.
+        """
+        try:
+            self._fill(prepared, cancelled)
+        except ModelError:
+            self._trace.count("knowledge.retries")
+            self._set_context([])
+            self._fill(prepared, cancelled)
+
+    def _fill(self, prepared: Prepared, cancelled: Callable[[int], bool]) -> None:
+        nodes = prepared.nodes
+        common = self._common(nodes)
+        self._set_context(nodes[:common])
+        self._backend.truncate(nodes[common - 1].end if common else 0)
+        prepared.places = ["context"] * common
+        prepared.computed = [0] * common
+        for position, node in enumerate(nodes[common:], common):
+            if cancelled(position):
+                return
+            started = self._clock()
+            place = self._restore(node)
+            prepared.restore_s += self._clock() - started if place else 0.0
+            started = self._clock()
+            computed = 0 if place else self._compute(node, partial(cancelled, position))
+            prepared.compute_s += self._clock() - started if computed else 0.0
+            prepared.places.append(place or "nowhere")
+            prepared.computed.append(computed)
+            if not place and computed < node.length:
+                self._trace.count("knowledge.wasted_tokens", computed)
+                self._backend.truncate(node.start)
+                return
+            self._set_context(nodes[: position + 1])
+        prepared.complete = True
+
+    def _common(self, nodes: Sequence[Node]) -> int:
+        """Number of leading nodes of the path that are in context already."""
+        if self._context and self._backend.length < self._context[-1].end:
+            return 0  # other code has used the backend
+        pairs = zip(nodes, self._context, strict=False)
+        return next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(nodes), len(self._context)))
+
+    def _restore(self, node: Node) -> str | None:
+        """Appends a node's cached state to the context; returns its tier, or None if it must be computed."""
+        started = self._clock()
+        place = self._states.place(node)
+        with self._states.state(node) as state:
+            if state is None:
+                return None
+            try:
+                with self._trace.span(f"restore {node.id}", "generation", tokens=node.length, place=place):
+                    self._backend.restore(state, node.start, node.end)
+            except CorruptBlock:
+                self._states.discard(node)
+                return None
+        self._trace.count("knowledge.restore_s", self._clock() - started)
+        return place
+
+    def _compute(self, node: Node, cancelled: Callable[[], bool]) -> int:
+        started = self._clock()
+        with self._trace.span(f"prefill {node.id}", "generation", tokens=node.length):
+            done = self._backend.prefill(np.frombuffer(node.tokens, np.int32).tolist(), cancelled)
+        seconds = self._clock() - started
+        self._trace.count("knowledge.prefill_s", seconds)
+        if self._costs is not None and done == node.length:
+            self._costs.learn(node.start, node.length, seconds)
+        return done
+
+    def _set_context(self, nodes: Sequence[Node]) -> None:
+        with self._states.locked():
+            gone = [node for node in self._context if node not in nodes]
+            self._context = list(nodes)
+            for node in gone:
+                node.in_context = False
+            for node in nodes:
+                node.in_context = True
+            self._states.released(reversed(gone))
+
+    def _learn(self, prepared: Prepared, suffix: int) -> None:
+        """Updates the usage that ranks the path's nodes (algorithm 1), and the counters."""
+        nodes, new = prepared.nodes, prepared.computed_tokens
+        if new:
+            cost = prepared.compute_s / new
+            if self._costs is not None:
+                new += suffix
+                cost = self._costs.estimate(prepared.cached_tokens, new) / new
+            for node, count in zip(nodes, prepared.computed, strict=False):
+                if count == node.length:
+                    node.usage.missed(cost)
+        if prepared.complete:
+            for node, place in zip(nodes, prepared.places, strict=True):
+                self._trace.count("knowledge.misses" if place == "nowhere" else f"knowledge.{place}_hits")
+                node.usage.requested()
+            self._trace.count("knowledge.cached_tokens", prepared.cached_tokens)
+            self._trace.count("knowledge.computed_tokens", prepared.computed_tokens)
+            self._states.used(nodes)
+
+    def _release(self, prepared: Prepared) -> None:
+        started = self._clock()
+        try:
+            for node in prepared.nodes:
+                if node.in_context:
+                    extract = partial(self._backend.extract, node.start, node.end)
+                    self._states.keep(node, node.length * self._backend.bytes_per_token, extract)
+        finally:
+            self._trace.count("knowledge.keep_s", self._clock() - started)
+            self._leave(prepared)
+
+    def _leave(self, prepared: Prepared) -> None:
+        self._states.leave(prepared.nodes)
+        self._in_use.release()
+
+
+def _key(segment: Segment) -> bytes:
+    return np.asarray(segment.tokens, np.int32).tobytes()
+
+
+def _never(position: int) -> bool:
+    return False

@@ -1,0 +1,1 @@
+"""When work starts, in which order, and whether it pays (PipeRAG)."""

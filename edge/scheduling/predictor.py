@@ -1,0 +1,327 @@
+"""`TimePredictor`: predicts the seconds of a piece of work from the times of earlier work of the same kind.
+
+It serves all planning by time: writing a token, computing or restoring the tokens of a prompt, embedding, searching,
+and reranking. Each prediction has a deviation, so that a plan can use the likely time (`mean`) or one that is rarely
+exceeded (`upper`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.files.remembered import recall, remember
+
+_FORMAT = 2
+_WHAT = "the times of generations"
+
+_FORGET = 0.9
+"""Factor by which the weight of earlier readings falls with each further one."""
+
+_DEVIATIONS = 2.0
+
+_FADE = 0.97
+"""Factor by which the weight of earlier savings falls each time the work is refused, so that it is tried again
+later."""
+
+_DOUBT_S = 0.02
+"""Assumed deviation of the saving of one piece of speculative work: the time of a few disk reads."""
+
+_LENGTHS = 64
+"""Lengths of replies remembered for each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A predicted time: its mean and its standard deviation, in seconds."""
+
+    mean: float
+    deviation: float = 0.0
+
+    @property
+    def upper(self) -> float:
+        """Two deviations above the mean."""
+        return self.mean + _DEVIATIONS * self.deviation
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.mean + other.mean, math.hypot(self.deviation, other.deviation))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWork:
+    """The work of reading a prompt, in tokens.
+
+    Attributes:
+        computed: tokens whose states must be computed.
+        restored: tokens whose states are copied into the context from memory or disk.
+    """
+
+    computed: int
+    restored: int = 0
+
+
+class Rate:
+    """Seconds per unit of one kind of work. Not thread-safe.
+
+    It is the slope of the least-squares line through zero. Readings are weighted by their units, and earlier ones lose
+    weight.
+    """
+
+    def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
+        """
+        Args:
+            sums: sums of the units, the seconds, and the squares of seconds over units, as `sums` returned them.
+        """
+        self._units, self._seconds, self._squares = map(float, sums)
+
+    @property
+    def sums(self) -> tuple[float, float, float]:
+        """The learned state, for storage."""
+        return self._units, self._seconds, self._squares
+
+    @property
+    def mean(self) -> float:
+        """Seconds per unit; 0 before the first reading."""
+        return self._seconds / self._units if self._units else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the seconds per unit."""
+        return math.sqrt(max(0.0, self._squares / self._units - self.mean**2)) if self._units else 0.0
+
+    def add(self, units: float, seconds: float) -> None:
+        """Learns one reading."""
+        self._units = _FORGET * self._units + units
+        self._seconds = _FORGET * self._seconds + seconds
+        self._squares = _FORGET * self._squares + seconds**2 / units
+
+
+class Saving:
+    """Seconds that one kind of speculative work saved, less the seconds that others lost by it. Not thread-safe.
+
+    Earlier observations lose weight.
+    """
+
+    def __init__(self, sums: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
+        """
+        Args:
+            sums: sums of the weights, the seconds and their squares, as `sums` returned them.
+        """
+        self._weight, self._seconds, self._squares = map(float, sums)
+
+    @property
+    def sums(self) -> tuple[float, float, float]:
+        """The learned state, for storage."""
+        return self._weight, self._seconds, self._squares
+
+    @property
+    def weight(self) -> float:
+        """The weighted number of observations."""
+        return self._weight
+
+    @property
+    def mean(self) -> float:
+        """Mean seconds saved by one piece of work."""
+        return self._seconds / self._weight if self._weight else 0.0
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean.
+
+        It includes one more reading with the deviation `_DOUBT_S`, since work that saved nothing ten times may save
+        something the next time.
+        """
+        spread = max(0.0, self._squares - self._weight * self.mean**2) + _DOUBT_S**2
+        return math.sqrt(spread) / (self._weight + 1)
+
+    def add(self, seconds: float) -> None:
+        """Learns the saving of one piece of work."""
+        self._weight, self._seconds, self._squares = (
+            _FORGET * self._weight + 1, _FORGET * self._seconds + seconds, _FORGET * self._squares + seconds**2
+        )  # fmt: skip
+
+    def charge(self, seconds: float) -> None:
+        """Subtracts seconds that earlier work turned out to cost others."""
+        self._seconds -= seconds
+        self._squares += seconds**2
+
+    def fade(self) -> None:
+        """Lowers the weight of the observations, after the work was refused."""
+        self._weight, self._seconds, self._squares = (_FADE * part for part in self.sums)
+
+
+class ReplyLengths:
+    """Lengths in tokens of the last replies of one step. Not thread-safe."""
+
+    def __init__(self, lengths: Sequence[int] = ()) -> None:
+        self.lengths = list(lengths)[-_LENGTHS:]
+
+    def add(self, length: int) -> None:
+        """Learns the length of one reply."""
+        self.lengths = [*self.lengths, length][-_LENGTHS:]
+
+    def remaining(self, written: int, most: int) -> tuple[float, float]:
+        """Mean and deviation of the number of tokens that follow after `written` tokens.
+
+        Only replies longer than `written` are used. If there is none, the remaining length is estimated by an
+        exponential tail: the mean excess of the longer half of the replies over their median.
+
+        Args:
+            most: largest allowed length of a reply.
+        """
+        left = [length - written for length in self.lengths if length > written]
+        if not left:
+            ordered = sorted(self.lengths)
+            median = ordered[len(ordered) // 2]
+            beyond = [length - median for length in ordered if length > median]
+            mean = sum(beyond) / len(beyond) if beyond else max(1.0, median / 2)
+            return min(mean, float(max(0, most - written))), mean
+        left = [min(tokens, max(0, most - written)) for tokens in left]
+        mean = sum(left) / len(left)
+        return mean, math.sqrt(sum((tokens - mean) ** 2 for tokens in left) / len(left))
+
+
+class TimePredictor:
+    """Learns times of work by name. Thread-safe.
+
+    A file that cannot be read or written is ignored: the times are then learned again.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Loads the state saved at `path`; with None nothing is stored."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._rates: dict[str, Rate] = {}
+        self._lengths: dict[str, ReplyLengths] = {}
+        self._savings: dict[str, Saving] = {}
+        self._load()
+
+    def learn(self, work: str, units: float, seconds: float) -> None:
+        """Learns the seconds that `units` of some work took. An impossible reading is ignored."""
+        if units > 0 and 0 <= seconds < math.inf:
+            with self._lock:
+                self._rates.setdefault(work, Rate()).add(units, seconds)
+
+    def seconds(self, work: str, units: float = 1.0) -> Seconds | None:
+        """Predicts the seconds that `units` of some work take; None before the first reading."""
+        with self._lock:
+            rate = self._rates.get(work)
+            return None if rate is None else Seconds(rate.mean * units, rate.deviation * units)
+
+    def learn_saving(self, work: str, seconds: float) -> None:
+        """Learns the seconds that one piece of speculative work saved; negative if it did harm."""
+        if math.isfinite(seconds):
+            with self._lock:
+                self._savings.setdefault(work, Saving()).add(seconds)
+
+    def charge_saving(self, work: str, seconds: float) -> None:
+        """Learns the seconds that others lost by earlier work of this kind."""
+        if math.isfinite(seconds):
+            with self._lock:
+                self._savings.setdefault(work, Saving()).charge(seconds)
+
+    def saving(self, work: str) -> Saving:
+        """The savings by such work so far."""
+        with self._lock:
+            return Saving(self._savings.get(work, Saving()).sums)
+
+    def fade(self, work: str) -> None:
+        """Lowers the weight of the savings of such work, after it was refused."""
+        with self._lock:
+            self._savings.setdefault(work, Saving()).fade()
+
+    def learn_reply(
+        self, generator: str, step: str, work: PromptWork, *, new: int, ttft_s: float, restore_s: float, seconds: float
+    ) -> None:
+        """Learns from one finished generation.
+
+        Args:
+            work: the prompt's tokens, computed and restored.
+            new: number of tokens written.
+            ttft_s: seconds to the first token, of which `restore_s` were spent on restoring states.
+            seconds: seconds to the last token. All times are the generator's own, without its caller's time between
+                tokens.
+        """
+        if new < 1 or not 0 <= restore_s <= ttft_s <= seconds < math.inf:
+            return
+        with self._lock:
+            self._lengths.setdefault(f"{generator}/{step}", ReplyLengths()).add(new)
+        self.learn(f"{generator}/prefill", work.computed, ttft_s - restore_s)
+        self.learn(f"{generator}/restore", work.restored, restore_s)
+        self.learn(f"{generator}/token", new - 1, seconds - ttft_s)
+
+    def reply(
+        self, generator: str, step: str, *, prompt: PromptWork | None = None, written: int = 0, most: int
+    ) -> Seconds | None:
+        """Predicts the remaining seconds of a reply; None before the first reply of its step.
+
+        Args:
+            prompt: the part of the prompt that is still to be read; None if all of it has been read.
+            written: number of tokens written already.
+            most: largest allowed length of the reply, in tokens.
+        """
+        token = self.seconds(f"{generator}/token")
+        with self._lock:
+            lengths = self._lengths.get(f"{generator}/{step}")
+            if lengths is None or token is None:
+                return None
+            tokens, spread = lengths.remaining(written, most)
+        total = Seconds(tokens * token.mean, math.hypot(spread * token.mean, tokens * token.deviation))
+        for work, count in (("prefill", prompt.computed), ("restore", prompt.restored)) if prompt else ():
+            total += self.seconds(f"{generator}/{work}", count) or Seconds(0.0)
+        return total
+
+    def save(self) -> None:
+        """Stores the learned state for the next process."""
+        if self._path is None:
+            return
+        with self._lock:
+            state = {
+                "format": _FORMAT,
+                "rates": {work: list(rate.sums) for work, rate in self._rates.items()},
+                "lengths": {step: known.lengths for step, known in self._lengths.items()},
+                "savings": {work: list(saving.sums) for work, saving in self._savings.items()},
+            }
+        remember(self._path, state)
+
+    def _load(self) -> None:
+        state = recall(self._path, _WHAT) if self._path is not None else {}
+        if state.get("format") != _FORMAT:
+            return
+        try:
+            self._rates = {str(work): _rate(sums) for work, sums in _items(state["rates"])}
+            self._lengths = {str(step): _reply_lengths(lengths) for step, lengths in _items(state["lengths"])}
+            self._savings = {str(work): Saving(_sums(sums)) for work, sums in _items(state["savings"])}
+        except (ValueError, TypeError, KeyError, OverflowError):
+            self._rates, self._lengths, self._savings = {}, {}, {}
+
+
+def _items(table: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{table!r} is no table")
+    return list(table.items())
+
+
+def _rate(sums: Any) -> Rate:
+    numbers = _sums(sums)
+    if min(numbers) < 0 or not numbers[0]:
+        raise ValueError(f"{sums!r} is no rate")
+    return Rate(numbers)
+
+
+def _sums(values: Any) -> list[float]:
+    numbers = [float(value) for value in values]
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)) or numbers[0] < 0 or numbers[2] < 0:
+        raise ValueError(f"{values!r} are no sums")
+    return numbers
+
+
+def _reply_lengths(lengths: Any) -> ReplyLengths:
+    numbers = [int(length) for length in lengths]
+    if not numbers or min(numbers) < 1:
+        raise ValueError(f"{lengths!r} are no lengths")
+    return ReplyLengths(numbers)

@@ -1,0 +1,1 @@
+"""Layers, weights and hidden states that pass through memory in turn (GRATING)."""

@@ -1,0 +1,277 @@
+"""Chunks of a monolithic batch, and the storage of its hidden states between layers (GRATING, section 4.3).
+
+Within a layer, the active sequences run chunk by chunk, so that memory holds only one chunk's intermediate results. The
+hidden states lie unpadded, sequence after sequence, in one array. If the array does not fit, it is a file, and memory
+holds at most three chunks: one is computed, one is written, and one is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge.budget import MemoryBudget
+from edge.lanes import Lane
+from edge.link import Ticket
+from edge.streaming.scratch_file import ScratchFile
+
+_HIDDEN_PRIORITY = -1.0
+"""Transfers of chunks go before those of weights, because a chunk is needed before the next layer's weights."""
+
+
+Groups = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Sequences that go through a layer together: their numbers and lengths, [batch] each.
+
+    Their tokens are packed one sequence after the other, in this order.
+    """
+
+    ids: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]
+
+    @property
+    def tokens(self) -> int:
+        return int(self.lengths.sum())
+
+
+def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_tokens: int) -> list[Chunk]:
+    """Cuts sequences into chunks of at most `max_tokens` tokens; a longer sequence is a chunk of its own.
+
+    Args:
+        ids: sequences to run [n], in the order of their stored states.
+        lengths: tokens of every stored sequence, indexed by number.
+        max_tokens: bound on a chunk's tokens.
+
+    Returns:
+        Chunks of consecutive sequences, in that order.
+    """
+    chunks: list[Chunk] = []
+    start = 0
+    tokens = 0
+    for position, length in enumerate(lengths[ids].tolist()):
+        if position > start and tokens + length > max_tokens:
+            chunks.append(Chunk(ids[start:position], lengths[ids[start:position]]))
+            start, tokens = position, 0
+        tokens += length
+    if len(ids):
+        chunks.append(Chunk(ids[start:], lengths[ids[start:]]))
+    return chunks
+
+
+@dataclass(frozen=True, slots=True)
+class StatesShape:
+    """The size of a batch's hidden states.
+
+    Attributes:
+        lengths: tokens of each sequence [n].
+        width: values per token.
+        dtype: numpy's name of the values' type.
+        groups: the request that each sequence belongs to [n]; None means that all belong to one.
+    """
+
+    lengths: npt.NDArray[np.int32]
+    width: int
+    dtype: str
+    groups: Groups | None = None
+
+
+class HiddenStates(ABC):
+    """The hidden states of all sequences between two layers.
+
+    Attributes:
+        groups: the request that each sequence belongs to [n].
+        order: the sequences request by request, and within a request by falling length. They are stored in this order
+            and must run in it. So the chunk of a request that needs most memory comes first, and a chunk has sequences
+            of about equal length, which keeps the work of a batch even.
+    """
+
+    def __init__(self, shape: StatesShape) -> None:
+        lengths = shape.lengths
+        self.lengths = lengths
+        self.width = shape.width
+        self.dtype = np.dtype(shape.dtype)
+        self.groups: Groups = np.zeros(len(lengths), np.int64) if shape.groups is None else shape.groups
+        self.order: npt.NDArray[np.int64] = np.lexsort((-lengths, self.groups))
+        ends = np.cumsum(lengths[self.order].astype(np.int64))
+        self._start = np.empty(len(lengths), np.int64)
+        self._start[self.order] = ends - lengths[self.order]
+        self.tokens = int(ends[-1]) if len(ends) else 0
+
+    @abstractmethod
+    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
+        """Yields each chunk with its states, [chunk.tokens, width], which are valid until the next chunk is taken.
+
+        The caller may write to the states. The changes are lost unless `store` is called before the next chunk is
+        taken.
+
+        Raises:
+            StorageError: offloaded states cannot be read, or could not be written earlier.
+        """
+
+    @abstractmethod
+    def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+        """Stores a chunk's states, [chunk.tokens, width], and replaces older ones."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases memory (and disk space)."""
+
+    def _runs(self, chunk: Chunk) -> list[tuple[int, int]]:
+        """First row and number of rows of each contiguous range of states. Pruned sequences leave gaps."""
+        start, tokens = int(self._start[chunk.ids[0]]), chunk.tokens
+        # Chunks keep the stored order, so a chunk that spans no more rows than it has tokens has no gaps.
+        if int(self._start[chunk.ids[-1]]) + int(chunk.lengths[-1]) - start == tokens:
+            return [(start, tokens)]
+        starts = self._start[chunk.ids]
+        ends = starts + chunk.lengths
+        breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+        first = starts[np.concatenate(([0], breaks))]
+        last = ends[np.concatenate((breaks - 1, [len(ends) - 1]))]
+        return list(zip(first.tolist(), (last - first).tolist(), strict=True))
+
+
+class ResidentStates(HiddenStates):
+    """All hidden states in memory."""
+
+    def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
+        """Reserves memory for `tokens * width` values.
+
+        Raises:
+            BudgetExceeded: the states do not fit the memory limit.
+        """
+        super().__init__(shape)
+        self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
+        self._flat = np.empty((self.tokens, self.width), self.dtype)
+        self._streamed: Sequence[Chunk] = ()
+        self._rows: list[list[tuple[int, int]]] = []
+
+    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
+        if chunks is not self._streamed:  # most layers have the chunks of the layer before
+            self._streamed, self._rows = chunks, [self._runs(chunk) for chunk in chunks]
+        for chunk, rows in zip(chunks, self._rows, strict=True):
+            runs = [self._flat[first : first + count] for first, count in rows]
+            yield chunk, runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+        if states.base is self._flat:  # the caller has changed the states in place
+            return
+        at = 0
+        for first, rows in self._runs(chunk):
+            self._flat[first : first + rows] = states[at : at + rows]
+            at += rows
+
+    def close(self) -> None:
+        self._flat = np.empty((0, self.width), self.dtype)
+        self._lease.release()
+
+
+class OffloadedStates(HiddenStates):
+    """Hidden states in a scratch file. Memory holds three chunks at a time, transferred over the disk lane."""
+
+    def __init__(
+        self, shape: StatesShape, budget: MemoryBudget, lane: Lane, directory: Path, chunk_tokens: int
+    ) -> None:
+        """Creates the scratch file and reserves three chunk buffers.
+
+        Args:
+            directory: a folder on a real disk; created if missing. The file disappears with the process.
+            chunk_tokens: tokens of the largest chunk that will be streamed.
+
+        Raises:
+            BudgetExceeded: the buffers do not fit the memory limit.
+            StorageError: the disk has no room for all states. Nothing is left behind.
+        """
+        super().__init__(shape)
+        self._row_nbytes = self.width * self.dtype.itemsize
+        self._file = ScratchFile.make(directory, self.tokens * self._row_nbytes)
+        self._lane = lane
+        try:
+            self._lease = budget.reserve("hidden states", self.memory_needed(chunk_tokens, self.width, shape.dtype))
+        except BaseException:
+            self._file.close()
+            raise
+        self._buffers = [np.empty((chunk_tokens, self.width), self.dtype) for _ in range(3)]
+        self._reads: dict[int, Ticket] = {}
+        self._writes: dict[int, Ticket] = {}
+        self._failure: BaseException | None = None
+        self._turn = 0
+        self._current: int | None = None  # the buffer of the chunk that is computing
+
+    @staticmethod
+    def memory_needed(chunk_tokens: int, width: int, dtype: str) -> int:
+        """Bytes of the three buffers."""
+        return 3 * chunk_tokens * width * np.dtype(dtype).itemsize
+
+    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
+        for index in list(self._writes):
+            self._written(index)
+        ahead = self._read(chunks[0]) if chunks else None
+        for position, chunk in enumerate(chunks):
+            assert ahead is not None
+            self._current, ticket = ahead
+            if position + 1 < len(chunks):
+                ahead = self._read(chunks[position + 1])
+            ticket.wait()
+            yield chunk, self._buffers[self._current][: chunk.tokens]
+
+    def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+        index = self._next_buffer() if self._current is None else self._current
+        self._current = None
+        if states.base is not self._buffers[index]:  # otherwise the buffer was changed in place
+            self._buffers[index][: chunk.tokens] = states
+        self._writes[index] = self._move("write states", chunk, index, self._file.write)
+
+    def close(self) -> None:
+        for ticket in (*self._reads.values(), *self._writes.values()):
+            ticket.settle()
+        self._file.close()
+        self._buffers = []
+        self._lease.release()
+
+    def _read(self, chunk: Chunk) -> tuple[int, Ticket]:
+        index = self._next_buffer()
+        self._reads[index] = self._move("read states", chunk, index, self._file.read)
+        return index, self._reads[index]
+
+    def _move(self, label: str, chunk: Chunk, index: int, transfer: Callable[[memoryview, int], int]) -> Ticket:
+        runs = self._runs(chunk)
+        data = self._buffers[index][: chunk.tokens].data.cast("B")
+        row = self._row_nbytes
+
+        def move() -> int:
+            done = 0
+            for first, rows in runs:
+                done += transfer(data[done : done + rows * row], first * row)
+            return done
+
+        return self._lane.submit(label, move, len(data), priority=_HIDDEN_PRIORITY)
+
+    def _next_buffer(self) -> int:
+        index = self._turn
+        self._turn = (self._turn + 1) % 3
+        if index in self._reads:  # left over from an abandoned pass
+            self._reads.pop(index).settle()
+        self._written(index)
+        return index
+
+    def _written(self, index: int) -> None:
+        """Waits until a buffer's contents are in the file.
+
+        After a failed write, this and every later call raises its error, so that stale states are never read back.
+        """
+        try:
+            if index in self._writes:
+                self._writes.pop(index).wait()
+        except BaseException as error:
+            self._failure = error
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,147 @@
+"""The requests of a lookahead to a residency, their order, and when it gives up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from edge.blocks import BlockId, Extent
+from edge.cache.buffers import page_buffer
+from edge.cache.demand import Displacement
+from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
+from edge.cache.residency import Admitted
+from edge.lanes import Lane
+
+
+class Room:
+    """A residency that refuses some groups and remembers the requests."""
+
+    def __init__(self, refused: Iterable[int] = ()) -> None:
+        self.refused = set(refused)
+        self.resident: set[object] = set()
+        self.asked: list[int] = []
+        self.guarded: list[object] = []
+        self.discarded: list[object] = []
+
+    def guard(self, owner: object, keys: Iterable[object]) -> list[object]:
+        assert not self.asked
+        self.guarded = [key for key in keys if key in self.resident]
+        return list(self.guarded)
+
+    def absent(self, keys: Iterable[object]) -> list[object]:
+        return [key for key in keys if key not in self.resident]
+
+    def prefetch(self, owner: object, blocks: Any, limit: int) -> Admitted | None:
+        ((_, number), _, fetch), *_ = blocks
+        self.asked.append(number)
+        if number in self.refused:
+            return None
+        fetch(page_buffer(1))
+        return Admitted(1, [f"for {number}"])
+
+    def withdraw(self, owner: object, keys: Iterable[object]) -> None: ...
+
+    def unguard(self, owner: object, keys: Iterable[object]) -> None: ...
+
+    def discard(self, keys: Iterable[object]) -> None:
+        self.discarded += keys
+
+
+class OneBlock:
+    """A file that holds one byte."""
+
+    def __init__(self, block: BlockId) -> None:
+        self.extents = {block: Extent(0, 1, 0)}
+
+    def announce(self, ranges: object) -> None: ...
+
+
+def group_of(number: int) -> list[Predicted]:
+    """A group of one block."""
+    block = BlockId("codes", number)
+    return [Predicted(("file", number), OneBlock(block), block, 1)]
+
+
+def looked_ahead(
+    room: Room, *orders: Iterable[list[Predicted]], needs: Iterable[Iterable[int]] = (), **options: Any
+) -> Lookahead:
+    """A lookahead of these predictions that has ended; `needs` are the blocks that each search after it needed."""
+    with Lane() as lane:
+        window = Lookahead(room, lane, [iter(order) for order in orders], nbytes=1000, **options)
+        if "overrun" in options:
+            window.finish()
+        else:
+            window.wait()
+        for needed in needs:
+            keys = [("file", number) for number in needed]
+            window.search_needs(keys, keys)
+        window.cancel()
+    return window
+
+
+def test_only_refusals_in_a_row_end_it() -> None:
+    room = Room({0, 1, 2, 4, 5, 6, 8, 9, 10})
+    looked_ahead(room, [group_of(i) for i in range(12)])
+    assert room.asked == list(range(12))
+    room = Room(set(range(20)))
+    looked_ahead(room, [group_of(i) for i in range(12)])
+    assert room.asked == [0, 1, 2, 3]
+
+
+def test_after_the_window_it_goes_on_for_the_overrun() -> None:
+    def slowly() -> Iterator[list[Predicted]]:
+        for i in range(3):
+            time.sleep(0.02)
+            yield group_of(i)
+
+    room = Room()
+    looked_ahead(room, slowly(), seconds=0.0, overrun=30.0)
+    assert room.asked == [0, 1, 2]
+
+
+def test_blocks_that_are_spared_are_guarded_before_anything_is_fetched() -> None:
+    room = Room()
+    room.resident = {("file", 3)}
+    looked_ahead(room, [group_of(0)], spared=[("file", 0), ("file", 3)])
+    assert room.guarded == [("file", 3)]
+
+
+def test_what_made_room_is_noted_as_displaced() -> None:
+    displacement = Displacement()
+    looked_ahead(Room(), [group_of(0), group_of(1)], displacement=displacement)
+    assert displacement.keys == {"for 0", "for 1"}
+
+
+@pytest.mark.parametrize(("needs", "dropped"), [([[0, 5]], [1]), ([], [0, 1])])
+def test_what_was_fetched_and_not_needed_is_forgotten(needs: list[list[int]], dropped: list[int]) -> None:
+    room = Room()
+    looked_ahead(room, [group_of(0), group_of(1)], needs=needs)
+    assert room.discarded == [("file", number) for number in dropped]
+
+
+def test_a_batch_is_compared_with_what_all_its_searches_needed() -> None:
+    """Four queries, predicted together and searched one by one: a perfect prediction is learned as one."""
+    curve = MissCurve()
+    orders = [[group_of(number)] for number in range(4)]
+    looked_ahead(Room(), *orders, misses=curve, needs=[[0], [1], [2], [3, 0]])
+    assert curve.points()[-1] == (4.0, 0.0)
+
+
+def test_a_prediction_that_no_search_came_to_teaches_nothing() -> None:
+    curve = MissCurve()
+    looked_ahead(Room(), [group_of(0)], misses=curve)
+    assert curve.points() == []
+
+
+def test_the_curve_forgets_the_oldest() -> None:
+    curve = MissCurve()
+    curve.observe([1.0] * 4096)
+    curve.observe([2.0] * 4096)
+    assert curve.points()[1][0] == 2.0
+
+
+def test_a_step_at_the_windows_very_end_is_reached() -> None:
+    assert bytes_to_fetch(100, 1.0, [(0, 1.0), (100, 0.0), (150, 0.0)], 5.0) == 100

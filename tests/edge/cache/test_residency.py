@@ -1,0 +1,297 @@
+"""Which blocks stay and which go; every byte is under the lease at any time."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from naive.residency import LeastRecent, Lru
+from naive.residing import CHARGE, SIZE, Rig
+
+from edge.blocks import BlockId
+from edge.budget import MemoryBudget
+from edge.cache.buffers import Bytes
+from edge.cache.eviction import DecayedHotness
+from edge.cache.residency import Handle, Residency
+from edge.errors import BudgetExceeded, StorageError
+from edge.link import Ticket
+
+
+def test_what_is_read_once_is_not_read_again(rig: Rig) -> None:
+    assert rig.claim(0) is None
+    rig.load(0, 1)
+    handle = rig.claim(0)
+    assert handle is not None
+    assert handle.hit
+    assert handle.ready
+    rig.check(handle, 0)
+    handle.release()
+    handle.release()
+    assert [block.index for block in rig.source.reads] == [0, 1]
+    assert (rig.count("hits"), rig.count("misses")) == (1, 2)
+    assert rig.budget.used == rig.residency.nbytes == 2 * CHARGE
+
+
+def test_two_who_ask_for_a_block_at_once_share_one_read(rig: Rig) -> None:
+    rig.source.gate.clear()
+    first, second = rig.admit(0), rig.admit(0)
+    assert first is not None
+    assert second is not None
+    assert (first.hit, second.hit) == (False, True)
+    assert not second.ready
+    rig.source.gate.set()
+    rig.check(first, 0)
+    rig.check(second, 0)
+    assert len(rig.source.reads) == 1
+
+
+def test_the_least_recently_used_goes(rig: Rig) -> None:
+    rig.load(0, 1, 2)
+    rig.next_round()
+    rig.claim(0).release()
+    rig.next_round()
+    rig.load(3)
+    assert set(rig.residency.keys()) == {0, 2, 3}
+    assert rig.count("evictions") == 1
+
+
+def test_a_locked_block_stays_and_what_finds_no_room_is_told_so(rig: Rig) -> None:
+    handles = [rig.admit(key) for key in range(3)]
+    rig.next_round()
+    assert rig.admit(3) is None
+    assert rig.count("streamed") == 1
+    handles[1].wait()
+    handles[1].release()
+    handle = rig.admit(3)
+    assert handle is not None
+    rig.check(handle, 3)
+    for key in (0, 2):
+        rig.check(handles[key], key)
+
+
+def test_a_round_does_not_push_out_what_it_uses_itself(rig: Rig) -> None:
+    """A probe larger than the cache must not evict every list before the next probe comes."""
+    rig.load(0, 1, 2)
+    assert rig.admit(3) is None
+    rig.next_round()
+    rig.claim(1).release()
+    assert rig.admit(3) is not None
+    assert rig.admit(4) is not None
+    assert rig.admit(5) is None
+    assert set(rig.residency.keys()) == {1, 3, 4}
+
+
+def test_without_eviction_only_free_memory_is_taken(rig: Rig) -> None:
+    rig.load(0, 1)
+    rig.next_round()
+    assert rig.admit(2, evict=False) is not None
+    assert rig.admit(3, evict=False) is None
+
+
+def test_it_never_grows_at_the_cost_of_another_cache(rig: Rig) -> None:
+    asked: list[int] = []
+    rig.budget.add_shrinker("other", asked.append, loss=0.0)
+    with rig.budget.reserve("other", 2 * CHARGE):
+        rig.load(0)
+        assert rig.admit(1) is None
+    assert asked == []
+
+
+def test_other_holders_take_memory_but_not_what_is_in_use(rig: Rig) -> None:
+    rig.load(0, 1)
+    used = rig.admit(2)
+    other = rig.budget.reserve("other", CHARGE)
+    assert rig.residency.keys() == [1, 2]
+    other.resize(2 * CHARGE)
+    assert rig.residency.keys() == [2]
+    with pytest.raises(BudgetExceeded):
+        other.resize(3 * CHARGE)
+    used.wait()
+    used.release()
+    other.resize(3 * CHARGE)
+    assert len(rig.residency) == 0
+
+
+def test_a_bound_of_its_own_holds_beside_the_ledger() -> None:
+    rig = Rig(10, capacity=2 * CHARGE)
+    rig.load(0, 1)
+    assert rig.residency.room == 2 * CHARGE
+    rig.next_round()
+    rig.load(2)
+    assert rig.residency.nbytes == 2 * CHARGE
+    small = Residency(MemoryBudget(1 << 20, baseline=0), capacity=SIZE)
+    assert small.admit(0, SIZE, rig.fetch(0), 1) is None
+    rig.lane.close()
+
+
+def test_a_block_that_cannot_be_read_is_raised_and_asked_for_again(rig: Rig) -> None:
+    rig.source.broken = {BlockId("layer", 0)}
+    handle = rig.admit(0)
+    again = rig.claim(0)
+    for reader in (handle, again):
+        if reader is not None:
+            with pytest.raises(StorageError):
+                reader.wait()
+            reader.release()
+    assert rig.budget.used == 0
+    rig.source.broken = set()
+    rig.load(0)
+
+
+def test_a_failed_blocks_memory_goes_with_its_last_handle(rig: Rig) -> None:
+    rig.source.broken = {BlockId("layer", 0)}
+    rig.source.gate.clear()
+    first, second = rig.admit(0), rig.claim(0)
+    rig.source.gate.set()
+    with pytest.raises(StorageError):
+        first.wait()
+    first.release()
+    assert 0 not in rig.residency
+    assert rig.budget.used == CHARGE
+    second.release()
+    assert rig.budget.used == 0
+
+
+def test_close_gives_everything_back_while_blocks_arrive(rig: Rig) -> None:
+    rig.source.gate.clear()
+    rig.admit(0).release()
+    assert rig.source.entered.wait(30)
+    rig.admit(1).release()
+    closer = threading.Thread(target=rig.residency.close)
+    closer.start()
+    rig.source.gate.set()
+    closer.join(30)
+    assert not closer.is_alive()
+    assert (rig.budget.used, rig.budget.holders()) == (0, {})
+    rig.budget.reserve("other", rig.budget.limit)
+
+
+def test_an_evicted_blocks_memory_is_really_free(rig: Rig) -> None:
+    rig.load(0, 1, 2)
+    with rig.budget.reserve("other", 3 * CHARGE):
+        rig.settle()
+        gc.collect()
+        assert rig.source.buffers_alive() == 0
+
+
+def test_a_fetch_that_cannot_be_asked_for_leaves_no_trace(rig: Rig) -> None:
+    def refuse(buffer: Bytes) -> Ticket:
+        raise RuntimeError("lane is closed")
+
+    with pytest.raises(RuntimeError):
+        rig.residency.admit(0, SIZE, refuse, rig.now)
+    assert rig.budget.used == 0
+    rig.load(0)
+
+
+OPERATION = st.tuples(
+    st.sampled_from(["use", "admit", "room", "prefetch", "release", "round", "take", "give", "unguard"]),
+    st.integers(0, 7),
+    st.integers(0, 7),
+)
+
+
+@settings(max_examples=150)
+@given(blocks=st.integers(1, 5), operations=st.lists(OPERATION, max_size=40))
+def test_it_keeps_what_a_plain_cache_keeps(blocks: int, operations: list[tuple[str, int, int]]) -> None:
+    rig = Rig(blocks)
+    twin = Lru(blocks * CHARGE)
+    handles: list[tuple[int, Handle]] = []
+    other = rig.budget.reserve("other", 0)
+    try:
+        for name, key, second in operations:
+            if name == "use":
+                handle = rig.claim(key)
+                assert (handle is not None) == twin.use(key, rig.now)
+                if handle is not None:
+                    handles.append((key, handle))
+            elif name in ("admit", "room"):
+                there = twin.use(key, rig.now)
+                handle = rig.admit(key, evict=name == "admit")
+                there = there or twin.admit(key, CHARGE, rig.now, name == "admit")
+                assert (handle is not None) == there
+                if handle is not None:
+                    rig.check(handle, key)
+                    handles.append((key, handle))
+            elif name == "prefetch":
+                limit = 2 * SIZE if second % 3 else SIZE
+                asked = rig.prefetch(key, second, limit=limit) if key != second else rig.prefetch(key, limit=limit)
+                expected = twin.prefetch({key: CHARGE, second: CHARGE}, limit // SIZE * CHARGE, rig.now)
+                assert asked == (None if expected is None else expected // CHARGE * SIZE)
+            elif name == "release" and handles:
+                key, handle = handles.pop(second % len(handles))
+                handle.release()
+                twin.held[key].locks -= 1
+            elif name == "round":
+                rig.next_round()
+            elif name == "take":
+                rig.settle()
+                growth = key * CHARGE // 2
+                missing = growth - rig.budget.free
+                try:
+                    other.resize(other.nbytes + growth)
+                    twin.capacity -= growth
+                except BudgetExceeded:
+                    pass
+                if missing > 0:
+                    twin.shrink(missing)
+            elif name == "give":
+                twin.capacity += other.nbytes
+                other.release()
+            elif name == "unguard":
+                rig.residency.unguard("p", [key, second])
+                for block in {key, second} & set(twin.held):
+                    twin.held[block].guards = 0
+            rig.settle()
+            assert set(rig.residency.keys()) == set(twin.held)
+            assert rig.residency.nbytes == twin.nbytes
+            assert rig.budget.used <= rig.budget.limit
+        for key, handle in handles:
+            rig.check(handle, key)
+            handle.release()
+        rig.residency.close()
+        other.release()
+        assert rig.budget.used == 0
+    finally:
+        rig.lane.close()
+
+
+@pytest.mark.parametrize("policy", [LeastRecent, DecayedHotness])
+def test_threads_share_a_residency(policy: type) -> None:
+    rig = Rig(4, policy=policy())
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for _ in range(150):
+                now = rig.residency.begin_round()
+                key = int(random.integers(12))
+                if random.random() < 0.2:
+                    rig.prefetch(key, (key + 1) % 12, owner=seed)
+                    rig.residency.withdraw(seed, [key])
+                    rig.residency.unguard(seed, [key, (key + 1) % 12])
+                    continue
+                handle = rig.residency.admit(key, SIZE, rig.fetch(key), now)
+                if handle is not None:
+                    with handle:
+                        rig.check(handle, key)
+                if rig.budget.used > rig.budget.limit:
+                    wrong.append(rig.budget.used)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
+    rig.residency.close()
+    assert rig.budget.used == 0
+    rig.lane.close()

@@ -1,0 +1,327 @@
+"""The knowledge tree: the answer never depends on the cache, and the states that deserve it are cached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive.knowledge import Rig, segment
+from naive.kv import CELL, FakeContext
+
+from edge.kv_cache.backend import Segment
+from edge.kv_cache.costs import CostTable, LearnedCosts
+from edge.kv_cache.replacement import LRU
+
+SYSTEM = segment("system", 10)
+A, B, C, D = (segment(name, 20) for name in "abcd")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Other tests check the files after a kill."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def test_a_request_finds_what_earlier_ones_left() -> None:
+    rig = Rig()
+    assert rig.ask([SYSTEM, A, B]) == ["nowhere"] * 3
+    assert rig.ask([SYSTEM, A, B]) == ["context"] * 3
+    assert rig.ask([SYSTEM, A, C]) == ["context", "context", "nowhere"]
+    assert rig.ask([SYSTEM, B, A]) == ["context", "nowhere", "nowhere"], "another order is another state"
+    assert rig.ask([SYSTEM, A, B]) == ["context", "host", "host"]
+    assert rig.backend.prefilled == 10 + 5 * 20 + 5 * 2
+    assert rig.count("context_hits") == 3 + 2 + 1 + 1
+    assert rig.count("host_hits") == 2
+    assert rig.count("misses") == 3 + 1 + 2
+    assert rig.count("cached_tokens") == 50 + 30 + 10 + 50
+    assert rig.count("computed_tokens") == 50 + 20 + 40
+
+
+def test_a_state_is_as_large_as_its_own_tokens() -> None:
+    rig = Rig()
+    rig.ask([SYSTEM, A, B, C])
+    sizes = sorted(memoryview(rig.tree._states.host[node]).nbytes for node in rig.tree._states.host)
+    assert sizes == [CELL * 10, CELL * 20, CELL * 20, CELL * 20]
+
+
+def test_the_tokens_decide_and_not_the_name() -> None:
+    rig = Rig()
+    rig.ask([SYSTEM, A])
+    renamed = Segment("moved/a.txt", A.tokens)
+    changed = Segment(A.id, (*A.tokens[:-1], A.tokens[-1] + 1))
+    assert rig.ask([SYSTEM, renamed]) == ["context", "context"]
+    assert rig.ask([SYSTEM, changed]) == ["context", "nowhere"]
+    assert rig.ask([SYSTEM, A]) == ["context", "host"], "the other version is still there"
+
+
+def test_different_system_prompts_have_trees_of_their_own() -> None:
+    rig = Rig()
+    other = segment("other", 10)
+    rig.ask([SYSTEM, A])
+    assert rig.ask([other, A]) == ["nowhere", "nowhere"]
+    assert rig.ask([SYSTEM, A]) == ["host", "host"]
+
+
+def test_a_state_is_copied_once(tmp_path: Path) -> None:
+    """First eviction copies to the slower tier; the next ones free."""
+    rig = Rig(host=CELL * 50, disk=10**6, folder=tmp_path)
+    for _ in range(4):
+        rig.ask([SYSTEM, A, B])
+        rig.ask([SYSTEM, C, D])
+    assert rig.count("saved") == 4, "a, b, c and d have each been to the disk once"
+    assert rig.count("host_evictions") > 8
+    assert rig.count("misses") == 5
+
+
+def test_states_survive_a_restart(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A, B])
+    rig.ask([SYSTEM, A, C])
+    rig.tree.close()
+    rig = Rig(disk=10**6, folder=tmp_path)
+    assert rig.ask([SYSTEM, A, C]) == ["disk"] * 3
+    assert rig.ask([SYSTEM, A, B]) == ["context", "context", "disk"]
+    assert rig.ask([SYSTEM, A, C]) == ["context", "context", "host"], "what came from the disk stays in memory"
+    assert rig.count("disk_hits") == 4
+
+
+def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.tree.close(save=False)
+    assert list(tmp_path.glob("*/*")) == []
+
+
+def test_popularity_survives_a_restart(tmp_path: Path) -> None:
+    """Every run answers one question, as a command does; the states that most of them asked for stay."""
+    room = 3 * (CELL * 20 + 600)
+    for number in range(12):
+        rig = Rig(disk=room, folder=tmp_path)
+        rig.ask([A] if number % 2 else [segment(f"once{number}", 20)])
+        rig.check()
+        rig.tree.close()
+    rig = Rig(disk=room, folder=tmp_path)
+    assert rig.tree.match([A]).disk == 20
+    assert max(node.usage.frequency for node in rig.nodes()) == 6
+
+
+def test_popularity_survives_eviction() -> None:
+    rig = Rig(host=CELL * 20)
+    for document in (A, A, A, B):
+        rig.ask([document])
+    assert {node.id for node in rig.nodes()} == {"b"}
+    rig.ask([A])
+    assert {node.id: node.usage.frequency for node in rig.nodes()} == {"a": 4}
+
+
+def test_a_states_cost_is_that_of_the_requests_that_computed_it() -> None:
+    """RAGCache, algorithm 1: the request's time by the table, spread over all it had to compute, the question too."""
+    costs = CostTable("fake", (0, 100), (1, 100), ((1.0, 90.0), (2.0, 130.0)))
+    rig = Rig(host=CELL * 30, costs=costs)
+    rig.ask([SYSTEM, A], question=[1, 2, 3])
+    rig.ask([SYSTEM, B], question=[1, 2, 3])
+    expected = {"system": costs.estimate(0, 33) / 33, "b": costs.estimate(10, 23) / 23}
+    assert {node.id: node.usage.cost for node in rig.nodes()} == pytest.approx(expected)
+    rig.ask([SYSTEM, B], question=[1, 2, 3])
+    assert {node.id: node.usage.cost for node in rig.nodes()} == pytest.approx(expected), "found, not computed"
+
+
+def test_restoring_is_not_counted_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state is ranked by the time to compute it, even if another state of its path came from a slow disk."""
+    rig = Rig(host=CELL * 200)
+    rig.ask([SYSTEM, A])
+    rig.ask([B])  # leaves the context
+    restore = rig.backend.restore
+
+    def slowly(*args: Any) -> None:
+        rig.backend.clock += 1000.0
+        restore(*args)
+
+    monkeypatch.setattr(rig.backend, "restore", slowly)
+    before = rig.backend.clock
+    with rig.tree.prepare([SYSTEM, A, C]) as prepared:
+        assert (prepared.restored_tokens, prepared.cached_tokens, prepared.computed_tokens) == (30, 30, 20)
+        assert prepared.restore_s == pytest.approx(2000.0)
+        assert prepared.compute_s == pytest.approx(rig.backend.clock - before - 2000.0)
+    cost = next(node.usage.cost for node in rig.nodes() if node.id == "c")
+    assert cost == pytest.approx(prepared.compute_s / 20)
+    with rig.tree.prepare([SYSTEM, A, C]) as prepared:
+        assert (prepared.restored_tokens, prepared.cached_tokens) == (0, 50), "it is in context"
+
+
+def test_costs_learn_from_every_prefill_that_was_not_interrupted() -> None:
+    costs = LearnedCosts("fake")
+    rig = Rig(host=CELL * 200, costs=costs)
+    rig.ask([SYSTEM, A])
+    rig.ask([SYSTEM, B])
+    rig.ask([C, A, B])
+    context = FakeContext()
+    context.prefill(range(200))
+    before = context.clock
+    context.prefill(range(100))
+    assert costs.estimate(200, 100) == pytest.approx(context.clock - before, rel=0.02)
+    assert next(node for node in rig.nodes() if node.id == "c").usage.cost == pytest.approx(1.0, rel=0.5)
+
+
+def test_leaves_go_first() -> None:
+    rig = Rig(host=CELL * 50)
+    rig.ask([SYSTEM, A, B])
+    assert rig.held()[0] == {"system", "system/a", "system/a/b"}
+    rig.ask([SYSTEM, C])
+    assert rig.held()[0] == {"system", "system/a", "system/c"}
+    rig.ask([SYSTEM, C, D])
+    rig.ask([SYSTEM, D, C])
+    rig.check()
+    assert "system" in rig.held()[0]
+    assert "system/a" not in rig.held()[0]
+
+
+def test_memory_is_given_back_when_others_need_it(tmp_path: Path) -> None:
+    rig = Rig(limit=20_000, host=2_000, disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A, B, C])
+    held = rig.tree.status().host_nbytes
+    assert held == CELL * 70
+    lease = rig.budget.reserve("other", rig.budget.free + CELL * 25)
+    rig.check()
+    assert rig.tree.status().host_nbytes <= held - CELL * 25
+    assert rig.count("dropped") == 2
+    rig.ask([SYSTEM, A, B, C])
+    lease.release()
+    rig.ask([SYSTEM, A, B, C])
+    rig.check()
+
+
+def test_a_path_stays_until_its_last_user_leaves() -> None:
+    rig = Rig()
+    path = [("a", bytes(8)), ("b", bytes(12))]
+    states = rig.tree._states
+    first, second = states.enter(path), states.enter(path)
+    assert first == second
+    states.leave(first)
+    states.released(first)
+    assert rig.nodes() == first or rig.nodes() == first[::-1]
+    states.leave(second)
+    assert rig.nodes() == []
+    rig.check()
+
+
+def test_the_index_takes_from_the_trees_own_past_first() -> None:
+    rig = Rig(limit=5_000, host=0)
+    asked: list[int] = []
+    rig.budget.add_shrinker("window", asked.append, loss=0.0)
+    for number in range(30):
+        rig.ask([segment(f"once{number}", 20)])
+        rig.check()
+    assert not asked, "nobody else had to give way"
+
+
+def test_the_most_valuable_is_saved_first(tmp_path: Path) -> None:
+    rig = Rig(disk=CELL * 20 + 500, folder=tmp_path)
+    for document in (B, A, A, A, C):
+        rig.ask([document])
+    rig.tree.close()
+    assert rig.count("saved") == 1, "what would be evicted at once is not written"
+    assert Rig(disk=10**6, folder=tmp_path).held()[1] == {"a"}
+
+
+def test_what_is_worth_less_than_what_is_stored_is_not_written(tmp_path: Path) -> None:
+    rig = Rig(host=0, disk=CELL * 20 + 500, folder=tmp_path)
+    for document in (A, B, A, B, A, C):
+        rig.ask([document])
+    rig.check()
+    assert rig.held()[1] == {"a"}
+    assert rig.tree._states.disk.tier.policy.clock > 0, "but in the end a newcomer gets in"  # type: ignore[attr-defined]
+
+
+def test_recency_survives_a_restart(tmp_path: Path) -> None:
+    room = 2 * (CELL * 20 + 300)
+    for documents in ((A, B), (A, B, A, B, A, B), (C,)):
+        rig = Rig(disk=room, folder=tmp_path, policy=LRU)
+        for document in documents:
+            rig.ask([document])
+        rig.tree.close()
+    assert Rig(disk=room, folder=tmp_path, policy=LRU).held()[1] == {"b", "c"}
+
+
+def test_what_is_remembered_of_the_past_gives_way_last() -> None:
+    rig = Rig(limit=30_000, host=CELL * 40)
+    for number in range(8):
+        rig.ask([segment(f"once{number}", 20)])
+    past = rig.tree._states._tree._past
+    assert len(past) == 6
+    with rig.budget.reserve("other", rig.budget.free + CELL * 20):
+        assert len(past) == 7, "a state went, and is remembered"
+    with rig.budget.reserve("other", rig.budget.free + 1_000):
+        assert rig.tree.status().host_nbytes == 0
+        assert len(past) < 7
+        rig.check()
+
+
+def test_with_no_memory_for_states_they_go_to_the_disk(tmp_path: Path) -> None:
+    rig = Rig(host=0, disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.ask([SYSTEM, B])
+    assert rig.ask([SYSTEM, A]) == ["context", "disk"]
+    assert rig.tree.status().host_nbytes == 0
+
+
+def test_the_tree_asks_nobody_to_give_way_for_its_states() -> None:
+    rig = Rig(limit=10_000)
+    asked: list[int] = []
+    rig.budget.add_shrinker("window", asked.append, loss=0.0)
+    lease = rig.budget.reserve("window", 4_000)
+    for document in (A, B, C, D):
+        rig.ask([SYSTEM, document])
+        rig.check()
+    assert not asked
+    lease.release()
+
+
+def test_the_least_valuable_is_saved_first_and_ranks_so(tmp_path: Path) -> None:
+    room = 2 * (CELL * 20 + 300)
+    for documents in ((A, B), (C,)):
+        rig = Rig(disk=room, folder=tmp_path, policy=LRU)
+        for document in documents:
+            rig.ask([document])
+        rig.tree.close()
+    assert Rig(disk=room, folder=tmp_path, policy=LRU).held()[1] == {"b", "c"}
+
+
+def test_the_past_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.kv_cache.node._REMEMBERED", 3)
+    rig = Rig(host=0)
+    for number in range(9):
+        rig.ask([segment(f"once{number}", 20)])
+        rig.check()
+    assert len(rig.tree._states._tree._past) == 3
+
+
+def test_a_state_there_is_no_memory_to_read_into_is_computed(tmp_path: Path) -> None:
+    rig = Rig(limit=10_000, host=0, disk=10**6, folder=tmp_path)
+    rig.ask([A])
+    rig.ask([B])
+    assert rig.tree.match([A]).disk == 20
+    with rig.budget.reserve("other", rig.budget.free - CELL * 20 + 1):
+        assert rig.ask([A]) == ["nowhere"]
+    assert rig.count("unread") == 1
+    assert rig.count("corrupt") == 0
+    assert rig.ask([B]) == ["disk"]
+
+
+def test_who_is_worth_as_much_gets_in_and_who_is_not_moves_the_clock(tmp_path: Path) -> None:
+    rig = Rig(host=0, disk=CELL * 20 + 500, folder=tmp_path)
+    policy = rig.tree._states.disk.tier.policy
+    rig.ask([A])
+    rig.ask([B])
+    assert rig.held()[1] == {"b"}
+    for _ in range(3):
+        rig.ask([B])
+    before = policy.clock
+    rig.ask([C])
+    assert rig.held()[1] == {"b"}
+    assert policy.clock > before
