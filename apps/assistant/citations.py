@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from edge.apps.assistant.layout import units
@@ -24,6 +23,9 @@ from edge.sentences import sentences
 _MARK_OR_CODE = re.compile(rf"`[^`\n]*`|{MARK.pattern}", re.IGNORECASE)
 _OWN = re.compile(r"\[(\d+)\]")
 _CLOSED = re.compile(r"""([.!?…。！？]["'”’)\]」』]*)\s*((?:\[\d+\])+)""")
+
+_MARKED = re.compile(r".*?(?:\[\d+\])+(?:[^\[]*$)?")
+"""Words and the marks behind them; what follows the last marks of a sentence belongs to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +133,18 @@ def _without_holes(text: str) -> str:
 
 
 def _statement(text: str, number: int) -> str:
-    """The first sentence with the mark of a number, since answers begin with the main statement; the whole text if
-    no sentence has the mark."""
+    """The first statement with the mark of a number, since answers begin with the main statement; the whole text if
+    none has the mark. A statement is a sentence, or a part of it that ends in marks: rows and items have no full
+    stop."""
     # A mark after the full stop belongs to the sentence before it.
     lines = _CLOSED.sub(r" \2\1", text).splitlines()
-    return next((s for line in lines for s in sentences(line) if f"[{number}]" in s), text)
+    found = next((s for line in lines for s in sentences(line) if f"[{number}]" in s), text)
+    return next((part for part in _MARKED.findall(found) if f"[{number}]" in part), found)
 
 
 def _citation(number: int, hit: Hit, statement: str) -> Citation:
     at, quote = support(hit.text, statement)
-    line = line_of(hit, at, quote)
+    line = hit.line_at(at)
     return Citation(
         number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance
     )
@@ -148,12 +152,6 @@ def _citation(number: int, hit: Hit, statement: str) -> Citation:
 
 QUOTE_CHARS = 240
 """Longest quote in characters, without the ellipsis that marks a cut."""
-
-_QUOTED_LINES = 3
-"""The number of lines over which a quote may run in its file."""
-
-_LONGEST_FILE = 4 << 20
-"""The largest file, in bytes, that is searched for the line of a quote."""
 
 # Scripts without spaces between words: Thai, Chinese, Japanese. A character stands for a word there.
 _UNSPACED = "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
@@ -190,41 +188,6 @@ def support(passage: str, statement: str) -> tuple[int, str]:
     # A part that is too long to be quoted whole is quoted from its nearest line on.
     quote = best.text if best.end - best.start <= QUOTE_CHARS else " ".join(passage[line : best.end].split())
     return line, _cut(quote)
-
-
-def line_of(hit: Hit, at: int, quote: str) -> int:
-    """The line of a hit's file, from 1, that holds the character `at` of the hit's text.
-
-    If extraction changed the line breaks, the text's lines are not those of the file. The quote is then searched for in
-    the file; if it is not found, the line is estimated from the position in the text.
-    """
-    lines, height = hit.text.count("\n"), hit.line_end - hit.line_start
-    above = hit.text.count("\n", 0, at)
-    if lines == height:
-        return hit.line_start + above
-    guess = hit.line_start + round(above * height / max(1, lines))
-    stems = list(_stems(quote))
-    lines_there = _file_lines(hit.path, hit.line_start, hit.line_end) if hit.page is None else ()
-    found = []
-    for number, line in enumerate(lines_there):
-        if stems and stems[0] in _stems(line):  # the quote may begin on this line
-            share = _shared(set(stems), " ".join(lines_there[number : number + _QUOTED_LINES]))
-            found.append((share, -abs(hit.line_start + number - guess), hit.line_start + number))
-    share, _, line_found = max(found, default=(0, 0, guess))
-    # If fewer words match, the file has changed or holds its text in another form.
-    return line_found if share * 2 >= len(set(stems)) else guess
-
-
-def _file_lines(path: str, first: int, last: int) -> Sequence[str]:
-    """Lines of a file; empty if it is missing or too large."""
-    try:
-        file = Path(path)
-        if not file.is_file() or file.stat().st_size > _LONGEST_FILE:
-            return ()
-        text = file.read_text("utf-8", errors="replace")
-    except (OSError, ValueError):
-        return ()
-    return re.split(r"\r\n|\r|\n", text)[first - 1 : last]
 
 
 @lru_cache(maxsize=16)

@@ -30,6 +30,7 @@ from edge.apps.assistant.line_kinds import (
     is_setting,
     plain,
 )
+from edge.apps.assistant.records import records
 from edge.apps.assistant.units import Kind, Unit, paragraphs, whole
 from edge.sentences import spans
 
@@ -89,6 +90,7 @@ class _Reader:
             self._lines.append(_Line(start, line))
             start += len(line) + 1
         self._width = max(len(line.text.rstrip()) for line in self._lines)
+        self._records = records([line.text for line in self._lines])
         self._at = 0
         self._found: list[Unit] = []
         self._headings: dict[int, str] = {}
@@ -96,8 +98,9 @@ class _Reader:
     def read(self) -> list[Unit]:
         self._take_rest_of_docstring()
         takers = (
-            self._take_blank, self._take_fence, self._take_docstring, self._take_table, self._take_heading,
-            self._take_comment, self._take_navigation, self._take_section, self._take_code, self._take_setting,
+            self._take_blank, self._take_fence, self._take_docstring, self._take_record, self._take_table,
+            self._take_heading, self._take_comment, self._take_navigation, self._take_section, self._take_code,
+            self._take_setting,
         )  # fmt: skip
         while self._at < len(self._lines):
             if not any(take() for take in takers):
@@ -231,6 +234,14 @@ class _Reader:
             shown = ", ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
             self._add("row", row, row, shown)
         self._at = number
+        return True
+
+    def _take_record(self) -> bool:
+        end = self._records.get(self._at)
+        if end is None:
+            return False
+        self._add("row", self._at, end - 1, ", ".join(line.text for line in self._lines[self._at : end]))
+        self._at = end
         return True
 
     def _take_heading(self) -> bool:

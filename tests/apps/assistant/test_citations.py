@@ -103,11 +103,32 @@ def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> 
     assert citations.of(answer)[0].line_end == 14
 
 
-def test_the_line_of_text_that_was_laid_out_anew_is_estimated_where_its_file_is_gone(hit: Callable[..., Hit]) -> None:
-    passage = hit(1, "One line.\nAnother line.", line_start=5, line_end=20)
+ROWS = "name | birthday\n\nname: Ada\nbirthday: 3 May\n\nname: Bo\nbirthday: 9 June\n\nname: Cy\nbirthday: 1 July"
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("name: Bo, birthday: 9 June [1]", 14),
+        ("name: Cy, birthday: 1 July [1] name: Ada, birthday: 3 May [1]", 15),
+        ("name: Ada, birthday: 3 May [1] name: Cy, birthday: 1 July [1]", 11),
+        ("Bo was born on 9 June [1].", 14),
+    ],
+)
+def test_a_row_is_cited_by_its_own_line(hit: Callable[..., Hit], answer: str, line: int) -> None:
+    numbers = (10, 10, 11, 11, 11, 14, 14, 14, 15, 15)
+    citations, passages = Citations(), [hit(1, ROWS, line_start=10, line_end=15, numbers=numbers)]
+    assert citations.of(read(citations, passages, answer))[0].line == line
+
+
+def test_each_part_of_a_sentence_is_cited_by_its_own_words(hit: Callable[..., Hit]) -> None:
     citations = Citations()
-    read(citations, [passage], "Another line [1].")
-    assert citations.of("Another line [1].")[0].line == 20
+    passages = [
+        hit(1, "The bus is old.\nThe red tram is late."),
+        hit(2, "The red tram is never late.\nThe bus is late."),
+    ]
+    answer = read(citations, passages, "The red tram is late [1] and the bus is late [2].")
+    assert [citation.line for citation in citations.of(answer)] == [11, 21]
 
 
 def test_pages_are_cited_as_pages(hit: Callable[..., Hit]) -> None:

@@ -88,6 +88,32 @@ def test_rows_of_a_table_carry_the_names_of_their_columns(table: str) -> None:
     ]
 
 
+RECORD = "name: Ada\nbirthday: 3 May\npresent idea: head torch"
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("name | birthday | present idea\n\n", ""),
+        ("", "\n\nname: Bo\nbirthday: 9 June\npresent idea: a cookbook"),
+        ("birthday: 9 June\npresent idea: tea\n\n", "\n\nname: Bo\nbirthday: 1 July"),
+    ],
+    ids=["below names of columns", "above another record", "below the end of a record"],
+)
+def test_the_values_of_a_record_are_one_row(above: str, below: str) -> None:
+    assert ("row", "name: Ada, birthday: 3 May, present idea: head torch") in kinds(above + RECORD + below)
+
+
+@pytest.mark.parametrize("text", [RECORD, f"{RECORD}\n\nweight: 3\nheight: 4", f"{RECORD}\n\n{'name: Bo ' * 40}"])
+def test_settings_without_a_second_record_stand_alone(text: str) -> None:
+    assert "name: Ada" in quoted(text)
+
+
+def test_a_long_record_is_not_one_row() -> None:
+    wide = [f"name: {name}\n" + "\n".join(f"year {year}: {'wet ' * 6}".rstrip() for year in range(9)) for name in "AB"]
+    assert "name: A" in quoted("\n\n".join(wide))
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.citations import QUOTE_CHARS, line_of, support
-from tests.apps.assistant.conftest import make_hit
+from edge.apps.assistant.citations import QUOTE_CHARS, support
 
 RUSSIAN = "Сад.\n\nЯблони сажают осенью. Поливать их надо.\n\nПароль от ворот: берёза. Ключ от сарая лежит под камнем."
 CHINESE = "花园的大门密码是七七四三。请不要告诉邻居。\n苹果树在十月种植，每周浇水一次。车库的钥匙在厨房的抽屉里。"
@@ -95,16 +92,3 @@ def test_a_quotation_is_found_where_it_begins(passage: str, statement: str, line
     at, found = support(passage, statement)
     assert passage.count("\n", 0, at) == line
     assert found.startswith(quote)
-
-
-def test_lines_of_a_text_that_was_laid_out_anew_are_found_in_its_file(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text("<h1>Bus</h1>\n\n\n<p>The stop is\n in Castle Street.</p>\n<p>Fare dodgers\n pay 60.</p>\n")
-    text = "Bus\n\nThe stop is in Castle Street.\n\nFare dodgers pay 60."
-    hit = make_hit(1, text, path=str(page), line_start=1, line_end=7)
-    assert line_of(hit, text.index("Fare"), "Fare dodgers pay 60.") == 6
-    assert line_of(hit, text.index("The stop"), "The stop is in Castle Street.") == 4
-    gone = make_hit(1, text, path=str(tmp_path / "gone.html"), line_start=1, line_end=9)
-    assert line_of(gone, text.index("Fare"), "Fare dodgers pay 60.") == 9
-    same = make_hit(1, text, path=str(page), line_start=11, line_end=15)
-    assert line_of(same, text.index("Fare"), "Fare dodgers pay 60.") == 15
