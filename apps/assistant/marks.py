@@ -53,7 +53,8 @@ class MarkReader:
     """Replaces the citation marks of a streamed text by the answer's numbers.
 
     Marks of passages that were not given are left out, except where a passage holds the mark: then it was copied from
-    the document, and stays. Brackets in code stay unchanged.
+    the document, and stays. A mark directly behind a quotation is never copied, because quotations are told apart from
+    what is written around them. Brackets in code stay unchanged.
     """
 
     def __init__(self, passages: Sequence[str], number: Callable[[int], int], highest: Callable[[], int]) -> None:
@@ -70,6 +71,7 @@ class MarkReader:
         self._held = ""
         self._past = ""
         self._quoting = False
+        self._after_quotation = False
         self._fenced = False
         self._ticks = 0
         """The length of the run of backticks that may have begun code on this line."""
@@ -82,6 +84,7 @@ class MarkReader:
         """
         before = "" if quoted == self._quoting else self.finish()
         self._quoting = quoted
+        self._after_quotation = quoted or (self._after_quotation and not MARK.sub("", text).strip())
         return before + self._read(self._held + text, last=False)
 
     def finish(self) -> str:
@@ -162,7 +165,8 @@ class MarkReader:
         places = [number for number in numbers if 1 <= number <= self._count]
         if self._sources.index(before) or (_NAME.search(before) and (self._quoting or 0 in numbers)):
             return mark
-        if self._quoting or self._sources.hold(mark, before if places else None):
+        copied = not self._after_quotation and self._sources.hold(mark, before if places else None)
+        if self._quoting or copied:
             highest = max(self._count, self._highest())
             return f"[ {mark[1:-1].strip()} ]" if all(1 <= number <= highest for number in numbers) else mark
         return marks_of(self._number(place) for place in places)

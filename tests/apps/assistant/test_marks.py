@@ -56,6 +56,19 @@ def test_what_a_model_copied_is_told_from_what_it_cites(written: str, shown: str
     assert read(*written) == shown, "character by character"
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_mark_behind_a_quotation_is_a_citation_although_the_document_has_the_same(number: int) -> None:
+    marks = reader(("The Ombra is long. [1] It rises at Kell. [2]", "The mill burned down. [1] [2]"))
+    text = marks.feed("The mill burned down.", quoted=True) + marks.feed(f" [{number}]") + marks.finish()
+    assert text == "The mill burned down. [1]"
+
+
+def test_a_mark_behind_words_of_ones_own_may_be_the_documents() -> None:
+    marks = reader(("The Ombra is long. [1] It rises at Kell. [2]",))
+    text = marks.feed("It rises", quoted=True) + marks.feed(" and the Ombra is long. [1]") + marks.finish()
+    assert text == "It rises and the Ombra is long. [ 1 ]"
+
+
 @pytest.mark.parametrize(
     ("quoted", "shown"),
     [
