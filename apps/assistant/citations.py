@@ -22,6 +22,7 @@ from edge.sentences import sentences
 
 _MARK_OR_CODE = re.compile(rf"`[^`\n]*`|{MARK.pattern}", re.IGNORECASE)
 _OWN = re.compile(r"\[(\d+)\]")
+_ENDING = re.compile(r"""[\s.!?…。！？"'”’)\]」』]+$""")
 _CLOSED = re.compile(r"""([.!?…。！？]["'”’)\]」』]*)\s*((?:\[\d+\])+)""")
 
 _MARKED = re.compile(r".*?(?:\[\d+\])+(?:[^\[]*$)?")
@@ -163,9 +164,9 @@ Span = tuple[int, int]
 def support(passage: str, statement: str) -> tuple[int, str]:
     """The part of a passage that supports a statement best.
 
-    A part that the statement quotes word for word comes before all others. Otherwise it is the part that shares the
-    most words with the statement; of two equal parts the shorter one; and the passage's beginning if no part shares a
-    word.
+    The longest part that the statement quotes word for word comes before all others. Otherwise it is the part that
+    shares the most words with the statement; of two equal parts the shorter one; and the passage's beginning if no
+    part shares a word.
 
     Returns:
         The position of that part's nearest line, in characters from the passage's beginning; and the part on one
@@ -173,12 +174,14 @@ def support(passage: str, statement: str) -> tuple[int, str]:
     """
     wanted = set(_stems(statement))
     quoted = " ".join(statement.split())
+    words = _ENDING.sub("", MARK.sub("", quoted))
     parts = _parts(passage) or [Unit(" ".join(passage.split()), "sentence", 0, len(passage))]
 
-    def worth(unit: Unit) -> tuple[bool, int, int]:
-        own = _stems(f"{unit.text} {passage[unit.start : unit.end]}")
+    def worth(unit: Unit) -> tuple[int, int, int]:
+        text, own = _stems(unit.text), _stems(f"{unit.text} {passage[unit.start : unit.end]}")
         both = len(wanted.intersection(own))
-        return len(own) > 1 and unit.text in quoted, both, -len(own) if both else 0
+        same = len(text) > 1 and _ENDING.sub("", unit.text) in words
+        return len(text) if same else 0, both, -len(own) if both else 0
 
     best = max(parts, key=worth)
     if best.kind == "row":

@@ -81,6 +81,13 @@ TABLE = "| Setting | Default |\n|---|---|\n| port | 80 |\n| keep | 180 |"
         (TABLE, "Setting: keep, Default: 180 [1]", 3, "Setting: keep, Default: 180"),
         ("Rent: 5. Rent: 6.\nIt is due. Rent: 6.", "Rent: 6.", 0, "Rent: 6."),
         (
+            "# Ombra\n\nThe Ombra is 214 km long. [1] It rises at Kell.",
+            "The Ombra is 214 km long [2].",
+            2,
+            "The Ombra is",
+        ),
+        ("# Mill Lane\n\nNo cars.\nMill Lane is closed!", "Mill Lane is closed [1]!", 3, "Mill Lane is closed!"),
+        (
             "# Keys\n\nThe keys are\nwith the caretaker. He is old.",
             "The keys are with the caretaker.",
             2,
