@@ -30,7 +30,7 @@ from edge.apps.assistant.line_kinds import (
     is_setting,
     plain,
 )
-from edge.apps.assistant.records import records
+from edge.apps.assistant.records import one_row, records
 from edge.apps.assistant.units import Kind, Unit, paragraphs, whole
 from edge.sentences import spans
 
@@ -240,7 +240,7 @@ class _Reader:
         end = self._records.get(self._at)
         if end is None:
             return False
-        self._add("row", self._at, end - 1, ", ".join(line.text for line in self._lines[self._at : end]))
+        self._add("row", self._at, end - 1, one_row([line.text for line in self._lines[self._at : end]]))
         self._at = end
         return True
 

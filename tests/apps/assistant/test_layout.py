@@ -104,9 +104,14 @@ def test_the_values_of_a_record_are_one_row(above: str, below: str) -> None:
     assert ("row", "name: Ada, birthday: 3 May, present idea: head torch") in kinds(above + RECORD + below)
 
 
-@pytest.mark.parametrize("text", [RECORD, f"{RECORD}\n\nweight: 3\nheight: 4", f"{RECORD}\n\n{'name: Bo ' * 40}"])
-def test_settings_without_a_second_record_stand_alone(text: str) -> None:
-    assert "name: Ada" in quoted(text)
+def test_elements_of_a_json_list_are_rows_although_their_names_differ() -> None:
+    text = "[0].name: Kim\n[0].tags[0]: a\n[0].tags[1]: b\n\n[1].name: Lou\n[1].tags[0]: c\n[1].home.city: Oslo"
+    assert quoted(text) == ["name: Kim, tags[0]: a, tags[1]: b", "name: Lou, tags[0]: c, home.city: Oslo"]
+
+
+@pytest.mark.parametrize("below", ["", "\n\nweight: 3\nheight: 4", "\n\nIts name: Bo."])
+def test_settings_without_a_second_record_stand_alone(below: str) -> None:
+    assert "name: Ada" in quoted(RECORD + below)
 
 
 def test_a_long_record_is_not_one_row() -> None:
