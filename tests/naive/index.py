@@ -14,7 +14,7 @@ from apsw import Connection
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
-from edge.ivf.base import RESCORE, IndexOptions, Snapshot
+from edge.ivf.base import IndexOptions, Snapshot
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
@@ -154,13 +154,13 @@ class IndexRig:
                 stored, np.array([self.twin.rows[n] for n in ids.tolist()]).reshape(-1, self.dim)
             )
             if len(ids):
-                self._check_search(db, stored[:: max(1, len(ids) // 5)], snapshot.nlist)
+                self._check_search(db, stored[:: max(1, len(ids) // 5)], snapshot)
 
-    def _check_search(self, db: Connection, queries: Vectors, nlist: int) -> None:
+    def _check_search(self, db: Connection, queries: Vectors, snapshot: Snapshot) -> None:
         # Every row is scored exactly: those that came after training lie outside of what codes can say.
-        k = -(-len(self.twin.rows) // RESCORE)
+        k = -(-len(self.twin.rows) // snapshot.rescore)
         with patch("edge.ivf.scan.DEVIATIONS", 1e9):
-            found = self.index.search(db, queries, k, nprobe=nlist)
+            found = self.index.search(db, queries, k, nprobe=snapshot.nlist)
         for query, ids, scores in zip(queries, found.ids.tolist(), found.scores.tolist(), strict=True):
             expected = self.twin.scores(query)
             np.testing.assert_allclose(scores, sorted(expected.values(), reverse=True)[:k], rtol=1e-5, atol=1e-5)

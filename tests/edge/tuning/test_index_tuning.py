@@ -34,6 +34,12 @@ def train(rig: IndexRig, parameters: Parameters) -> None:
     )
 
 
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search is timed once: nothing here depends on how exact the times are."""
+    monkeypatch.setattr("edge.tuning.calibration._ROUNDS", 1)
+
+
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[IndexRig]:
     rig = IndexRig(tmp_path)
@@ -93,6 +99,7 @@ EVERY = [
 @pytest.mark.parametrize("parameters", EVERY, ids=str)
 def test_every_parameter_reaches_the_index(rig: IndexRig, parameters: Parameters) -> None:
     train(rig, parameters)
+    rig.check()
     snapshot = rig.snapshot()
     assert snapshot.nlist >= parameters.lists  # large lists are split
     assert snapshot.codec.spec.name == parameters.codec
@@ -223,8 +230,9 @@ def test_the_choice_is_kept_while_the_index_grows(rig: IndexRig) -> None:
 
 
 def test_cleared_vectors_take_their_tuning_along(rig: IndexRig) -> None:
-    rig.index.tune(rig.database.write, GOAL)
+    train(rig, EVERY[2])
     with rig.database.write() as db:
+        assert Manifest(db).tuned() is not None
         rig.index.clear(db)
         assert Manifest(db).tuned() is None
     assert rig.snapshot().tuned is None
@@ -234,8 +242,9 @@ def test_cleared_vectors_take_their_tuning_along(rig: IndexRig) -> None:
     "change", ["record = x'7b7d'", "record = x'00'", "crc = crc + 1", "record = x'5b315d', crc = 0"]
 )
 def test_a_damaged_record_is_reported(rig: IndexRig, change: str) -> None:
-    rig.index.tune(rig.database.write, GOAL)
+    train(rig, EVERY[2])
     with rig.database.write() as db:
+        assert Manifest(db).tuned() is not None
         db.execute(f"UPDATE ivf_tuning SET {change}")
         with pytest.raises(CorruptBlock, match="the record of its tuning"):
             Manifest(db).tuned()
