@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
 from edge.apps.serve.preview import preview
-from edge.apps.serve.rendered import Element, parsed_nbytes, rendered
+from edge.apps.serve.rendered import MOST_PARSED, Element, parsed_nbytes, rendered
 from edge.config import Config
 from edge.errors import InputError
 from tests.apps.serve.conftest import TEXTS, Running
@@ -190,8 +190,11 @@ DENSE = {
 @pytest.mark.parametrize("kind", DENSE)
 @pytest.mark.parametrize("nbytes", [2_000, 8_000, 48_000])
 def test_the_memory_of_elements_is_known_beforehand(kind: str, nbytes: int) -> None:
-    text = (DENSE[kind] * (nbytes // len(DENSE[kind])))[:nbytes]
-    lines = list(enumerate(text.split("\n"), 1))
+    def lines_of(count: int) -> list[tuple[int, str]]:
+        return list(enumerate((DENSE[kind] * count).split("\n"), 1))
+
+    most = nbytes // len(DENSE[kind])
+    lines = lines_of(min(most, int(most * MOST_PARSED / parsed_nbytes(lines_of(most)))))  # no more is ever parsed
     rendered(lines[:1])  # the parser itself is made once
     tracemalloc.start()
     try:
