@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import pytest
+
+from edge.apps.assistant import timing
 from edge.apps.assistant.timing import GeneratorClock
 from edge.runtimes.generation.base import Piece
 
 
-def test_only_the_generators_own_time_counts() -> None:
+def test_only_the_generators_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def passes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now))
     closed = []
 
     def answer() -> Iterator[Piece]:
         try:
-            time.sleep(0.05)
+            passes(5)
             yield Piece("a")
-            time.sleep(0.02)
+            passes(2)
             yield Piece("b")
             yield Piece("c")
         finally:
@@ -24,12 +34,11 @@ def test_only_the_generators_own_time_counts() -> None:
 
     clock = GeneratorClock()
     for piece in clock.timed(answer()):
-        time.sleep(0.1)
+        passes(100)
         if piece.text == "b":
             break
     assert clock.count == 2
-    assert 0.05 <= clock.first < 0.1
-    assert 0.02 <= clock.seconds - clock.first < 0.1
+    assert (clock.first, clock.seconds) == (5, 7)
     clock = GeneratorClock()
     assert len(list(clock.timed(answer()))) == clock.count == 3
     assert closed

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.preparation import Preparation, content_hash
@@ -123,7 +124,7 @@ def test_outcomes(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
 
 
 def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
-    with prepare(Texts()) as preparation:
+    with prepare(Texts(), clock=(tmp_path / "00.txt").stat().st_mtime.__float__) as preparation:
         found = list(preparation)
     assert all(one.racy for one in found)
     assert found[0].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
@@ -148,7 +149,7 @@ def test_who_stops_does_not_wait_for_a_slow_file(prepare: Callable[..., Preparat
         def extract(self, path: Path) -> Extracted:
             begun.set()
             for _ in range(2):
-                assert interrupted.wait(10), "nobody interrupted"
+                assert interrupted.wait(PATIENCE_S), "nobody interrupted"
                 interrupted.clear()
             given_up.append(path.name)
             raise InputError("crashed the process that was reading it (SIGKILL)")

