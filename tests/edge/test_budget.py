@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from naive.cache import Cache
+from naive.waiting import PATIENCE_S
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
@@ -292,7 +293,7 @@ def test_a_reservation_under_way_is_not_overtaken() -> None:
     budget.add_shrinker("first", first, loss=0.0)
     cache = Cache(budget, "cache", 50, loss=1.0)
     budget.reserve("first", 80)
-    second.join(30)
+    second.join(PATIENCE_S)
     assert refused
     assert budget.holders() == {"first": 80}
     assert cache.lease.nbytes == 0
@@ -341,7 +342,7 @@ def test_threads_hammering_the_ledger() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert not wrong
     assert refused, "the test must have met refusals"

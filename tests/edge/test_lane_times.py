@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from naive.held import Held
-from naive.waiting import until
+from naive.waiting import PATIENCE_S, until
 
 from edge.lanes import Lane
 from edge.link import Ticket
@@ -38,7 +38,7 @@ def test_stalls_and_hidden_time_make_up_the_busy_time(lane: Lane) -> None:
 def test_waiting_again_counts_nothing_again(lane: Lane) -> None:
     """A block that stays in memory is waited for in every pass; it was hidden or stalled for once."""
     gate = threading.Event()
-    ticket = lane.submit("once", lambda: int(gate.wait(30)), 1)
+    ticket = lane.submit("once", lambda: int(gate.wait(PATIENCE_S)), 1)
     threading.Timer(0.02, gate.set).start()
     until(lambda: ticket.done)
     ticket.wait()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from naive.held import Held
 from naive.source import MemorySource, numbered_blocks
-from naive.waiting import until
+from naive.waiting import PATIENCE_S, until
 
 from edge.blocks import BlockId
 from edge.errors import CorruptBlock, EdgeError, StorageError
@@ -91,7 +91,7 @@ def test_settle_waits_for_a_running_transfer_and_withdraws_a_waiting_one(lane: L
     thread.start()
     assert not settled.wait(0.05)
     held.open()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert settled.is_set()
     assert held.ticket.done
 
@@ -135,13 +135,13 @@ def test_close_lets_the_running_transfer_end_and_wakes_who_waits_for_the_others(
     closer = threading.Thread(target=lane.close)
     waiter.start()
     closer.start()
-    waiter.join(30)
+    waiter.join(PATIENCE_S)
     assert len(woken) == 1
     assert woken[0] is not None, "it must not look as if the transfer had taken place"
     assert queued.cancelled
     assert not held.ticket.done
     held.open()
-    closer.join(30)
+    closer.join(PATIENCE_S)
     assert held.ticket.done
     assert order == []
     lane.close()
@@ -195,14 +195,14 @@ def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.Monkey
 
     def work() -> int:
         entered.set()
-        assert gate.wait(30)
+        assert gate.wait(PATIENCE_S)
         time.sleep(0.05)
         ended.set()
         return 1
 
     waiter = threading.Thread(target=lane.submit("slow", work, 1).wait)
     waiter.start()
-    assert entered.wait(30)
+    assert entered.wait(PATIENCE_S)
     monkeypatch.undo()
     threading.Timer(0.05, gate.set).start()
     lane.close()
@@ -271,7 +271,7 @@ def test_threads_sharing_a_lane(lane: Lane) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert not wrong
     assert lane.trace.snapshot()["disk.bytes"] == 64 * len(source.reads)
@@ -291,9 +291,9 @@ def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatc
     lane = Lane()
     monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
     entered, gate = threading.Event(), threading.Event()
-    waiter = threading.Thread(target=lane.submit("slow", lambda: entered.set() or int(gate.wait(30)), 0).wait)
+    waiter = threading.Thread(target=lane.submit("slow", lambda: entered.set() or int(gate.wait(PATIENCE_S)), 0).wait)
     waiter.start()
-    assert entered.wait(30)
+    assert entered.wait(PATIENCE_S)
     monkeypatch.undo()
     second = lane.submit("second", lambda: 1, 1)
     time.sleep(0.05)

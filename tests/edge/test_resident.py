@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from naive.program import printed
+from naive.waiting import PATIENCE_S
 
 from edge.resident import ResidentWatch, anonymous_resident, measured_growth, trim_heap
 
@@ -123,7 +124,7 @@ def test_the_watch_samples_from_its_own_thread_until_closed() -> None:
             return super().sample()
 
     with Seeing(interval=0.001):
-        assert seen.wait(30)
+        assert seen.wait(PATIENCE_S)
     assert watching() == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from edge.lanes import Lane
+from naive.waiting import PATIENCE_S
 
 
 class Held:
@@ -16,11 +17,11 @@ class Held:
 
         def work() -> int:
             entered.set()
-            assert self._gate.wait(30)
+            assert self._gate.wait(PATIENCE_S)
             return 0
 
         self.ticket = lane.submit("held", work, 0, priority=-100.0)
-        assert entered.wait(30)
+        assert entered.wait(PATIENCE_S)
 
     def open(self) -> None:
         self._gate.set()

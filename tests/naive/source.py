@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockId, RowTable
 from edge.errors import StorageError
+from naive.waiting import PATIENCE_S
 
 
 class MemorySource:
@@ -39,7 +40,7 @@ class MemorySource:
         with contextlib.suppress(TypeError):  # only arrays can be watched
             self._buffers[id(into.obj)] = weakref.ref(into.obj)
         self.entered.set()
-        assert self.gate.wait(30), "a test forgot to open the gate"
+        assert self.gate.wait(PATIENCE_S), "a test forgot to open the gate"
         self.reads.append(block)
         if block in self.broken:
             into[:] = b"\xff" * len(into)  # half-arrived rubbish must never be taken for a block

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 """Far more seconds than anything here takes, even on a machine that runs other work."""
 
 
 def until(condition: Callable[[], bool], pause: float = 0.001) -> None:
     """Returns as soon as the condition holds, which is looked at every `pause` seconds. Fails if it never does."""
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, "the other threads or processes did not come so far"
         time.sleep(pause)

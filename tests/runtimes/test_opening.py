@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
@@ -97,5 +98,5 @@ def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: 
     (lane,) = set(threading.enumerate()) - before
     del reranker
     gc.collect()
-    lane.join(30)
+    lane.join(PATIENCE_S)
     assert not lane.is_alive()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from naive.waiting import until
+from naive.waiting import PATIENCE_S, until
 
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, Withdrawn
@@ -76,11 +76,11 @@ class Together:
         self.held, self.go = threading.Event(), threading.Event()
         self.pool = ThreadPoolExecutor(12)
         self.first = self.start(lambda: reranker.explain("first", texts(99, 3), every_layer=True, watch=self._hold))
-        assert self.held.wait(20)
+        assert self.held.wait(PATIENCE_S)
 
     def _hold(self, report: object) -> None:
         self.held.set()
-        assert self.go.wait(20)
+        assert self.go.wait(PATIENCE_S)
 
     def start(self, request: Callable[[], Any], urgency: Urgency | None = None) -> Future[Any]:
         before = len(self.line)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
@@ -74,11 +75,11 @@ def test_it_does_not_give_way_under_another_threads_hands(vocabulary: Vocabulary
     def hold() -> None:
         with vocabulary._lock:
             tokenizing.set()
-            done.wait(10)
+            done.wait(PATIENCE_S)
 
     other = threading.Thread(target=hold)
     other.start()
-    assert tokenizing.wait(10)
+    assert tokenizing.wait(PATIENCE_S)
     assert not vocabulary.drop()
     done.set()
     other.join()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from naive.program import config_of, write_tiny_models
+from naive.waiting import PATIENCE_S
 
 from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND
@@ -176,7 +177,7 @@ def test_one_answer_is_written_at_a_time(collection: Collection) -> None:
         other.join(0.2)
         assert other.is_alive(), "another thread waits"
         whole = stream.answer
-        other.join(20)
+        other.join(PATIENCE_S)
         assert found[0].text == whole.text
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.apps.assistant.answer import NOT_FOUND, Answer
 from edge.apps.assistant.pipelines import PIPELINES
@@ -90,9 +91,9 @@ def test_the_end_stops_an_answer_that_another_thread_reads(open_stream: Open, tu
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     turns.end()
-    reader.join(10)
+    reader.join(PATIENCE_S)
     assert not reader.is_alive()
     assert stream.answer.stats.interrupted
 
@@ -101,7 +102,7 @@ def test_the_end_stops_an_answer_that_another_thread_left(open_stream: Open, tur
     stream = open_stream()
     reader = threading.Thread(target=lambda: next(stream))
     reader.start()
-    reader.join(10)
+    reader.join(PATIENCE_S)
     assert ended == []
     turns.end()
     assert ended == ["closed"]
@@ -123,7 +124,7 @@ def test_who_waits_for_a_turn_is_told_that_there_is_none(open_stream: Open, turn
     waiting.join(0.2)
     assert waiting.is_alive()
     turns.end()
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     assert told == ["the assistant has been closed"]
 
 
@@ -138,7 +139,7 @@ def test_who_waits_for_a_turn_can_be_cancelled(open_stream: Open, ended: list[st
     waiting.join(0.2)
     assert waiting.is_alive()
     threading.Thread(target=getattr(waits, end), daemon=True).start()
-    waiting.join(5)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive(), "and does not wait for the other answer's end"
     assert texts == []
     assert ended == ["closed"], "nothing was written"

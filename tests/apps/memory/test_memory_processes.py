@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from apsw import Connection
-from naive.waiting import until
+from naive.waiting import PATIENCE_S, until
 from naive.words import WordEmbedder
 
 from edge.apps.memory import records_writer
@@ -204,6 +204,6 @@ def test_closing_while_threads_search(make: Make) -> None:
     time.sleep(0.2)
     memory.close()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_S)
     assert len(ended) == 3
     assert all("has been closed" in reason for reason in ended)

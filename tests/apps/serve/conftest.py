@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.apps.collection.collection import Collection
 from edge.config import Config
@@ -59,7 +60,7 @@ class Running:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
-            _, errors = self.process.communicate(timeout=30)
+            _, errors = self.process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             _, errors = self.process.communicate()
@@ -121,7 +122,7 @@ def start_server(served_settings: dict[str, str]) -> Iterator[Callable[..., Runn
         line = process.stdout.readline()
         found = re.search(r"http://\S+", line)
         if found is None:
-            process.wait(30)
+            process.wait(PATIENCE_S)
             assert process.stderr is not None
             pytest.fail(f"the server did not start: {line}{process.stderr.read()}")
         started.append(Running(process, found[0], settings, base))

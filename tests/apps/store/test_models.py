@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.apps.store.models import EmbedderIdentity, Sharing, Slot
 from edge.budget import Lease, MemoryBudget
@@ -62,7 +63,7 @@ def test_threads_wait_for_the_model_that_is_busy() -> None:
 
 def test_a_request_inside_a_request_makes_room_with_it() -> None:
     pair = Pair()
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=PATIENCE_S)
 
     def nested(name: str) -> str:
         barrier.wait()
@@ -82,7 +83,7 @@ def test_what_does_not_fit_alone_is_refused_and_leaves_no_lock() -> None:
     with pytest.raises(BudgetExceeded, match="large"):
         pair.sharing.run(pair.slots["other"], large)
     with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(pair.work, "one").result(timeout=10) == "one"
+        assert thread.submit(pair.work, "one").result(timeout=PATIENCE_S) == "one"
 
 
 def test_models_are_closed_for_work_that_needs_their_memory() -> None:
@@ -110,10 +111,10 @@ def test_requests_wait_for_work_that_has_the_models_memory() -> None:
 
     with ThreadPoolExecutor(2) as threads:
         maintained = threads.submit(pair.sharing.make_way, index)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         asked = threads.submit(lambda: order.append(pair.work("one")))
-        maintained.result(timeout=10)
-        asked.result(timeout=10)
+        maintained.result(timeout=PATIENCE_S)
+        asked.result(timeout=PATIENCE_S)
     assert order == ["index", "one"]
 
 

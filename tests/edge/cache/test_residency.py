@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from naive.residency import LeastRecent, Lru
 from naive.residing import CHARGE, SIZE, Rig
+from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
@@ -159,12 +160,12 @@ def test_a_failed_blocks_memory_goes_with_its_last_handle(rig: Rig) -> None:
 def test_close_gives_everything_back_while_blocks_arrive(rig: Rig) -> None:
     rig.source.gate.clear()
     rig.admit(0).release()
-    assert rig.source.entered.wait(30)
+    assert rig.source.entered.wait(PATIENCE_S)
     rig.admit(1).release()
     closer = threading.Thread(target=rig.residency.close)
     closer.start()
     rig.source.gate.set()
-    closer.join(30)
+    closer.join(PATIENCE_S)
     assert not closer.is_alive()
     assert (rig.budget.used, rig.budget.holders()) == (0, {})
     rig.budget.reserve("other", rig.budget.limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from naive.residency import hotness
 from naive.residing import CHARGE, SIZE, Rig
+from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
 from edge.cache.eviction import DecayedHotness
@@ -57,7 +58,7 @@ def test_one_predictions_blocks_do_not_make_room_for_each_other() -> None:
 def test_withdrawn_before_it_began_it_costs_nothing(rig: Rig) -> None:
     rig.source.gate.clear()
     first = rig.admit(5)
-    assert rig.source.entered.wait(30)
+    assert rig.source.entered.wait(PATIENCE_S)
     rig.prefetch(0, 1)
     rig.residency.withdraw("p", [0, 1, 5])
     assert rig.residency.keys() == [5]
@@ -71,7 +72,7 @@ def test_withdrawn_before_it_began_it_costs_nothing(rig: Rig) -> None:
 def test_what_is_predicted_and_then_needed_is_asked_for_again_ahead_of_predictions(rig: Rig) -> None:
     rig.source.gate.clear()
     blocked = rig.admit(5)
-    assert rig.source.entered.wait(30)
+    assert rig.source.entered.wait(PATIENCE_S)
     rig.prefetch(0, 1)
     handle = rig.claim(1)
     rig.residency.withdraw("p", [0, 1])
@@ -96,7 +97,7 @@ def test_a_prediction_whose_read_failed_is_not_held_against_the_search(rig: Rig)
 def test_memory_taken_by_the_ledger_withdraws_predictions_that_have_not_begun(rig: Rig) -> None:
     rig.source.gate.clear()
     running = rig.admit(5)
-    assert rig.source.entered.wait(30)
+    assert rig.source.entered.wait(PATIENCE_S)
     rig.prefetch(0, 1)
     with rig.budget.reserve("other", 2 * CHARGE):
         assert rig.residency.keys() == [5]

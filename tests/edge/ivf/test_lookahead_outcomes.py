@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from naive.lists import gridded
 from naive.searching import Rig
+from naive.waiting import PATIENCE_S
 
 from edge.cache.lookahead import Outcome
 from edge.ivf.router import probe
@@ -148,7 +149,7 @@ def test_what_both_want_stays_on_its_way(rig: Rig) -> None:
     query = snapshot.centroids[[2]]
     near = order(rig, query)
     busy = threading.Event()
-    held = rig.lane.submit("busy", lambda: int(busy.wait(10)), 1)
+    held = rig.lane.submit("busy", lambda: int(busy.wait(PATIENCE_S)), 1)
     first = rig.searcher.lookahead(snapshot, query, nbytes=10**6, depth=2)
     while first.asked < sizes(rig, near[:2]):
         time.sleep(0.001)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from naive.lists import gridded
 from naive.searching import Rig
+from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
@@ -151,5 +152,5 @@ def test_another_cache_may_take_the_lists_while_they_are_searched(rigs: list[Rig
             assert rig.search(queries, 5, 8).ids.tolist() == expected.ids.tolist()
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert not [error for error in wrong if not isinstance(error, BudgetExceeded)]

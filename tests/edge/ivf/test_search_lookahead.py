@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from naive.lists import gridded
 from naive.searching import Rig
+from naive.waiting import PATIENCE_S
 
 from edge.cache.lookahead import MissCurve, bytes_to_fetch
 from edge.errors import CorruptBlock, InputError
@@ -153,7 +154,7 @@ def test_a_batch_shares_its_bytes_equally(rigs: list[Rig], tmp_path: Path) -> No
 def test_a_window_that_is_over_asks_for_nothing_more(rigs: list[Rig], tmp_path: Path) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1))
     gate = threading.Event()
-    blocked = rig.device.link.submit("busy", lambda: int(gate.wait(30)), 0, priority=-5)
+    blocked = rig.device.link.submit("busy", lambda: int(gate.wait(PATIENCE_S)), 0, priority=-5)
     query = gridded(1, DIM, seed=4)
     window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9, seconds=0.05)
     window.wait()
@@ -173,7 +174,7 @@ def test_a_search_takes_over_what_it_needs_and_withdraws_the_rest(
 ) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1))
     gate = threading.Event()
-    rig.device.link.submit("busy", lambda: int(gate.wait(30)), 0, priority=-5)
+    rig.device.link.submit("busy", lambda: int(gate.wait(PATIENCE_S)), 0, priority=-5)
     query = gridded(1, DIM, seed=4)
     window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9)
     while window.asked == 0:

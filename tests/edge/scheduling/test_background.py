@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.scheduling.background import Background
 
@@ -16,7 +17,7 @@ def test_only_the_newest_that_waits_is_done() -> None:
 
     def first() -> None:
         begun.set()
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         done.append(0)
 
     def piece(number: int) -> None:
@@ -26,12 +27,12 @@ def test_only_the_newest_that_waits_is_done() -> None:
 
     last = threading.Event()
     behind.submit(first)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     for number in (1, 2, 3):
         behind.submit(lambda number=number: piece(number))
     assert behind.busy
     gate.set()
-    assert last.wait(10)
+    assert last.wait(PATIENCE_S)
     behind.settle()
     assert done == [0, 3]
     assert not behind.busy
@@ -45,11 +46,11 @@ def test_settling_waits_for_what_is_under_way_and_gives_up_the_rest() -> None:
 
     def first() -> None:
         begun.set()
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         done.append("first")
 
     behind.submit(first)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     behind.submit(lambda: done.append("second"))
     threading.Timer(0.05, gate.set).start()
     behind.settle()
@@ -66,11 +67,11 @@ def test_an_error_is_raised_once_where_it_is_waited_for() -> None:
         raise KeyError("x")
 
     behind.submit(fails)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     with pytest.raises(KeyError):
         behind.settle()
     behind.settle()
     again = threading.Event()
     behind.submit(again.set)
-    assert again.wait(10)
+    assert again.wait(PATIENCE_S)
     behind.settle()

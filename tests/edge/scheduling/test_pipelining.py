@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from naive.waiting import PATIENCE_S
 
 from edge.errors import InputError
 from edge.scheduling.pipelining import RetrievalPipeline
@@ -38,7 +39,7 @@ def test_a_search_is_late_beyond_a_tenth_more_than_the_time_there_was(takes: flo
 
     def search(query: str, seconds: float) -> str:
         searching.set()
-        written.wait(10)
+        written.wait(PATIENCE_S)
         clock[0] = takes
         return query
 
@@ -49,7 +50,7 @@ def test_a_search_is_late_beyond_a_tenth_more_than_the_time_there_was(takes: flo
 
     with RetrievalPipeline(search, trace=trace, clock=now) as pipeline:
         pipeline.ask("rivers", slack)
-        searching.wait(10)
+        searching.wait(PATIENCE_S)
         clock[0] = 2.0
         pipeline.take()
     counters = trace.snapshot()

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive.waiting import until
+from naive.waiting import PATIENCE_S, until
 
 from edge.errors import ConfigError, DeadlinePassed, Withdrawn
 from edge.scheduling.urgency import BATCH, PERSON, PROGRAM, Urgency, current_urgency, urgent
@@ -31,7 +31,7 @@ class Held:
         self.pieces.append(tasks)
         self.threads.append(threading.get_ident())
         if len(self.pieces) == 1:
-            assert self.go.wait(20)
+            assert self.go.wait(PATIENCE_S)
         if "bad" in tasks:
             raise ValueError("a bad task")
 
@@ -106,7 +106,7 @@ def test_one_that_waits_can_be_withdrawn() -> None:
     first, gone, last = held.start("first"), held.start("gone", urgency), held.start("last")
     urgency.cancel()
     with pytest.raises(Withdrawn):
-        gone.result(20)
+        gone.result(PATIENCE_S)
     held.finish()
     assert (first.result(), last.result()) == (None, None)
     assert held.pieces == [["first"], ["last"]]
@@ -116,7 +116,7 @@ def test_a_deadline_ends_the_waiting() -> None:
     held = Held()
     first, late = held.start("first"), held.start("late", Urgency(seconds=0.05))
     with pytest.raises(DeadlinePassed, match=r"0\.05 seconds"):
-        late.result(20)
+        late.result(PATIENCE_S)
     held.finish()
     assert first.result() is None
     assert held.pieces == [["first"]]
@@ -131,12 +131,12 @@ def test_what_was_put_back_keeps_its_place_and_what_is_done_goes_on_at_once() ->
         assert first is not None
         seen.append(first)
         if first == "a":
-            assert all_there.wait(20)
+            assert all_there.wait(PATIENCE_S)
             second, third = taken.next(), taken.next()
             assert (second, third) == ("b", "c")
             taken.put_back(third)
             taken.done(second)
-            assert ended.wait(20), "b's thread goes on while a's work lasts"
+            assert ended.wait(PATIENCE_S), "b's thread goes on while a's work lasts"
 
     line: WaitingLine[str] = WaitingLine(work)
     with ThreadPoolExecutor(3) as pool:
@@ -145,10 +145,10 @@ def test_what_was_put_back_keeps_its_place_and_what_is_done_goes_on_at_once() ->
             futures.append(pool.submit(line.run, name))
             until(lambda: len(line) == len(futures))
         all_there.set()
-        futures[1].result(20)
+        futures[1].result(PATIENCE_S)
         ended.set()
         for future in futures:
-            future.result(20)
+            future.result(PATIENCE_S)
     assert seen == ["a", "c"]
 
 
@@ -167,8 +167,8 @@ def test_an_interrupted_thread_leaves_the_others_their_tasks() -> None:
         until(lambda: len(line) == 1)
         second = pool.submit(line.run, "b")
         with pytest.raises(KeyboardInterrupt):
-            first.result(20)
-        assert second.result(20) is None
+            first.result(PATIENCE_S)
+        assert second.result(PATIENCE_S) is None
     assert tried == [["a", "b"], ["b", None]]
 
 

@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from naive.waiting import PATIENCE_S
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
@@ -203,7 +204,7 @@ def test_close_leaves_nothing_under_way(rig: Rig) -> None:
 
     def slow(data: memoryview, offset: int) -> int:
         entered.set()
-        assert gate.wait(30)
+        assert gate.wait(PATIENCE_S)
         if rig.budget.used == 0:
             late.append("a read went on after its buffers had been given back")
         return whole(data, offset)
@@ -213,12 +214,12 @@ def test_close_leaves_nothing_under_way(rig: Rig) -> None:
     rig.lane.submit("last", lambda: 0, 0, priority=1e9).wait()
     rig.states._file.read = slow  # type: ignore[method-assign]
     next(stream)
-    assert entered.wait(30)
+    assert entered.wait(PATIENCE_S)
     closer = threading.Thread(target=rig.states.close)
     closer.start()
     closer.join(0.05)
     gate.set()
-    closer.join(30)
+    closer.join(PATIENCE_S)
     rig.lane.submit("last", lambda: 0, 0, priority=1e9).wait()
     assert late == []
     assert rig.budget.used == 0
@@ -368,8 +369,8 @@ def test_short_writes_are_continued(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
 def test_states_cross_the_lane_before_weights(rig: Rig) -> None:
     order: list[str] = []
     gate, entered = threading.Event(), threading.Event()
-    rig.lane.submit("held", lambda: entered.set() or int(gate.wait(30)), 0)
-    assert entered.wait(30)
+    rig.lane.submit("held", lambda: entered.set() or int(gate.wait(PATIENCE_S)), 0)
+    assert entered.wait(PATIENCE_S)
     rig.lane.submit("weights", lambda: order.append("weights") or 0, 0)
     write = rig.states._file.write
     rig.states._file.write = lambda data, offset: order.append("states") or write(data, offset)

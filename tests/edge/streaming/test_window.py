@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from naive.source import MemorySource, numbered_blocks
+from naive.waiting import PATIENCE_S
 from naive.window import SIZE, WindowRig
 
 from edge.blocks import BlockId
@@ -94,9 +95,9 @@ def test_what_is_needed_sooner_is_read_sooner_even_if_the_lane_was_busy(rigs: li
     rig.source.gate.clear()
     rig.source.entered.clear()
     rig.window.start()
-    assert rig.source.entered.wait(30)  # block 2 is being read, block 3 waits
+    assert rig.source.entered.wait(PATIENCE_S)  # block 2 is being read, block 3 waits
     released = threading.Event()
-    rig.lane.submit("hidden states", lambda: int(released.wait(30)), 1, priority=-1.0)
+    rig.lane.submit("hidden states", lambda: int(released.wait(PATIENCE_S)), 1, priority=-1.0)
     rig.source.gate.set()
     for index in range(3):
         with rig.window.block(index):
@@ -186,11 +187,11 @@ def test_close_gives_everything_back_even_while_blocks_arrive(rigs: list[WindowR
     rigs.append(rig := WindowRig(4, 3))
     rig.source.gate.clear()
     rig.window.start()
-    assert rig.source.entered.wait(30)
+    assert rig.source.entered.wait(PATIENCE_S)
     closer = threading.Thread(target=rig.window.close)
     closer.start()
     rig.source.gate.set()
-    closer.join(30)
+    closer.join(PATIENCE_S)
     assert not closer.is_alive()
     assert (rig.budget.used, rig.budget.holders()) == (0, {})
     rig.settle()
@@ -236,13 +237,13 @@ def test_close_waits_for_the_read_under_way_and_leaves_no_shrinker(rigs: list[Wi
     rig.source.entered.clear()
     with rig.window.block(0):
         pass
-    assert rig.source.entered.wait(30)
+    assert rig.source.entered.wait(PATIENCE_S)
     closer = threading.Thread(target=rig.window.close)
     closer.start()
     closer.join(0.05)
     waited = closer.is_alive()
     rig.source.gate.set()
-    closer.join(30)
+    closer.join(PATIENCE_S)
     rig.lane.close()
     assert waited, "the lane still writes into the buffer"
     assert rig.budget._caches == []

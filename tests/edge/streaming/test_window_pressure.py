@@ -8,6 +8,7 @@ from contextlib import suppress
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from naive.waiting import PATIENCE_S
 from naive.window import SIZE, WindowRig
 
 from edge.budget import Lease
@@ -156,7 +157,7 @@ def test_a_window_whose_lane_is_busy_can_still_give_way(rigs: list[WindowRig]) -
     rigs.append(rig := WindowRig(6, 6))
     rig.source.gate.clear()
     rig.window.start()
-    assert rig.source.entered.wait(30)  # block 0 is being read, the others are queued
+    assert rig.source.entered.wait(PATIENCE_S)  # block 0 is being read, the others are queued
     taken = rig.budget.reserve("other", 4 * SIZE)
     assert rig.window.buffers == 2
     rig.source.gate.set()
@@ -192,8 +193,8 @@ def test_a_window_that_is_changing_neither_blocks_nor_refuses_another_reservatio
     rig.budget.add_shrinker("first", first, loss=0.0)
     reserver = threading.Thread(target=lambda: outcome.append(rig.budget.reserve("other", asked * SIZE)), daemon=True)
     reserver.start()
-    reserver.join(20)
-    changer.join(20)
+    reserver.join(PATIENCE_S)
+    changer.join(PATIENCE_S)
     assert not reserver.is_alive()
     assert not changer.is_alive()
     assert outcome, "refused although the window could have given way"
@@ -227,6 +228,6 @@ def test_one_thread_works_while_others_press_and_let_go(rigs: list[WindowRig]) -
     worker.join(60)
     done.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert finished
     assert rig.budget.used == rig.window.buffers * SIZE
