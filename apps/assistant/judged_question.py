@@ -26,6 +26,13 @@ _ASKING = {
     "what", "when", "where", "who", "whom", "whose", "which", "why", "how", "is", "are", "was", "were", "do", "does",
     "did", "can", "could", "may", "must", "will", "would", "should", "has", "have", "had",
 }  # fmt: skip
+_LINKING = {
+    "and", "but", "or", "so", "also", "until", "till", "since", "from", "by", "for", "with", "at", "in", "on", "to",
+    "of", "much", "many", "long", "often", "far", "early", "late", "soon", "old", "big", "large", "time", "day",
+    "exactly",
+}  # fmt: skip
+"""A question that holds only these and asking words names no subject."""
+
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
 """A sentence of more words than this is clear enough without the sentence before it, even if it has pronouns."""
@@ -90,11 +97,13 @@ def check_question(question: str, *, judged: bool) -> None:
 def refers_back(question: str) -> bool:
     """Whether a question can be understood only together with the one before it, judged by its words.
 
-    >>> refers_back("and how long does it last?"), refers_back("how long does the warranty last?")
-    (True, False)
+    >>> refers_back("and how long does it last?"), refers_back("until when?"), refers_back("who is Ada?")
+    (True, True, False)
     """
     words = [word.casefold() for word in _WORD.findall(question)]
     if any(word in _POINTING for word in words):
+        return True
+    if words and all(word in _ASKING or word in _LINKING for word in words):
         return True
     return len(words) <= _FEW_WORDS and _CONTINUING.match(question) is not None
 
