@@ -57,11 +57,12 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
         ModelError: a score is not finite, so the weights hold NaN or infinity.
     """
     if spec.head.kind == "classifier":
-        dense = np.tanh(vectors @ tensors["dense.weight"] + tensors["dense.bias"])
-        scores = (dense @ tensors["out.weight"] + tensors["out.bias"])[:, 0]
+        # Row by row: the result of a product of matrices depends on the number of rows, in the last bit.
+        dense = np.tanh(vectors[:, None] @ tensors["dense.weight"] + tensors["dense.bias"])
+        scores = (dense @ tensors["out.weight"] + tensors["out.bias"])[:, 0, 0]
     elif spec.head.kind == "yes-no":
         rows = tensors["rows"]
-        scores = final_norm(spec, tensors, vectors) @ (rows[1] - rows[0])
+        scores = (final_norm(spec, tensors, vectors)[:, None] @ (rows[1] - rows[0]))[:, 0]
     else:
         raise ModelError(f"a model with a {spec.head.kind!r} head embeds texts; it does not score pairs")
     if not np.isfinite(scores).all():

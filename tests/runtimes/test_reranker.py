@@ -275,3 +275,13 @@ def test_caches_give_way_to_a_model_that_opens_and_to_one_that_runs(packs: Calla
         lease.resize(lease.nbytes + budget.free)
         assert reranker.rank(QUERY, DOCS, 3) == expected
         assert lease.nbytes > 0
+
+
+def test_a_score_is_the_same_to_the_last_bit_whatever_else_is_ranked() -> None:
+    """With the model of the installation: its head is large enough for a product of matrices to round differently."""
+    docs = ["The river floods", *(f"{word} needs time and patience " * n for n, word in enumerate("abcdefgh", 1))]
+    with Reranker(config=Config(memory=10**9)) as reranker:
+        scores = {found.index: found.score for found in reranker.rank("river", docs)}
+        for count in range(1, 6):
+            assert all(found.score == scores[found.index] for found in reranker.rank("river", docs, top_k=count))
+            assert all(found.score == scores[found.index] for found in reranker.rank("river", docs[:count]))
