@@ -16,7 +16,7 @@ from edge.apps.memory.command_scope import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
 from edge.apps.store.folder import COLLECTION, MEMORY
-from edge.errors import InputError
+from edge.errors import CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed
 
 DEFAULT = "default"
@@ -90,7 +90,7 @@ class Library:
         """The collection of a name, opened for reading.
 
         Raises:
-            InputError: no collection has it.
+            CollectionMissing: no collection has it.
             StorageError: there is none in its directory.
             BudgetExceeded: it does not fit.
         """
@@ -211,7 +211,7 @@ class Library:
         if not name:
             return next(iter(names.values()))
         if name not in names:
-            raise InputError(f"no collection is called {name[:80]!a}; there are {', '.join(names)}")
+            raise CollectionMissing(f"no collection is called {name[:80]!a}; the names are {', '.join(names)}")
         return names[name]
 
 

@@ -62,7 +62,7 @@ def test_filters_and_bounds_are_those_of_the_library(server: Running, alone: Col
         other = client.post("/v1/search", json={"query": QUERY, "collection": "nowhere"})
         path = client.post("/v1/search", json={"query": QUERY, "collection": str(server.folder / "elsewhere")})
     assert {Path(result["path"]).name for result in found} == {"garden.md"}
-    assert [answer.status_code for answer in (wrong, other, path)] == [422, 422, 422]
+    assert [answer.status_code for answer in (wrong, other, path)] == [422, 404, 404]
     assert "no collection is called" in path.json()["detail"]
 
 
@@ -101,7 +101,7 @@ def test_collections_and_the_engine_can_be_seen(server: Running) -> None:
         assert names[0]["exists"]
         assert client.get("/v1/collections/default").json()["indexed"] == 3
         assert len(client.get("/v1/collections/default/files").json()["files"]) == 3
-        assert client.get("/v1/collections/nowhere").status_code == 422
+        assert client.get("/v1/collections/nowhere").status_code == 404
         client.post("/v1/search", json={"query": QUERY})
         engine = client.get("/v1/engine").json()
         metrics = client.get("/metrics").text
