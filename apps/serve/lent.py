@@ -228,9 +228,12 @@ class Held(Generic[Model]):
     def _load(self) -> None:
         budget, started = self.pool.budget, time.perf_counter()
         with budget.loading():
-            before = budget.used
+            before = budget.holders()
             self._model = self._opening()
-            self.nbytes = max(1, budget.used - before)
+            # Others may have given memory meanwhile, so what the process holds may have become less.
+            self.nbytes = max(
+                1, sum(max(0, nbytes - before.get(owner, 0)) for owner, nbytes in budget.holders().items())
+            )
         self._load_s = time.perf_counter() - started
         # Each request after the next pays nothing, but the next one pays for all of the loading.
         self._forget = budget.add_shrinker(

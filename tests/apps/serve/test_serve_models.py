@@ -1,0 +1,32 @@
+"""The models of a server, which give room to one another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.apps.serve.lent import ModelPool
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.models.synth import synth
+from edge.trace import Trace
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> ModelPool:
+    synth("tiny-bert", tmp_path / "model").close()
+    return ModelPool(MemoryBudget(10**9), Config(memory=10**9, scratch_dir=str(tmp_path)), Trace())
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_the_size_of_a_model_counts_what_it_took_although_caches_gave_way(
+    pool: ModelPool, tmp_path: Path, filled: bool
+) -> None:
+    cache = pool.budget.reserve("cache", pool.budget.free if filled else 0)
+    pool.budget.add_shrinker("cache", lambda nbytes: cache.resize(0), loss=0.0)
+    pool.reranker(str(tmp_path / "model")).rank("river", ["The river floods.", "Bread."])
+    (held,) = pool.models()
+    assert cache.nbytes == 0
+    assert held.nbytes > 1000
+    pool.close()
