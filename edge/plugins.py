@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from edge.errors import CapabilityError
@@ -13,7 +14,7 @@ def names(group: str) -> set[str]:
 
     An editable installation must be renewed before names appear that were added to its sources since.
     """
-    return {entry.name for entry in entry_points(group=group)}
+    return {entry.name for entry in _registered().select(group=group)}
 
 
 def load(group: str, name: str) -> Any:
@@ -22,8 +23,14 @@ def load(group: str, name: str) -> Any:
     Raises:
         CapabilityError: there is no such name. The message lists the registered names.
     """
-    found = {entry.name: entry for entry in entry_points(group=group)}
+    found = {entry.name: entry for entry in _registered().select(group=group)}
     if name not in found:
         kind = group.removeprefix("edge.").removesuffix("s")
         raise CapabilityError(f"there is no {kind} {name!r}; installed: {', '.join(sorted(found)) or 'none'}")
     return found[name].load()
+
+
+@cache
+def _registered() -> EntryPoints:
+    """The entry points of all packages. With 230 packages it takes 5 ms to read them, and a search asks eight times."""
+    return entry_points()
