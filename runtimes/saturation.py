@@ -32,6 +32,9 @@ _STEADY = 1.25
 """A measurement is stored if the slowest run of the chosen size takes at most this multiple of the fastest. Otherwise
 the machine was busy; the result is used in this process only, and the next process measures again."""
 
+_unsteady: dict[str, int] = {}
+"""The results of this process that were not stored, by the key of the stored ones."""
+
 
 def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
     """The smallest chunk size, in tokens, with 97 % of the best throughput of this kernel on this device.
@@ -48,6 +51,8 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     subject = (runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
     key = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
     path = Path(platformdirs.user_cache_dir("edge-rag", appauthor=False)) / "saturation.json"
+    if key in _unsteady:
+        return _unsteady[key]
     known = recall(path, "the measured chunk sizes")
     if isinstance(known.get(key), int) and known[key] in _SIZES:
         return int(known[key])
@@ -59,6 +64,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
         return _SIZES[0]
     chosen, spread = choose(seconds)
     if spread > _STEADY:
+        _unsteady[key] = chosen
         return chosen
     remember(path, {**known, key: chosen})
     return chosen
