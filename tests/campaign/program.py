@@ -27,7 +27,7 @@ _WARM = Warm()
 PATIENCE = 60.0
 """Seconds after which a command counts as hanging."""
 
-_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "OMP_NUM_THREADS")
+_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "OMP_NUM_THREADS", "PYTHONPYCACHEPREFIX")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]")
 _BUG = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault", "panicked at")
 
@@ -104,11 +104,14 @@ class Home:
 
     def with_tiny_models(self) -> Home:
         """Puts the reranker `tiny` and the embedder `tiny-embedder` there, with random weights."""
+        from naive.chunk_sizes import write_chunk_sizes
+
         from edge.models.synth import synth
 
         for name, shape in (("tiny", "tiny-bert"), ("tiny-embedder", "tiny-bert-embedder")):
             if not (self.models / name).exists():
                 synth(shape, self.models / name).close()
+        write_chunk_sizes(self.path / ".cache")
         return self
 
     def environment(self, **more: str) -> dict[str, str]:

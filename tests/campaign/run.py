@@ -16,18 +16,18 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def load() -> None:
-    """Makes this folder importable as `campaign`. Not by `sys.path`: beside it lies `tests/edge`, which would hide the
-    package under test."""
-    if "campaign" in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(
-        "campaign", FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["campaign"] = module
-    spec.loader.exec_module(module)
+    """Makes this folder importable as `campaign`, and the one beside it as `naive`. Not by `sys.path`: beside them lies
+    `tests/edge`, which would hide the package under test."""
+    for name in {"campaign", "naive"} - sys.modules.keys():
+        folder = FOLDER.parent / name
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from edge.config import Config
 from edge.models.synth import synth
+from naive.chunk_sizes import write_chunk_sizes
 
 EDGE = (sys.executable, "-c", "from edge.apps.cli import main; main()")
 """The command `edge` of the code under test, whether it is installed or not."""
@@ -27,10 +28,12 @@ def write_tiny_models(folder: Path) -> Path:
 
 def settings_of(home: Path, **own: str) -> dict[str, str]:
     """Environment variables that choose the tiny models of `home / "models"` and keep all folders of `edge` in `home`.
+    The cache there gets the measured chunk sizes of these models.
 
     Args:
         own: variables that are added, or that replace these.
     """
+    write_chunk_sizes(home / "cache")
     return {
         "EDGE_MODELS_DIR": str(home / "models"),
         "EDGE_SCRATCH_DIR": str(home / "scratch"),

@@ -1,0 +1,42 @@
+"""Measured chunk sizes of the tiny models. On a machine that runs tests no measurement is steady enough to be stored,
+so every program would measure them again: a third of the time that a short command takes."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from edge.config import Config
+from edge.models.synth import synth
+from edge.runtimes import saturation
+from edge.runtimes.embedder import Embedder
+from edge.runtimes.reranker import Reranker
+
+
+def write_chunk_sizes(cache: Path) -> None:
+    """Writes the sizes into a folder of caches (`XDG_CACHE_HOME`), unless it holds some."""
+    table = cache / "edge-rag" / "saturation.json"
+    if not table.exists():
+        table.parent.mkdir(parents=True, exist_ok=True)
+        table.write_bytes(_measured())
+
+
+@cache
+def _measured() -> bytes:
+    """The table, for one thread and for as many as a command takes by itself."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        with (
+            patch.object(saturation.platformdirs, "user_cache_dir", lambda *_, **__: name),
+            patch.object(saturation, "_STEADY", math.inf),
+        ):
+            for threads in (0, 1):
+                config = Config(memory=10**11, threads=threads, scratch_dir=str(folder / "scratch"))
+                for kind, shape in ((Reranker, "tiny-bert"), (Embedder, "tiny-bert-embedder")):
+                    if not (folder / shape).exists():
+                        synth(shape, folder / shape).close()
+                    kind(folder / shape, config=config).close()
+        return (folder / "saturation.json").read_bytes()
