@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import config_of
 
 from edge.apps.collection.checking import check
 from edge.apps.collection.collection import Collection
@@ -47,14 +48,21 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def whole(make: Make, docs: Path, tmp_path: Path) -> Path:
-    """A collection with vectors in a segment and others pending."""
-    with make() as collection:
+@pytest.fixture(scope="module")
+def kept(model_folder: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `whole` is a copy of."""
+    folder = tmp_path_factory.mktemp("kept")
+    with Collection(folder / "collection", config=config_of(model_folder, folder / "scratch", threads=1)) as collection:
         collection.index(docs)
         collection.compact()
         collection.add("A text without a file, about a bridge of stone.", ids=["mine"])
-    return tmp_path / "collection"
+    return folder / "collection"
+
+
+@pytest.fixture
+def whole(kept: Path, tmp_path: Path) -> Path:
+    """A collection with vectors in a segment and others pending."""
+    return shutil.copytree(kept, tmp_path / "collection")
 
 
 def mended(path: Path, config: Config) -> Any:

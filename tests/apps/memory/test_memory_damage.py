@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.checking import check
 from edge.apps.memory.memory import Memory
@@ -23,10 +26,12 @@ from edge.errors import CorruptBlock
 Make = Callable[..., Memory]
 
 
-@pytest.fixture
-def whole(make: Make, tmp_path: Path) -> Path:
-    """A memory with long and short texts, turns, actions, a pinned and a deleted memory."""
-    memory = make()
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `whole` is a copy of."""
+    place = tmp_path_factory.mktemp("kept") / "memory"
+    noon = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
+    memory = Memory(place, embedder=WordEmbedder(), reranker=WordReranker(), clock=lambda: noon, memory="10GB")
     for n in range(40):
         memory.add(f"Fact {n}: the river floods in year {n}. " + "It is long. " * (n % 8 * 80), user_id="ann")
     turns = [{"role": role, "content": f"{role} says {n}"} for n in range(5) for role in ("user", "assistant")]
@@ -37,7 +42,13 @@ def whole(make: Make, tmp_path: Path) -> Path:
     memory.delete(second)
     memory.maintain(full=True)
     memory.close()
-    return tmp_path / "memory"
+    return place
+
+
+@pytest.fixture
+def whole(kept: Path, tmp_path: Path) -> Path:
+    """A memory with long and short texts, turns, actions, a pinned and a deleted memory."""
+    return shutil.copytree(kept, tmp_path / "memory")
 
 
 def look(make: Make) -> list[tuple[str, str, bool]]:
