@@ -27,8 +27,9 @@ _COLUMNS = ("path", "line_start", "line_end", "page", "title", "kind", "descript
 def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections: tuple[str, ...], output: str) -> int:
     """Print the indexed text of each TARGET, until --max-bytes is reached.
 
-    TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (the number of a search result), or a pattern such as
-    'docs/**/*.md', which should be quoted. A path may lack its first folders if only one file matches.
+    TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (which `edge search` prints behind each result), or a pattern such
+    as 'docs/**/*.md', which should be quoted. A path may lack its first folders if only one file matches. Exit code 1
+    if no TARGET has such lines.
     """
     with told(Together.opened(collections, configure())) as opened:
         found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes))
@@ -39,6 +40,8 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
     else:
         for number, excerpt in enumerate(found):
             _print(excerpt, output, first=not number)
+    if not found and output == "text":
+        click.echo("edge: nothing found: no line with text is among those", err=True)
     return 0 if found else 1
 
 

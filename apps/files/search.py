@@ -145,7 +145,8 @@ def _print_text(number: int, hit: Hit, explain: bool, relevance: bool) -> None:
     heading = styled(f"  {escaped(hit.context)}", dim=True) if hit.context else ""
     score = styled(f"{hit.score:.3f}", dim=True)
     judged = f"  relevance {hit.relevance:.2f}" if relevance else ""
-    say(f"{number:3d}  {score}{judged}  {where}{citation}{heading}")
+    id = styled(f"  #{hit.id}", dim=True)
+    say(f"{number:3d}  {score}{judged}  {where}{citation}{heading}{id}")
     if explain:
         say(f"            {_stages(hit)}")
     for line in hit.description.splitlines():

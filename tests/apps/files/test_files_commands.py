@@ -136,6 +136,20 @@ def test_search_for_people(edge: Edge) -> None:
         assert word in done.stderr
 
 
+def test_a_result_is_got_by_the_id_that_search_prints(edge: Edge) -> None:
+    for query in ("when does the river flood", "bread needs time"):
+        first = edge("search", query, "-n", "1").stdout.splitlines()[0]
+        place, id = re.fullmatch(r"  1  [\d.]+  (\S+):\d+ .* (#\d+)", first).groups()  # type: ignore[union-attr]
+        assert edge.json("get", id)["documents"][0]["path"].endswith(place)
+
+
+def test_lines_behind_the_end_of_a_document_are_not_found(edge: Edge) -> None:
+    done = edge("get", "rivers.md:99")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("edge: nothing found")
+    assert edge.json("get", "rivers.md:99", code=1) == {"documents": []}
+
+
 def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path) -> None:
     assert edge.json("search", "river", "--memory", "5.5GB")["stats"]["limit"] == 5_500_000_000
     fused = edge.json("search", "river", "--no-rerank", "--explain")["results"]
