@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from campaign.base import HELD, Attack, Case, Outcome, failed
-from campaign.discovery import found
-from campaign.operations.base import After, Operation
-from campaign.program import Home, Snapshot
+from campaign.operations.base import After
+from campaign.prepared import shared
 from campaign.shim import Doing, Shim, counted
 
 
@@ -23,39 +22,26 @@ class Interrupted(Attack):
     """Whether reads are spoiled as well."""
 
     def prepare(self, place: Path) -> None:
-        self.operations: dict[str, Operation] = {}
-        self.homes: dict[str, tuple[Home, Snapshot, int]] = {}
-        for kind in found(Operation, "operations"):
-            operation = kind()
-            home = Home(place / operation.name.replace(" ", "-") / "home")
-            operation.prepare(home)
-            snapshot = Snapshot(home.path)
-            counter = place / "counter"
-            shim = Shim(operation.watched(home), reads=self.reads)
-            done = operation.run(home, **shim.environment(counter))
-            if done.code != 0:
-                raise AssertionError(f"without an attack {done}")
-            self.operations[operation.name] = operation
-            self.homes[operation.name] = home, snapshot, counted(counter)[0]
+        self.operations = shared(place)
+        self.counts = {name: own.count(reads=self.reads) for name, own in self.operations.items()}
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
         every = [
             (name, doing, lasting, at)
-            for name, (_, _, count) in self.homes.items()
+            for name, count in self.counts.items()
             for doing, lasting in self.ways
             for at in range(1, count + 1)
         ]
         chance.shuffle(every)
         for name, doing, lasting, at in every:
-            count = self.homes[name][2]
-            said = f"{name}: {doing} at file operation {at} of {count}{' and all later ones' if lasting else ''}"
+            later = " and all later ones" if lasting else ""
+            said = f"{name}: {doing} at file operation {at} of {self.counts[name]}{later}"
             yield Case(said, (name, doing, lasting, at))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         name, doing, lasting, at = case.data
-        operation = self.operations[name]
-        home, snapshot, _ = self.homes[name]
-        snapshot.restore()
+        operation, home = self.operations[name].operation, self.operations[name].home
+        self.operations[name].snapshot.restore()
         shim = Shim(operation.watched(home), at, doing, lasting, self.reads)
         done = operation.run(home, **shim.environment(place / "counter"))
         if counted(place / "counter")[1] == 0 and done.code != 0:

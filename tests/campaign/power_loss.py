@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from campaign.base import HELD, Attack, Case, Outcome, failed
-from campaign.discovery import found
-from campaign.operations.base import After, Operation
+from campaign.operations.base import After
 from campaign.powerloss import LOSSES, Log
-from campaign.program import Home
+from campaign.prepared import shared
 from campaign.shim import Shim
 
 
@@ -22,41 +20,31 @@ class PowerLoss(Attack):
     order = 23
 
     def prepare(self, place: Path) -> None:
-        self.operations: dict[str, Operation] = {}
-        self.logs: dict[str, tuple[Home, Log, Path]] = {}
-        for kind in found(Operation, "operations"):
-            operation = kind()
-            own = place / operation.name.replace(" ", "-")
-            home = Home(own / "home")
-            operation.prepare(home)
-            kept = own / "kept"
-            home.path.rename(kept)
-            shutil.copytree(kept, home.path, symlinks=True)
-            log = Log.before(home.path)
-            shim = Shim((home.path,), log=own / "log")
-            done = operation.run(home, **shim.environment(own / "counter"))
-            if done.code != 0:
-                raise AssertionError(f"without an attack {done}")
-            log.read(own / "log")
-            self.operations[operation.name] = operation
-            self.logs[operation.name] = home, log, kept
+        self.operations = shared(place)
+        self.logs: dict[str, Log] = {}
+        for number, (name, own) in enumerate(self.operations.items()):
+            own.snapshot.restore()
+            self.logs[name] = Log.before(own.home.path)
+            records = place / f"{number}.log"
+            own.run(Shim((own.home.path,), log=records), place / "counter")
+            self.logs[name].read(records)
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
         every = [
             (name, loss, count, chance.random())
-            for name, (_, log, _) in self.logs.items()
+            for name, log in self.logs.items()
             for loss in LOSSES
             for count in range(1, len(log.entries) + 1)
         ]
         chance.shuffle(every)
         for name, loss, count, seed in every:
-            total = len(self.logs[name][1].entries)
+            total = len(self.logs[name].entries)
             yield Case(f"{name}: power out after entry {count} of {total}, lost: {loss}", (name, loss, count, seed))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
         name, loss, count, seed = case.data
-        home, log, kept = self.logs[name]
-        log.crash(kept, count, loss, random.Random(seed))
+        log, own = self.logs[name], self.operations[name]
+        log.crash(own.snapshot.kept, count, loss, random.Random(seed))
         after = After(count == len(log.entries), log.printed(count), case.label)
-        problem = self.operations[name].judge(home, after)
+        problem = own.operation.judge(own.home, after)
         return HELD if problem is None else failed(problem)

@@ -224,16 +224,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Snapshot:
-    """A folder that is put back as it was before every case, at the same path."""
+    """A folder that is put back as it was before every case, at the same path.
+
+    Attributes:
+        kept: the copy.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Copies the folder as it is now beside itself."""
         self.folder = folder
-        self._kept = folder.with_name(folder.name + ".kept")
-        shutil.rmtree(self._kept, ignore_errors=True)
-        shutil.copytree(folder, self._kept, symlinks=True)
+        self.kept = folder.with_name(folder.name + ".kept")
+        shutil.rmtree(self.kept, ignore_errors=True)
+        shutil.copytree(folder, self.kept, symlinks=True)
 
     def restore(self) -> None:
         """Puts every file back, with its times."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(self._kept, self.folder, symlinks=True)
+        shutil.copytree(self.kept, self.folder, symlinks=True)

@@ -15,8 +15,13 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the campaign looks at processes through /proc", allow_module_level=True)
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("campaign")
+
+
 @pytest.mark.parametrize("attack", attacks(), ids=lambda attack: attack.name)
-def test_every_promise_holds_under_attack(attack: Attack, tmp_path: Path) -> None:
-    tallies = run([attack], tmp_path, seed=SEED)
+def test_every_promise_holds_under_attack(attack: Attack, place: Path) -> None:
+    tallies = run([attack], place, seed=SEED)
     assert tallies[0].tried >= min(attack.quick, 1)
     assert tallies[0].failed == 0, table(tallies)

@@ -1,0 +1,53 @@
+"""Operations with the homes that they are attacked in. The classes that attack them share these: to prepare them takes
+longer than a class's few cases."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from campaign.discovery import found
+from campaign.operations.base import Operation
+from campaign.program import Home, Snapshot
+from campaign.shim import Shim, counted
+
+
+class Prepared:
+    """An operation and its home.
+
+    Attributes:
+        snapshot: the home as it was before the operation.
+    """
+
+    def __init__(self, operation: Operation, place: Path) -> None:
+        self.operation = operation
+        self.home = Home(place / operation.name.replace(" ", "-") / "home")
+        operation.prepare(self.home)
+        self.snapshot = Snapshot(self.home.path)
+        self._counts: dict[bool, int] = {}
+
+    def run(self, shim: Shim, counter: Path) -> None:
+        """Runs the operation, which nothing spoils."""
+        done = self.operation.run(self.home, **shim.environment(counter))
+        if done.code != 0:
+            raise AssertionError(f"without an attack {done}")
+
+    def count(self, *, reads: bool) -> int:
+        """The number of its file operations, with or without those that read."""
+        if reads not in self._counts:
+            counter = self.home.path.with_name("counter")
+            self.snapshot.restore()
+            self.run(Shim(self.operation.watched(self.home), reads=reads), counter)
+            self._counts[reads] = counted(counter)[0]
+        return self._counts[reads]
+
+
+@cache
+def prepared(place: Path) -> dict[str, Prepared]:
+    """Every operation by its name, with a home below `place`, which is made."""
+    return {kind.name: Prepared(kind(), place) for kind in found(Operation, "operations")}
+
+
+def shared(place: Path) -> dict[str, Prepared]:
+    """The operations of the campaign in which `place` is the folder of one class of attacks."""
+    return prepared(place.parent / "operations")
