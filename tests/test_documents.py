@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 import pytest
+from naive.chunk_sizes import write_chunk_sizes
 
 from edge.models.synth import synth
 
@@ -77,6 +78,7 @@ def home(tmp_path: Path) -> Path:
     """A user's home: documents of every kind the snippets name, and a tiny embedder in the place of the default one."""
     home = tmp_path.resolve()
     synth("tiny-bert-embedder", home / "models" / "tiny").close()
+    write_chunk_sizes(home / "cache")
     documents = home / "Documents"
     (documents / "letters").mkdir(parents=True)
     (home / "Work").mkdir()

@@ -33,7 +33,7 @@ FILE_VERBS = {
     "compact": ["compact"],
     "ask": ["ask", "when does the river flood", "--no-rerank"],
     "chat": ["chat", "--no-rerank"],
-    "profile": ["profile", "--questions", "questions.txt"],
+    "profile": ["profile", "--questions", "questions.txt", "--rounds", "1"],
 }
 MEMORY_VERBS = {
     "add": ["add", "The river froze."],
