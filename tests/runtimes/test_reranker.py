@@ -133,7 +133,7 @@ def test_every_runtime_gives_the_same_scores(packs: Callable[..., Path], tmp_pat
     found = []
     for runtime in ("onnx", "numpy"):
         config = Config(memory=10**11, runtime=runtime, scratch_dir=str(tmp_path))
-        with Reranker(packs("tiny-qwen3"), config=config) as reranker:
+        with Reranker(packs("tiny-qwen3"), config=config, tuning=Tuning(chunk_tokens=256)) as reranker:
             found.append(scores_of(reranker))
     assert np.abs(found[0] - found[1]).max() < 1e-5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from naive.waiting import PATIENCE_S, until
 
 from tests.apps.serve.conftest import Running
 
@@ -126,14 +128,14 @@ def test_what_does_not_fit_the_memory_is_refused_with_the_limit_that_would_do(
 def test_slow_and_vanishing_clients_are_dropped(server: Running) -> None:
     """A head that never ends, a body that never comes, a client that goes: the server serves on."""
     head = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+    started = time.monotonic()
     with connected(server) as slow, server.client() as client:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: local")
         for _ in range(20):
             with connected(server) as gone:
                 gone.sendall(head)
         assert client.post("/v1/rerank", json=BODY).status_code == 200
-        slow.settimeout(20)
-        started = time.monotonic()
+        slow.settimeout(PATIENCE_S)
         assert slow.recv(100) == b"", "it is closed without an answer"
         assert time.monotonic() - started > 3
         assert requests_open(client) == 1
@@ -141,11 +143,14 @@ def test_slow_and_vanishing_clients_are_dropped(server: Running) -> None:
 
 def requests_open(client: Any) -> int:
     """Requests that the server holds memory for, this one included, once it has noticed who has gone."""
-    for _ in range(100):
-        found: int = client.get("/v1/engine").json()["requests"]["open"]
-        if found == 1:
-            break
-        time.sleep(0.05)
+    found = 0
+
+    def gone() -> bool:
+        nonlocal found
+        found = client.get("/v1/engine").json()["requests"]["open"]
+        return found == 1
+
+    until(gone, 0.05)
     return found
 
 
@@ -154,7 +159,6 @@ def test_too_many_connections_are_closed(start_server: Callable[..., Running], t
     held = [connected(server) for _ in range(4)]
     for each in held:
         each.sendall(b"GET /health HTTP/1.1\r\n")
-    time.sleep(0.3)
     with connected(server) as more:
         try:
             more.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -163,9 +167,14 @@ def test_too_many_connections_are_closed(start_server: Callable[..., Running], t
             pass
     for each in held:
         each.close()
-    time.sleep(0.3)
-    with server.client() as client:
-        assert client.get("/health").status_code == 200
+
+    def served() -> bool:
+        """Once the server has noticed that the others are gone."""
+        with contextlib.suppress(httpx.TransportError), server.client() as client:
+            return bool(client.get("/health").status_code == 200)
+        return False
+
+    until(served, 0.05)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Unix sockets have owners on POSIX systems")

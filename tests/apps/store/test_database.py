@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from naive.waiting import until
 
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
@@ -109,7 +110,7 @@ def test_many_threads_share_a_few_connections(tmp_path: Path, budget: MemoryBudg
         nonlocal most
         with one.read():
             most = max(most, budget.used)
-            time.sleep(0.02)
+            until(lambda: budget.used > used or most > used)  # another thread reads, too
 
     threads = [in_thread(read) for _ in range(20)]
     for thread in threads:
