@@ -190,7 +190,16 @@ def test_an_answer_can_be_stopped_and_an_error_is_said(opened: Opened) -> None:
     expect(page.get_by_role("alert")).to_have_text("the model is broken")
 
 
-def test_memories_are_added_changed_pinned_forgotten_and_found(opened: Opened) -> None:
+@pytest.fixture
+def no_memories(site: Running) -> None:
+    """Empties the memory of `site`, in which other tests may have left something."""
+    with site.client() as client:
+        for scope in client.get("/v1/scopes").raise_for_status().json()["scopes"]:
+            ids = {name: value for name, value in scope.items() if name.endswith("_id") and value is not None}
+            client.delete("/memories", params=ids).raise_for_status()
+
+
+def test_memories_are_added_changed_pinned_forgotten_and_found(opened: Opened, no_memories: None) -> None:
     page = opened.go("memory")
     cards = page.locator("#memories .card")
     expect(page.locator("#memory-state")).not_to_be_empty()
