@@ -142,6 +142,14 @@ class Together:
         kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
         return self._shown(query, kept)
 
+    def check_room(self) -> None:
+        """Checks that a usual search fits the limit, before the first one.
+
+        Raises:
+            BudgetExceeded: it does not. The message names the smallest limit that works.
+        """
+        self._first.check_room("searching")
+
     def _shown(self, query: str, kept: Sequence[Hit]) -> list[Hit]:
         """Completes each hit by `Collection.show` of its own collection."""
         shown = {

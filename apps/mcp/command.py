@@ -42,6 +42,7 @@ def memory(
     _greet("memory")
     config = setup.config()
     with Memory(path, **whose(user_id, agent_id, run_id), config=config) as opened:
+        opened.check_room()
         serve(memory_server(opened), opened.budget)
 
 
@@ -59,6 +60,7 @@ def files(collections: tuple[str, ...], setup: Setup) -> None:
     _greet("files")
     config = setup.config()
     with Together.opened(collections, config) as opened:
+        opened.check_room()
         serve(files_server(opened), opened.budget)
 
 

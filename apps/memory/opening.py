@@ -110,6 +110,14 @@ class OpenMemory:
         """
         return self.store.health(thorough=thorough)
 
+    def check_room(self) -> None:
+        """Checks that adding and searching fit the limit, before they are asked for.
+
+        Raises:
+            BudgetExceeded: they do not. The message names the smallest limit that works.
+        """
+        self.store.models.check_room("the memory", rerank=True, candidates=DEPTH, writes=True)
+
     def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
         """Runs the maintenance of the vector index now instead of in the background; None if nothing was ever
         stored."""

@@ -192,3 +192,25 @@ def test_a_message_that_is_too_long_is_answered_and_never_held(home: Path, tmp_p
         assert held < 150_000  # code of libraries included; the message alone would have passed it
         server.stdin.close()
         assert server.wait(60) == 0
+
+
+@pytest.mark.parametrize("server", ["memory", "files"])
+def test_a_limit_that_no_search_fits_is_refused_before_the_first_message(
+    home: Path, tmp_path: Path, server: str
+) -> None:
+    place = ["--path", str(tmp_path / "m")] if server == "memory" else ["-c", str(tmp_path / "c")]
+    if server == "files":
+        (tmp_path / "a.txt").write_text("The river floods.")
+        subprocess.run([*EDGE, "index", str(tmp_path / "a.txt"), *place], env=environment_of(home), check=True)
+
+    def started(limit: str) -> subprocess.CompletedProcess[str]:
+        command = [*EDGE, "mcp", server, *place, "--memory", limit]
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment_of(home), check=False
+        )
+
+    refused = started("1MB")
+    assert refused.returncode == 2
+    smallest = float(re.search(r"limit that works is ([\d.]+) MB", refused.stderr)[1])  # type: ignore[index]
+    assert started(f"{smallest - 4}MB").returncode == 2
+    assert started(f"{smallest + 4}MB").returncode == 0
