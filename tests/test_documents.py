@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import pytest
 from naive.chunk_sizes import write_chunk_sizes
+from naive.waiting import PATIENCE_S
 
 from edge.models.synth import synth
 
@@ -73,10 +74,10 @@ def name(value: object) -> str:
     return value.stem if isinstance(value, Path) else str(value).strip().splitlines()[-1]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A user's home: documents of every kind the snippets name, and a tiny embedder in the place of the default one."""
-    home = tmp_path.resolve()
+@pytest.fixture(scope="module")
+def first_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home before any snippet has run. What is indexed and remembered is there for the snippets that search it."""
+    home = tmp_path_factory.mktemp("homes").resolve() / "home"
     synth("tiny-bert-embedder", home / "models" / "tiny").close()
     write_chunk_sizes(home / "cache")
     documents = home / "Documents"
@@ -95,11 +96,26 @@ def home(tmp_path: Path) -> Path:
     edge = home / "bin" / "edge"
     edge.write_text(f"#!{sys.executable}\nfrom edge.apps.cli import main\nmain()\n")
     edge.chmod(0o755)
-    return home
+    for command in ("edge index OLD.pdf Documents", "edge memory add 'The meeting moved to Thursday'"):
+        assert starter(home)(["sh", "-c", command]).wait(PATIENCE_S) == 0
+    return home.rename(home.with_name("first"))
+
+
+@pytest.fixture
+def home(first_home: Path) -> Path:
+    """A user's home: documents of every kind the snippets name, and a tiny embedder in the place of the default one."""
+    home = first_home.with_name("home")  # always at the same path, which the index holds
+    shutil.rmtree(home, ignore_errors=True)
+    return shutil.copytree(first_home, home)
 
 
 @pytest.fixture
 def run(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
+    return starter(home)
+
+
+def starter(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
+    """Starts commands in a home."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
         "HOME": str(home), "USERPROFILE": str(home), "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -123,8 +139,6 @@ def test_every_line_for_the_shell_runs(
     home: Path, run: Callable[[list[str]], subprocess.Popen[str]], page: Path
 ) -> None:
     """In their order, because later ones search the documents that earlier ones have indexed."""
-    before = run(["sh", "-c", "edge index OLD.pdf Documents && edge memory add 'The meeting moved to Thursday'"])
-    assert before.wait(120) == 0
     for line in shell_lines(page):
         if reason(line) is not None:
             continue
@@ -136,7 +150,7 @@ def test_every_line_for_the_shell_runs(
                 time.sleep(0.5)
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(started.pid, signal.SIGINT)
-        out, err = started.communicate(timeout=120)
+        out, err = started.communicate(timeout=PATIENCE_S)
         allowed = (0, 1) if line.startswith(MAY_FIND_NOTHING) else (0,)
         if line.startswith(UNTIL_INTERRUPTED):  # the shell was interrupted, too
             assert "stopped watching" in err
@@ -148,7 +162,7 @@ def test_every_line_for_the_shell_runs(
 @pytest.mark.parametrize(("page", "snippet"), PYTHON, ids=name)
 def test_every_python_snippet_runs(run: Callable[[list[str]], subprocess.Popen[str]], page: Path, snippet: str) -> None:
     started = run([sys.executable, "-c", snippet])
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 0, f"{out}\n{err}"
 
 
