@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,29 +81,49 @@ IN_JSON = {
 """Verbs whose JSON form says it, too."""
 
 
-@pytest.fixture
-def place(tmp_path: Path, tiny_models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A working folder with a damaged collection and a damaged memory, and the id of a memory."""
-    own = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_MEMORY": "10GB", "EDGE_LLM": "extractive", "HOME": str(tmp_path)}
-    for name, value in settings_of(tmp_path, **own).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    docs = tmp_path / "docs"
-    docs.mkdir()
+@pytest.fixture(scope="module")
+def first_place(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The place before any verb has run in it, under another name, and the id of a memory."""
+    folder = tmp_path_factory.mktemp("places") / "place"
+    docs = folder / "docs"
+    docs.mkdir(parents=True)
     (docs / "river.md").write_text("# River\n\nThe river floods in spring.\n", encoding="utf-8")
-    (tmp_path / "questions.txt").write_text("when does the river flood\nwhat needs time\n", encoding="utf-8")
+    (folder / "questions.txt").write_text("when does the river flood\nwhat needs time\n", encoding="utf-8")
     (docs / "bread.md").write_text("# Bread\n\nBread needs time.\n", encoding="utf-8")
     trouble = Trouble("damaged", SAID, "edge repair")
-    with Collection(tmp_path / "col", config=Config.load()) as collection:
-        collection.index(docs)
-        with collection.database.write() as db:
-            note(db, trouble)
-    with Memory(tmp_path / "mem", user_id="default", config=Config.load()) as memory:
-        (added,) = memory.add("The river floods in spring.")["results"]
-        memory.export_jsonl(tmp_path / "given.jsonl")
-        with memory.store.write() as db:
-            note(db, trouble)
-    return tmp_path, str(added["id"])
+    with pytest.MonkeyPatch.context() as patch:
+        enter(folder, tiny_models, patch)
+        with Collection(folder / "col", config=Config.load()) as collection:
+            collection.index(docs)
+            with collection.database.write() as db:
+                note(db, trouble)
+        with Memory(folder / "mem", user_id="default", config=Config.load()) as memory:
+            (added,) = memory.add("The river floods in spring.")["results"]
+            memory.export_jsonl(folder / "given.jsonl")
+            with memory.store.write() as db:
+                note(db, trouble)
+    return folder.rename(folder.with_name("first")), str(added["id"])
+
+
+@pytest.fixture
+def place(
+    first_place: tuple[Path, str], tiny_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, str]]:
+    """A working folder with a damaged collection and a damaged memory, and the id of a memory."""
+    first, identifier = first_place
+    folder = shutil.copytree(first, first.with_name("place"))  # at the path that the collection holds
+    enter(folder, tiny_models, monkeypatch)
+    yield folder, identifier
+    monkeypatch.undo()
+    shutil.rmtree(folder)
+
+
+def enter(folder: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a folder the home and the working folder of this process."""
+    own = {"EDGE_MODELS_DIR": str(models), "EDGE_MEMORY": "10GB", "EDGE_LLM": "extractive", "HOME": str(folder)}
+    for name, value in settings_of(folder, **own).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder)
 
 
 def leaves(group: Any) -> set[str]:
