@@ -36,6 +36,7 @@ from edge.cache.lookahead import Lookahead
 from edge.config import Config, parse_size
 from edge.errors import CollectionMissing, InputError
 from edge.ivf.index import VectorIndex
+from edge.plan import Stage
 from edge.public_calls import checked_arguments
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
@@ -270,9 +271,7 @@ class Collection:
         checked_counts(top_k, pool)
         if min_score > 0 and not rerank:
             raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
-        # Twice as many, because neighbouring hits are merged.
-        most = 2 * top_k
-        count = max(pool, most) if rerank else most
+        count = max(pool, 2 * top_k) if rerank else 2 * top_k  # twice as many, because neighbouring hits are merged
         if checked_query(query).strip():
             self.check_room("searching", rerank=rerank, candidates=count)
         hits = self.candidates(query, k=count, where=where)
@@ -281,9 +280,11 @@ class Collection:
         kept = [hit for hit in merge(hits, top_k) if hit.score >= min_blended and hit.relevance >= min_score]
         return self.show(query, kept)
 
-    def check_room(self, operation: str, *, rerank: bool = True, candidates: int = POOL) -> None:
-        """See `Models.check_room`."""
-        self._models.check_room(operation, rerank=rerank, candidates=candidates)
+    def check_room(
+        self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[Stage] = ()
+    ) -> None:
+        """See `Models.check_room`; vectors are added if there are further stages."""
+        self._models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)
 
     def candidates(
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
@@ -354,8 +355,7 @@ class Collection:
         index = self.vectors
         with self.database.read() as db:
             state = index.status(db) if index is not None else None
-            rows = 0 if state is None else state.rows
-            health = self._writer.health(rows)
+            health = self._writer.health(0 if state is None else state.rows)
             return read_status(db, self.path, self._models.identity(), state, self.budget, self.trace, health)
 
     def files(self, where: Conditions = None) -> list[IndexedFile]:

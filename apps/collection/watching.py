@@ -20,6 +20,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import with_nested
 from edge.apps.collection.scopes import contains
+from edge.apps.collection.writing import INDEXING
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.errors import InputError, StorageError
 
@@ -96,10 +97,12 @@ class Watcher:
 
         Raises:
             InputError: the collection has no root.
+            BudgetExceeded: no change would fit the limit.
             Others as for `Collection.index`.
         """
         if not self._roots():
             raise InputError("the collection has no folder to watch yet; name one")
+        self._collection.check_room("watching", rerank=False, candidates=0, extra=INDEXING)
         if not self._poll:
             try:
                 self._follow(stop)

@@ -19,7 +19,7 @@ from edge.apps.collection.discovery import Discovery
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.scopes import on_the_way
 from edge.apps.collection.watching import Watcher
-from edge.errors import InputError, StorageError
+from edge.errors import BudgetExceeded, InputError, StorageError
 
 
 class Watched:
@@ -210,6 +210,19 @@ def test_changes_that_cannot_be_taken_in_are_found_by_comparing_everything(
 def test_there_must_be_something_to_watch(collection: Collection) -> None:
     with pytest.raises(InputError, match="no folder to watch"):
         Watcher(collection, report=print).run(threading.Event())
+
+
+def test_a_limit_that_no_change_fits_is_refused_at_the_start(collection: Collection, small: Any) -> None:
+    collection.index([small.path])
+    stop = threading.Event()
+    stop.set()
+    with (
+        Collection(collection.path, config=collection.config) as again,
+        again.budget.reserve("others", again.budget.free - 10**6),
+        pytest.raises(BudgetExceeded) as refused,
+    ):
+        Watcher(again, report=print).run(stop)
+    assert "watching cannot work within" in str(refused.value)
 
 
 def made_anew(watched: Watched, path: Path) -> None:
