@@ -7,6 +7,7 @@ from typing import Any
 
 from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.conversation import Turn
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.filters import Filters
@@ -95,13 +96,16 @@ def options_of(fields: Fields) -> AskOptions:
 
 
 def _turns(fields: Fields) -> list[Turn]:
-    """What was said before: `turns` of a `question` and the `answer` that was given."""
+    """What was said before: `turns` of a `question` and the `answer` that was given. The `title` of the document that
+    the answer cites first keeps the search for a follow-up near that document."""
     found = []
     for value in fields.list_of("turns") if "turns" in fields else []:
         if not isinstance(value, dict):
             raise Refusal(422, "a turn is an object with a `question` and an `answer`")
         turn = Fields(value)
         asked = turn.text("question")
-        said = Answer(turn.text("answer", ""), (), AnswerStats(question=asked))
+        title = turn.text("title", "")
+        cited = (Citation(1, 0, title, 1, 1, 1, None, title, "", None),) if title else ()
+        said = Answer(turn.text("answer", ""), cited, AnswerStats(question=asked))
         found.append(Turn(asked, turn.text("standalone", asked), said))
     return found

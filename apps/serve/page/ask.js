@@ -86,7 +86,9 @@ export class Ask {
   }
 
   finish(turn, question, answer, collection) {
-    this.turns.push({ question, answer: answer.text, standalone: answer.stats.question || question });
+    const [first] = answer.citations;
+    const title = first ? first.title || first.path : "";
+    this.turns.push({ question, answer: answer.text, standalone: answer.stats.question || question, title });
     const cited = new Map(answer.citations.map((citation) => [citation.number, citation]));
     fill(
       turn,

@@ -66,6 +66,14 @@ def test_filters_and_bounds_are_those_of_the_library(server: Running, alone: Col
     assert "no collection is called" in path.json()["detail"]
 
 
+def test_a_follow_up_stays_near_the_document_of_the_turn_before(server: Running) -> None:
+    turn = {"question": "When does the river flood?", "answer": "In spring. [1]", "title": "The river"}
+    with server.client() as client:
+        body = {"question": "and the bridge?", "llm": "extractive", "turns": [turn]}
+        answer = client.post("/v1/ask", json=body).json()
+    assert answer["stats"]["question"] == "the bridge? The river"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_answers_equal_those_of_the_library(server: Running, alone: Collection, stream: bool) -> None:
     with Assistant(alone, llm="extractive") as assistant:
