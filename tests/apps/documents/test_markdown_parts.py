@@ -86,7 +86,7 @@ def test_the_densest_documents_take_a_bounded_part(unit: str) -> None:
     finally:
         tracemalloc.stop()
     assert visible("".join(block.text for block in found)) == visible(text)
-    assert peak < 16_000_000
+    assert peak < 8_000_000
 
 
 @pytest.mark.parametrize(
