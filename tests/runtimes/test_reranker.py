@@ -280,7 +280,7 @@ def test_caches_give_way_to_a_model_that_opens_and_to_one_that_runs(packs: Calla
 def test_a_score_is_the_same_to_the_last_bit_whatever_else_is_ranked() -> None:
     """With the model of the installation: its head is large enough for a product of matrices to round differently."""
     docs = ["The river floods", *(f"{word} needs time and patience " * n for n, word in enumerate("abcdefgh", 1))]
-    with Reranker(config=Config(memory=10**9)) as reranker:
+    with Reranker(config=Config(memory=10**11)) as reranker:
         scores = {found.index: found.score for found in reranker.rank("river", docs)}
         for count in range(1, 6):
             assert all(found.score == scores[found.index] for found in reranker.rank("river", docs, top_k=count))

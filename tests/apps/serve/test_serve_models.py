@@ -16,7 +16,7 @@ from edge.trace import Trace
 @pytest.fixture
 def pool(tmp_path: Path) -> ModelPool:
     synth("tiny-bert", tmp_path / "model").close()
-    return ModelPool(MemoryBudget(10**9), Config(memory=10**9, scratch_dir=str(tmp_path)), Trace())
+    return ModelPool(MemoryBudget(10**11), Config(memory=10**11, scratch_dir=str(tmp_path)), Trace())
 
 
 @pytest.mark.parametrize("filled", [False, True])
