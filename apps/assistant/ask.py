@@ -3,25 +3,78 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from edge.apps.assistant.answer import cited, figures, notices
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.options import assistant_options, configured, interruptible, opened, shown, values
-from edge.apps.assistant.presentation import cited, figures, notices
-from edge.apps.assistant.served import ServedAnswer
 from edge.apps.collection.registry import locate
 from edge.apps.options import Report, engine_options, report_options, server_option, words_argument
-from edge.apps.serve.connection import ASK, Unserved, connected, own_options
+from edge.apps.serve.connection import ASK, Connection, Lost, Unserved, connected, own_options
+from edge.control_characters import escaped
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_stdin
 from edge.resident import ResidentWatch
 from edge.trace import Trace
 
 INTERRUPTED = 130
+
+_END_S = 10.0
+"""If the server has not said within this time that it ends an answer, the command ends without the rest of it."""
+
+
+class ServedAnswer:
+    """An answer that the server writes.
+
+    Attributes:
+        begun: whether a part of it has arrived.
+        data: after the last text, everything that is printed besides the text.
+    """
+
+    def __init__(self, connection: Connection, asked: dict[str, Any]) -> None:
+        """`asked`: fields of the request, without the name by which its answer can be ended."""
+        self.begun = False
+        self.data: dict[str, Any] = {}
+        self._connection = connection
+        self._asked = {**asked, "name": os.urandom(16).hex()}
+
+    def texts(self) -> Iterator[str]:
+        """The pieces of its text, as they arrive. Troubles of the collection are printed before the first one.
+
+        Raises:
+            Unserved: the server did not finish the answer.
+        """
+        for name, data in self._connection.events("/own/ask", self._asked):
+            if name not in ("text", "answer"):
+                continue
+            if not self.begun:
+                self.begun = True
+                for trouble in data["troubles"]:
+                    click.echo(escaped(f"edge: {trouble}"), err=True)
+            if name == "answer":
+                self.data = data
+                return
+            yield data["text"]
+        raise Lost("the server ended before it had answered")
+
+    def cancel(self) -> None:
+        """Ends the answer before its next token. The part that is written, with its citations, still arrives.
+
+        Raises:
+            KeyboardInterrupt: the server has not begun to answer, or cannot be told to end the answer. It ends the
+                answer when the connection is closed.
+        """
+        try:
+            done = self._connection.ask("/own/end", {"name": self._asked["name"]}, _END_S)
+        except Unserved:
+            raise KeyboardInterrupt from None
+        if not done["ended"] and not self.begun:
+            raise KeyboardInterrupt
 
 
 @click.command()
@@ -62,41 +115,29 @@ def ask(question: str, report: Report, **chosen: Any) -> int:
         recorder.write(report.trace)
     document = answer.to_json() | {"health": health.to_json()}
     document["stats"]["server"] = server
-    told = Told(document, answer.citations, [*notices(answer)], [*figures(answer.stats)], answer.found)
-    told.show(report)
-    return told.code
+    return _finished(report, document, answer.citations, notices(answer), figures(answer.stats))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The printed parts of a finished answer, which this process or the server wrote.
+def _finished(
+    report: Report, document: dict[str, Any], citations: Sequence[Citation], notices: Iterable[str],
+    figures: Iterable[str],
+) -> int:  # fmt: skip
+    """Prints everything that comes after an answer's text, and returns the exit code.
 
-    Attributes:
-        document: as JSON.
+    Args:
+        document: the answer as JSON.
         notices, figures: lines.
     """
-
-    document: dict[str, Any]
-    citations: Sequence[Citation]
-    notices: list[str]
-    figures: list[str]
-    found: bool
-
-    @property
-    def code(self) -> int:
-        """The exit code."""
-        return INTERRUPTED if self.document["stats"]["interrupted"] else 0 if self.found else 1
-
-    def show(self, report: Report) -> None:
-        """Prints everything that comes after the text."""
-        if report.as_json:
-            click.echo(json.dumps(self.document, ensure_ascii=False))
-        elif self.citations:
-            click.echo("\n" + "\n".join(cited(self.citations)))
-        for line in self.notices:
-            click.echo(f"edge: {line}", err=True)
-        if report.stats:
-            click.echo("\n".join([*self.figures, f"server   {self.document['stats']['server']}"]), err=True)
+    stats = document["stats"]
+    if report.as_json:
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif citations:
+        click.echo("\n" + "\n".join(cited(citations)))
+    for line in notices:
+        click.echo(f"edge: {line}", err=True)
+    if report.stats:
+        click.echo("\n".join([*figures, f"server   {stats['server']}"]), err=True)
+    return INTERRUPTED if stats["interrupted"] else 0 if stats["found"] else 1
 
 
 def _served(question: str, chosen: Mapping[str, Any], alone: str, report: Report) -> int:
@@ -129,9 +170,7 @@ def _served(question: str, chosen: Mapping[str, Any], alone: str, report: Report
     data = answer.data
     data["document"]["stats"]["server"] = f"used: process {connection.hello['pid']}"
     citations = [Citation(**citation) for citation in data["citations"]]
-    told = Told(data["document"], citations, data["notices"], data["figures"], data["found"])
-    told.show(report)
-    return told.code
+    return _finished(report, data["document"], citations, data["notices"], data["figures"])
 
 
 def _from_stdin() -> str:

@@ -6,33 +6,87 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from hashlib import blake2b
+from dataclasses import dataclass
 from types import TracebackType
 
 from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.conversation import Conversation, Turn, recent, standalone
 from edge.apps.assistant.evidence import UnitJudge
-from edge.apps.assistant.judged_question import check_question
+from edge.apps.assistant.generator import open_llm
+from edge.apps.assistant.judged_question import check_question, new_topic, refers_back
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.quotations import PickedSentences
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.errors import CapabilityError, InputError
-from edge.kv_cache.costs import LearnedCosts
-from edge.kv_cache.store import KnowledgeStore
-from edge.kv_cache.tree import KnowledgeTree
 from edge.public_calls import checked_arguments
 from edge.runtimes.generation.base import Generator, Message, Sampling
-from edge.runtimes.generation.extractive import ExtractiveGenerator
-from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.opening import open_generator
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
+
+_REMEMBERED = 3
+"""Number of turns shown to the generator. Follow-up questions seldom refer to older ones."""
+
+_REMEMBERED_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation.
+
+    Attributes:
+        asked: the question as the user put it.
+        question: the question in a form that is understood without the conversation.
+        answer: its answer.
+    """
+
+    asked: str
+    question: str
+    answer: Answer
+
+
+def recent(turns: Sequence[Turn]) -> list[tuple[str, str]]:
+    """The last turns as (question, answer) pairs; long answers are cut."""
+    return [(turn.question, turn.answer.text[:_REMEMBERED_CHARS]) for turn in turns[-_REMEMBERED:]]
+
+
+def standalone(question: str, turns: Sequence[Turn]) -> str:
+    """Rewrites a follow-up question, without a language model, so that it can be searched for without the
+    conversation.
+
+    A question that refers back is appended to the question before it. A question that only names a new topic replaces
+    the question before it, and the title of the last answer's first citation is appended, so that the search stays
+    near the same document.
+    """
+    if not turns:
+        return question
+    last = turns[-1]
+    if topic := new_topic(question):
+        titles = dict.fromkeys(citation.title or citation.path for citation in last.answer.citations[:1])
+        return " ".join([f"{topic}?", *titles]) if titles else f"{last.question.rstrip()} {question}"
+    return f"{last.question.rstrip()} {question}" if refers_back(question) else question
+
+
+class Conversation:
+    """A chat, in which questions may refer to earlier turns."""
+
+    def __init__(self, ask: Callable[[str, Sequence[Turn], Callable[[Turn], None]], AnswerStream]) -> None:
+        """Starts an empty conversation. `ask` is the assistant's function that streams an answer."""
+        self.turns: list[Turn] = []
+        self._ask = ask
+
+    def stream(self, question: str) -> AnswerStream:
+        """Streams the answer to a question. Once the stream has ended, its text, even if cut short, is a turn of the
+        conversation."""
+        return self._ask(question, tuple(self.turns), self.turns.append)
+
+    def ask(self, question: str) -> Answer:
+        """The whole answer."""
+        return self.stream(question).answer
+
 
 _TIMES = "generation-times.json"
 
@@ -79,9 +133,11 @@ class Assistant:
             BudgetExceeded: the model does not fit the limit. The message says how it would fit.
             CapabilityError: the pipeline needs a generator that follows instructions.
         """
+        if pipeline not in PIPELINES:
+            raise InputError(f"there is no pipeline {pipeline!r}; there are {', '.join(PIPELINES)}")
         self.options = options or AskOptions()
         self.pipeline = pipeline
-        self._write = _find(pipeline)
+        self._write = PIPELINES[pipeline]
         with ExitStack() as opened:
             if isinstance(collection, Collection):
                 self.collection = collection
@@ -186,79 +242,9 @@ class Assistant:
         return AnswerStream(write, steps, self._turns, done)
 
 
-def _find(pipeline: str) -> Callable[[str, Steps], Iterator[str]]:
-    if pipeline not in PIPELINES:
-        raise InputError(f"there is no pipeline {pipeline!r}; there are {', '.join(PIPELINES)}")
-    return PIPELINES[pipeline]
-
-
 def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
     """A follow-up question, rewritten so that it can be understood and searched for without the conversation."""
     if not turns or not steps.generator.follows_instructions:
         return standalone(question, turns)
     ahead = [f"{turns[-1].question} {question}"]
     return replies.one_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question
-
-
-_STATES = "kv-states"
-_STATES_DISK = 2 << 30
-"""The most bytes of documents' KV states on disk, for all collections and models together."""
-
-_STATES_SHARE = 0.25
-"""The share of the memory limit that documents' KV states may take while nothing else needs the memory."""
-
-
-def open_llm(
-    llm: str | os.PathLike[str] | None,
-    collection: Collection,
-    judge: UnitJudge,
-    opened: ExitStack,
-    *,
-    kv_cache: bool,
-) -> tuple[Generator, int]:
-    """Opens a generator; `opened` closes it. Returns the generator, and the bytes that retrieval needs beside it.
-
-    Args:
-        llm: see `Assistant`.
-        judge: judges the sentences for the `extractive` generator.
-
-    Raises:
-        ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
-    """
-    llm = llm or collection.config.llm
-    if not llm or llm == ExtractiveGenerator.name:
-        return PickedSentences(judge), 0
-    # The working memory of embedder and reranker is reserved while the generator is opened. The generator takes its
-    # memory for good, and it would otherwise leave the two models too little to run.
-    working = _working_memory(collection)
-    with collection.budget.reserve("retrieval", working):
-        generator = open_generator(os.fspath(llm), collection.budget, collection.config, trace=collection.trace)
-    opened.callback(generator.close)
-    if kv_cache:
-        _reuse_states(generator, collection, opened)
-    return generator, working
-
-
-def _working_memory(collection: Collection) -> int:
-    """The bytes that embedder and reranker need to run one after the other. They must be free, or held by caches that
-    can be evicted. Opens both models."""
-    engines = [] if collection.vectors is None else [collection.embedder.engine]
-    return max(engine.working for engine in [*engines, collection.reranker.engine])
-
-
-def _reuse_states(generator: Generator, collection: Collection, opened: ExitStack) -> None:
-    """Gives a generator that can extract KV states a knowledge tree, which keeps them in memory and on disk."""
-    if not isinstance(generator, LlamaGenerator) or generator.states is None:
-        return
-    budget, trace = collection.budget, collection.trace
-    directory = collection.config.scratch_path / _STATES
-    fingerprint = generator.states.fingerprint
-    store = KnowledgeStore(directory, fingerprint, _STATES_DISK, trace=trace)
-    digest = blake2b(fingerprint.encode(), digest_size=8).hexdigest()
-    costs = LearnedCosts(fingerprint, collection.config.scratch_path / f"prefill-costs-{digest}.json")
-    tree = KnowledgeTree(
-        generator.states, budget, host_limit=int(budget.limit * _STATES_SHARE), store=store, costs=costs, trace=trace
-    )
-    opened.callback(costs.save)
-    opened.callback(tree.close)
-    generator.tree = tree

@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 
-from edge.apps.assistant.assistant import Assistant
-from edge.apps.assistant.conversation import Conversation
-from edge.apps.assistant.options import assistant_options, interruptible, opened, shown, warned
-from edge.apps.assistant.presentation import cited, figures, reasons
+from edge.apps.assistant.answer import cited, figures, notices, reasons
+from edge.apps.assistant.assistant import Assistant, Conversation
+from edge.apps.assistant.options import assistant_options, interruptible, opened, shown
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.options import OutputFile, engine_options
 from edge.apps.store.health import Health
@@ -83,7 +82,8 @@ def _answer(stream: AnswerStream, health: Health, as_json: bool, stats: bool) ->
         if answer.citations:
             click.echo("\n" + "\n".join(cited(answer.citations)))
         click.echo("")
-    warned(answer)
+    for line in notices(answer):
+        click.echo(f"edge: {line}", err=True)
     if stats:
         click.echo("\n".join(figures(answer.stats)), err=True)
 

@@ -96,7 +96,8 @@ class Citations:
     def prompted(self, text: str, passages: Sequence[Hit]) -> str:
         """An answer's text with the numbers that a prompt gives to these passages, as a generator would write it. Marks
         of other passages are left out; the documents' own marks stay."""
-        places = {self.number(hit): place for place, hit in enumerate(passages, 1) if self._knows(hit)}
+        cited = {hit.id for hit in self._cited}
+        places = {self.number(hit): place for place, hit in enumerate(passages, 1) if hit.id in cited}
         sources = Sources(hit.text for hit in (*self._cited, *passages))
 
         def written(match: re.Match[str]) -> str:
@@ -107,7 +108,7 @@ class Citations:
                 return match[0]
             return marks_of([places.get(int(own[1]))])
 
-        return _without_holes(_MARK_OR_CODE.sub(written, text))
+        return re.sub(r" +(?=[.,;:!?])", "", _MARK_OR_CODE.sub(written, text))
 
     def of(self, text: str, given: Sequence[Hit] = ()) -> tuple[Citation, ...]:
         """The citations of a finished text.
@@ -120,17 +121,10 @@ class Citations:
                 self.number(hit)
         return tuple(_citation(number, hit, _statement(text, number)) for number, hit in enumerate(self._cited, 1))
 
-    def _knows(self, passage: Hit) -> bool:
-        return any(known.id == passage.id for known in self._cited)
-
 
 def _covers(passage: Hit, known: Hit) -> bool:
     (first, last), (start, end) = passage.ordinals, known.ordinals
     return first <= start and end <= last
-
-
-def _without_holes(text: str) -> str:
-    return re.sub(r" +(?=[.,;:!?])", "", text)
 
 
 def _statement(text: str, number: int) -> str:
@@ -185,9 +179,13 @@ def support(passage: str, statement: str) -> tuple[int, str]:
 
     best = max(parts, key=worth)
     if best.kind == "row":
-        return _line_start(passage, best.start), _cut(best.text)
+        return passage.rfind("\n", 0, best.start) + 1, _cut(best.text)
     lines = _lines(passage, (best.start, best.end))
-    line, _ = lines[0] if best.text in quoted else max(lines, key=lambda span: _shared(wanted, passage[slice(*span)]))
+    line, _ = (
+        lines[0]
+        if best.text in quoted
+        else max(lines, key=lambda span: len(wanted.intersection(_stems(passage[slice(*span)]))))
+    )
     # A part that is too long to be quoted whole is quoted from its nearest line on.
     quote = best.text if best.end - best.start <= QUOTE_CHARS else " ".join(passage[line : best.end].split())
     return line, _cut(quote)
@@ -197,14 +195,6 @@ def support(passage: str, statement: str) -> tuple[int, str]:
 def _parts(text: str) -> tuple[Unit, ...]:
     """The parts of a passage that can be cited. Long list items and docstrings are split into sentences."""
     return tuple(unit for unit in units(text) if unit.kind != "navigation")
-
-
-def _shared(wanted: set[str], text: str) -> int:
-    return len(wanted.intersection(_stems(text)))
-
-
-def _line_start(text: str, at: int) -> int:
-    return text.rfind("\n", 0, at) + 1
 
 
 def _lines(text: str, span: Span) -> list[Span]:

@@ -148,7 +148,7 @@ def missing(statement: str, question: str, passages: Sequence[str]) -> list[str]
     for value, counted, text in _quantities(statement):
         held = [(facts, shared) for facts, shared in parts if value in {number for number, _ in facts}]
         own = {counted} if counted else set()
-        if not any(shared - own and _counts(facts, value, counted) for facts, shared in held):
+        if not any(shared - own and (not counted or (value, counted) in facts) for facts, shared in held):
             found.append(text)
     found += [name for name in _names(statement) if not known.intersection(_words(name))]
     return list(dict.fromkeys(found))
@@ -197,10 +197,6 @@ def _parts(passage: str) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[st
         found.append((facts | every, own | _content(unit.heading) | before))
         before = own
     return tuple(found)
-
-
-def _counts(facts: frozenset[tuple[str, str]], value: str, counted: str) -> bool:
-    return not counted or (value, counted) in facts
 
 
 def _quantities(text: str) -> Iterator[tuple[str, str, str]]:
@@ -255,11 +251,8 @@ def _names(statement: str) -> Iterator[str]:
 
 def _content(text: str) -> frozenset[str]:
     """The stems of a text's content words."""
-    return frozenset(_stem(word) for word in map(str.casefold, _TOKEN.findall(text)) if _means(word))
-
-
-def _means(word: str) -> bool:
-    return word not in _EMPTY and word[0].isalpha() and word not in _NUMBERS
+    words = map(str.casefold, _TOKEN.findall(text))
+    return frozenset(_stem(word) for word in words if word[0].isalpha() and word not in _EMPTY and word not in _NUMBERS)
 
 
 def _words(text: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from edge.apps.assistant.line_kinds import (
+from edge.apps.assistant.units import (
     COMMENT,
     DOCSTRING,
     FENCE,
@@ -20,6 +20,8 @@ from edge.apps.assistant.line_kinds import (
     RULE,
     SECTION,
     WORD,
+    Kind,
+    Unit,
     cells,
     continues,
     indent,
@@ -28,10 +30,12 @@ from edge.apps.assistant.line_kinds import (
     is_heading,
     is_menu,
     is_setting,
+    one_row,
+    paragraphs,
     plain,
+    records,
+    whole,
 )
-from edge.apps.assistant.records import one_row, records
-from edge.apps.assistant.units import Kind, Unit, paragraphs, whole
 from edge.sentences import spans
 
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(.*?)\s*#*$")

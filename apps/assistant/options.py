@@ -11,11 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
-from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.base import GIVEN, READ, AskOptions
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.presentation import notices
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
@@ -137,9 +135,3 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def warned(answer: Answer) -> None:
-    """Prints the warnings about an answer to stderr."""
-    for line in notices(answer):
-        click.echo(f"edge: {line}", err=True)

@@ -33,9 +33,9 @@ def merge_passages(most: int, *sets: Sequence[Hit]) -> list[Hit]:
     follow, so that a prompt begins like the one before it and KV states are reused."""
     seen: dict[int, Hit] = {}
     for hit in (hit for hits in sets for hit in hits):
-        if hit.id not in seen or _relevance(hit) > _relevance(seen[hit.id]):
+        if hit.id not in seen or relevance(hit) > relevance(seen[hit.id]):
             seen[hit.id] = hit
-    kept = sorted(seen.values(), key=_relevance, reverse=True)[:most]
+    kept = sorted(seen.values(), key=relevance, reverse=True)[:most]
     return [hit for hit in seen.values() if hit in kept]
 
 
@@ -46,7 +46,8 @@ def dealt(most: int, sets: Sequence[Sequence[Hit]]) -> list[Hit]:
     return list({hit.id: hit for hit in turns}.values())[:most]
 
 
-def _relevance(hit: Hit) -> float:
+def relevance(hit: Hit) -> float:
+    """The reranker's probability of a passage; without reranking its retrieval score."""
     return hit.score if hit.stages.relevance is None else hit.stages.relevance
 
 
@@ -103,7 +104,7 @@ def cached_first(
         documents: the passages in the form in which the generator reads them.
         tolerance: see `AskOptions.order_tolerance`.
     """
-    scores = [hit.score if hit.stages.relevance is None else hit.stages.relevance for hit in passages]
+    scores = [relevance(hit) for hit in passages]
     if not tolerance or not isinstance(generator, ReusesStates) or scores != sorted(scores, reverse=True):
         return list(range(len(passages)))
     return generator.cached_order(messages, documents, sampling, scores=scores, tolerance=tolerance)

@@ -6,16 +6,21 @@ A pipeline takes a question and `Steps`, and yields the answer's text. Before ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 
 from edge.apps.assistant import prompts, replies
-from edge.apps.assistant.flare import flare
-from edge.apps.assistant.passages import dealt, merge_passages
-from edge.apps.assistant.piperag import piperag
+from edge.apps.assistant.base import NotInDocuments
+from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.passages import dealt, merge_passages, relevance
 from edge.apps.assistant.prefetching import Query
-from edge.apps.assistant.self_rag import self_rag
 from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
+from edge.errors import CapabilityError
+from edge.runtimes.generation.base import Piece
+from edge.scheduling.pipelining import RetrievalPipeline
+from edge.sentences import sentences
 
 Pipeline = Callable[[str, Steps], Iterator[str]]
 
@@ -93,6 +98,198 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
 def _one_line(reply: str) -> list[Query]:
     line = replies.one_line(reply)
     return [Query.of(line)] if line else []
+
+
+INTERVAL = 32
+"""Tokens between PipeRAG's retrievals (m'). Shorter intervals mean fresher queries and more prompts."""
+
+_WINDOW_WORDS = 48
+"""The number of the answer's last words that form the query: about the 64 tokens of the paper."""
+
+
+def piperag(question: str, steps: Steps) -> Iterator[str]:
+    """Answers in intervals. Each interval from the second on starts a search with the text so far, whose result is used
+    one interval later. The search is as wide as the interval's time allows (PipeRAG: Jiang et al. 2024, S1 to S3).
+
+    The paper's model attends to retrieved text chunk by chunk, and shifts the text by the staleness of its query. Here
+    the prompt holds whole passages, which are not aligned with the answer's position. A stale result is therefore used
+    unchanged.
+    """
+    passages = steps.retrieve(question)
+    said = ""
+    left = steps.options.max_tokens
+
+    def search(query: str, seconds: float) -> list[Hit]:
+        recent = sentences(query)[-1:]
+        rank_by = " ".join([judged_question(question), *recent])
+        return steps.retrieve(question, [Query(query, (question, query))], seconds=seconds, rank_by=rank_by)
+
+    with RetrievalPipeline(search, trace=steps.trace) as pipeline:
+        while left > 0:
+            begun = steps.showing.citations.prompted(said, passages)
+            prompt = prompts.answer(question, name="interval", begun=begun, max_tokens=min(INTERVAL, left))
+            slack = steps.expect(prompt, passages) if said else None
+            if slack is not None:
+                pipeline.ask(" ".join(said.split()[-_WINDOW_WORDS:]), slack.mean)
+            for text in steps.answer(prompt, passages):
+                said += text
+                yield text
+            left -= INTERVAL
+            if steps.finished:
+                return
+            if slack is not None:
+                passages = merge_passages(steps.most, passages, pipeline.take())
+
+
+_DRAFTS = 3
+"""The number of passages for which an answer is drafted; each costs a generation and two judgements."""
+
+_USEFUL_WEIGHT = 0.5
+_UNJUDGED_SUPPORT = 0.5
+_UNJUDGED_USE = 3
+
+
+def self_rag(question: str, steps: Steps) -> Iterator[str]:
+    """Decides whether to retrieve, and yields the best of the answers drafted from the best passages (Self-RAG: Asai et
+    al. 2023).
+
+    The paper's reflection tokens exist only in models trained for it, so the critique is requested in words here.
+    IsRel is the reranker's relevance; the generator judges IsSup and IsUse. An answer's score is their sum with the
+    paper's weights 1, 1 and 0.5. While the need for documents is decided, clusters near the question are fetched,
+    because the question itself will be the query.
+
+    Raises:
+        NotInDocuments: no passage supports an answer.
+    """
+    needed = replies.verdict(steps.write(prompts.needs_documents(question), ahead=[question]))
+    if needed is False:
+        for piece in steps.stream(prompts.small_talk(question)):
+            yield piece.text
+        return
+    drafts = [(passage, _draft(question, passage, steps)) for passage in steps.retrieve(question)[:_DRAFTS]]
+    judged = [(_score(question, passage, draft, steps), passage, draft) for passage, draft in drafts if draft]
+    supported = [(score, passage, draft) for score, passage, draft in judged if score is not None]
+    if not supported:
+        raise NotInDocuments
+    _, passage, draft = max(supported, key=lambda entry: entry[0])
+    yield steps.shown(draft, [passage])
+
+
+def _draft(question: str, passage: Hit, steps: Steps) -> str:
+    """An answer from one passage; empty if the passage holds none."""
+    text = steps.write(prompts.answer(question, name="draft"), [passage])
+    steps.check_replied()
+    return "" if replies.refused(text) else text
+
+
+def _score(question: str, passage: Hit, draft: str, steps: Steps) -> float | None:
+    """The score of an answer; None if its passage does not support it. A missing verdict of the generator counts as
+    the middle of the scale."""
+    support = replies.support(steps.write(prompts.supported(question, draft), [passage]))
+    if support == 0:
+        return None
+    use = replies.grade(steps.write(prompts.useful(question, draft)))
+    return (
+        relevance(passage)
+        + (_UNJUDGED_SUPPORT if support is None else support)
+        + _USEFUL_WEIGHT * ((_UNJUDGED_USE if use is None else use) - 1) / 4
+    )
+
+
+UNSURE = 0.8
+"""A sentence with a token less probable than this is looked up and written anew (theta)."""
+
+_MASKED = 0.4
+"""Tokens less probable than this are left out of the query, because they may be wrong (beta)."""
+
+_SENTENCE_TOKENS = 64
+_MARKS = ("[", "]")
+
+
+def flare(question: str, steps: Steps) -> Iterator[str]:
+    """Writes an answer sentence by sentence. If the generator was unsure of a token, the sentence's other tokens are
+    the query of a retrieval, and the sentence is written again (FLARE: Jiang et al. 2023). While a sentence is written,
+    clusters near the question and the previous sentence are fetched.
+
+    The answer ends when the generator stops by itself or repeats a sentence. Some servers do not continue an
+    assistant's message but begin anew; they would repeat a sentence until `max_tokens`.
+
+    Raises:
+        CapabilityError: the generator does not report the probabilities of its tokens.
+    """
+    passages = steps.retrieve(question)
+    if not passages:
+        yield from steps.answer(prompts.answer(question), passages)
+    said = ""
+    last = ""
+    retrievals = 1
+    left = steps.options.max_tokens
+    while passages and left > 0:
+        draft = _sentence(question, said, passages, steps, left, ahead=[question, last] if last else [question])
+        if not _text(draft).strip():
+            steps.check_replied()
+            return
+        if retrievals <= steps.options.rounds and (query := _doubt(draft)) is not None:
+            retrievals += 1
+            rank_by = f"{judged_question(question)} {query}".strip()
+            found = steps.retrieve(question, [Query.of(query or question)], rank_by=rank_by)
+            passages = merge_passages(steps.most, found, passages)
+            draft = _sentence(question, said, passages, steps, left)
+        left -= len(draft)
+        ended = steps.finished
+        before, last = last, steps.shown(_text(draft), steps.given)
+        if replies.refused(last):
+            raise NotInDocuments
+        # A reply that holds only marks of passages that do not exist would repeat for ever, too.
+        if last.strip() in ("", before.strip()):
+            return
+        shown = f" {last.lstrip()}" if said and not said[-1].isspace() and not last[:1].isspace() else last
+        said += shown
+        yield shown
+        if ended:
+            return
+
+
+def _sentence(
+    question: str, said: str, passages: Sequence[Hit], steps: Steps, left: int, ahead: Sequence[str] = ()
+) -> list[Piece]:
+    """The tokens of the next sentence, at most `left`; empty when the answer has ended."""
+    begun = steps.showing.citations.prompted(said, passages)
+    prompt = prompts.answer(question, name="sentence", begun=begun, max_tokens=min(_SENTENCE_TOKENS, left))
+    pieces: list[Piece] = []
+    sampling = steps.sampling(prompt)
+    with closing(steps.stream(prompt, passages, ahead=ahead, becoming=_so_far, sampling=sampling)) as stream:
+        for piece in stream:
+            if piece.logprob is None:
+                raise CapabilityError(
+                    f"flare asks how probable each token was, and {steps.generator.name} does not tell: "
+                    f"use another pipeline, or a GGUF model"
+                )
+            pieces.append(piece)
+            if len(pieces) > 1 and len(sentences(_text(pieces))) > 1:
+                pieces.pop()  # the token that begins the following sentence
+                break
+    return pieces
+
+
+def _so_far(written: str) -> list[Query]:
+    return [Query.of(written.strip())] if written.strip() else []
+
+
+def _doubt(sentence: Sequence[Piece]) -> str | None:
+    """The query of an uncertain sentence: its tokens without the improbable ones. None if all tokens are certain."""
+    spoken = [piece for piece in sentence if piece.text.strip() and not piece.text.strip().startswith(_MARKS)]
+    if all(_sure(piece, UNSURE) for piece in spoken):
+        return None
+    return _text([piece for piece in sentence if _sure(piece, _MASKED)]).strip()
+
+
+def _sure(piece: Piece, least: float) -> bool:
+    return (piece.logprob or 0.0) >= math.log(least)
+
+
+def _text(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
 
 
 PIPELINES: Mapping[str, Pipeline] = {

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from edge.apps.assistant.judged_question import judged_question
 from edge.errors import EdgeError
 from edge.scheduling.background import Background, Behind
 from edge.scheduling.benefit import BenefitGate
-from edge.scheduling.predictor import Seconds
+from edge.scheduling.predictor import Seconds, TimePredictor
 
 LOOKAHEAD = "lookahead"
 FOLLOWING = "following"
@@ -45,6 +44,9 @@ _ALONE = "token alone"
 _SLOWED = "slowed"
 """The predictor's names of two kinds of work: writing a token while no prediction runs, and the delay that each second
 of predicting adds to the tokens written meanwhile."""
+
+_EMBEDDING = "embedding"
+"""The predictor's name for embedding work, which is counted in texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,41 @@ Left = Callable[[int], Seconds | None]
 """The remaining duration of a reply of which the given number of tokens is written; None if it is unknown."""
 
 
-class Embedded(Protocol):
-    """Vectors of queries, and the time that making them costs (`query_vectors.QueryVectors`)."""
+class QueryVectors:
+    """The vectors of one answer's queries, and how long embedding takes. Each text is embedded once."""
 
-    def of(self, queries: Sequence[Query]) -> Vectors: ...
+    def __init__(self, embed: Callable[[Sequence[str]], Vectors], predictor: TimePredictor) -> None:
+        """
+        Args:
+            embed: maps texts to vectors [n, dim] of unit length.
+            predictor: learns how long embedding takes.
+        """
+        self._embed = embed
+        self._predictor = predictor
+        self._rows: dict[str, Vectors] = {}
 
-    def cost(self, queries: Sequence[Query]) -> Seconds | None: ...
+    def of(self, queries: Sequence[Query]) -> Vectors:
+        """The mean of each query's text vectors, scaled to unit length; [n, dim] float32."""
+        if new := self._unknown(queries):
+            started = time.perf_counter()
+            rows = self._embed(new)
+            self._predictor.learn(_EMBEDDING, len(new), time.perf_counter() - started)
+            self._rows.update(zip(new, rows, strict=True))
+        means = np.stack([np.sum([self._rows[text] for text in query.near], axis=0) for query in queries])
+        lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        return np.asarray(means / lengths, np.float32)
+
+    def cost(self, queries: Sequence[Query]) -> Seconds | None:
+        """The expected duration of a prediction from some queries; None before the first prediction."""
+        new = len(self._unknown(queries))
+        embedding = self._predictor.seconds(_EMBEDDING, new) if new else Seconds(0.0)
+        starting = self._predictor.seconds(LOOKAHEAD)
+        return None if embedding is None or starting is None else embedding + starting
+
+    def _unknown(self, queries: Sequence[Query]) -> list[str]:
+        """The texts of queries that have no vector yet."""
+        texts = dict.fromkeys(text for query in queries for text in query.near)
+        return [text for text in texts if text not in self._rows]
 
 
 class Prefetcher:
@@ -88,7 +119,7 @@ class Prefetcher:
     def __init__(
         self,
         library: Library,
-        vectors: Embedded,
+        vectors: QueryVectors,
         gate: BenefitGate,
         *,
         behind: Behind | None = None,

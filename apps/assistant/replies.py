@@ -1,4 +1,4 @@
-"""Parses a generator's replies: verdicts, lists of questions, a refusal, and the thinking before a reply.
+"""Reads a generator's replies: verdicts, lists of questions, a refusal, the thinking before a reply, and its time.
 
 Models often do not keep to the requested form. Every parser therefore takes the nearest meaning, and returns None where
 there is none.
@@ -7,7 +7,11 @@ there is none.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import cast
 
 from edge.apps.assistant.prompts import REFUSAL
 from edge.errors import InputError
@@ -175,3 +179,31 @@ class Thinking:
         held, self._held = self._held, []
         self._replying = bool(held)
         return held
+
+
+@dataclass(slots=True)
+class GeneratorClock:
+    """Times one answer. The time that the reader spends between two tokens does not count.
+
+    Attributes:
+        first: seconds to the first token.
+        seconds: seconds to the last token.
+        count: the number of tokens.
+    """
+
+    first: float = 0.0
+    seconds: float = 0.0
+    count: int = 0
+
+    def timed(self, answer: Iterator[Piece]) -> Iterator[Piece]:
+        """Yields the answer's tokens. Closing this iterator closes the answer."""
+        with closing(cast("Generator[Piece, None, None]", answer)):
+            while True:
+                asked = time.perf_counter()
+                token = next(answer, None)
+                self.seconds += time.perf_counter() - asked
+                if token is None:
+                    return
+                self.count += 1
+                self.first = self.first or self.seconds
+                yield token

@@ -14,12 +14,10 @@ from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Libra
 from edge.apps.assistant.evidence import title_of
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.assistant.passages import cached_first, documents_read, fused
-from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query
+from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
 from edge.apps.assistant.prompts import Prompt
-from edge.apps.assistant.query_vectors import QueryVectors
-from edge.apps.assistant.replies import Thinking
+from edge.apps.assistant.replies import GeneratorClock, Thinking
 from edge.apps.assistant.showing import GrowingText, Showing
-from edge.apps.assistant.timing import GeneratorClock
 from edge.apps.collection.hits import Hit
 from edge.runtimes.generation.base import (
     Document,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.piperag import INTERVAL
+from edge.apps.assistant.pipelines import INTERVAL
 from edge.planner.hardware import MODELS, Model
 from edge.planner.schema import RagSchema
 

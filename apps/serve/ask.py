@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from edge.apps.assistant.answer import Answer, AnswerStats
+from edge.apps.assistant.assistant import Turn
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.citations import Citation
-from edge.apps.assistant.conversation import Turn
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.filters import Filters
 from edge.apps.serve.endpoint import Call

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from edge.apps.assistant.answer import Answer, AnswerStats
-from edge.apps.assistant.conversation import Turn
+from edge.apps.assistant.assistant import Turn
 from edge.apps.serve.ask import options_of, written
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.events import EventResponse, Events

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from edge.apps.assistant.answer import figures as answer_figures
+from edge.apps.assistant.answer import notices
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.presentation import figures as answer_figures
-from edge.apps.assistant.presentation import notices
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
@@ -167,7 +167,6 @@ class Own:
                 "citations": [asdict(citation) for citation in answer.citations],
                 "notices": list(notices(answer)),
                 "figures": list(answer_figures(answer.stats)),
-                "found": answer.found,
                 "troubles": troubles,
             })  # fmt: skip
 

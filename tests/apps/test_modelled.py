@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from edge.apps.assistant.answer import AnswerStats, measured
-from edge.apps.assistant.presentation import figures
+from edge.apps.assistant.answer import AnswerStats, figures, measured
 from edge.apps.modelled import modelled
 
 

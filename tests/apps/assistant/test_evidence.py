@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge.apps.assistant.answer import notices
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, Window, signals
+from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, Window, WordNearness, content_words, signals
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.presentation import notices
 from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
 from edge.apps.bench.evidence import Example, errors, fitted_on
@@ -164,3 +164,59 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
     rows = errors(fitted, examples)
     assert rows["gone"]["wrong"] <= rows["gone"]["wrong_before"]
     assert rows["there"]["wrong"] < rows["there"]["wrong_before"]
+
+
+PLACES = {"suitcase": 0.0, "bag": 0.4, "airport": 1.5, "counter": 1.2, "costs": 3.0, "409": 0.1, "400": 0.1}
+"""Angles of words."""
+
+
+class Embedder:
+    """Gives words their vectors, and remembers the requests."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, words: Sequence[str]) -> np.ndarray:
+        self.asked.append(list(words))
+        angles = np.array([PLACES[word] for word in words])
+        return np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+
+
+def test_each_word_of_the_question_has_its_nearest() -> None:
+    embed = Embedder()
+    nearness = WordNearness("What does a suitcase do at the airport?")
+    nearness.learn(["The bag costs more at the counter."], embed)
+    near = nearness.nearest("The bag costs more at the counter.")
+    assert near == pytest.approx([np.cos(0.4), np.cos(0.3)], abs=1e-6)
+    assert nearness.nearest("The bag.") == pytest.approx([np.cos(0.4), np.cos(1.1)], abs=1e-6)
+    assert nearness.nearest("more of it").tolist() == [0.0, 0.0]
+    nearness.learn(["The bag, the counter, a suitcase."], embed)
+    assert embed.asked == [["suitcase", "airport", "bag", "costs", "counter"], ["suitcase"]], "each word once"
+
+
+def test_repeated_words_are_counted_whatever_their_case() -> None:
+    nearness = WordNearness("How heavy is a Suitcase at the airport?")
+    assert nearness.asked == ["heavy", "suitcase", "airport"]
+    assert nearness.repeated("SUITCASE, suitcase!") == pytest.approx(1 / 3)
+    assert nearness.repeated("") == 0.0
+
+
+def test_a_question_of_empty_words_asks_no_embedder() -> None:
+    embed = Embedder()
+    nearness = WordNearness("What is it?")
+    nearness.learn(["The bag."], embed)
+    assert embed.asked == []
+    assert nearness.nearest("The bag.").tolist() == [0.0]
+    assert nearness.repeated("The bag.") == 0.0
+
+
+def test_words_are_cut_at_marks_and_keep_their_hyphens() -> None:
+    assert content_words("Is the Wi-Fi_password “Ada's”?") == ["wi-fi", "password", "ada's"]
+
+
+def test_a_number_is_near_to_itself_alone() -> None:
+    embed = Embedder()
+    nearness = WordNearness("What is 409 at the airport?")
+    nearness.learn(["400 at the counter", "409 at the counter"], embed)
+    assert nearness.mean("400 at the counter") == pytest.approx(np.cos(0.3) / 2, abs=1e-6)
+    assert nearness.mean("409 at the counter") == pytest.approx((1 + np.cos(0.3)) / 2, abs=1e-6)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant.judged_question import LONGEST, check_question, judged_question, refers_back
-from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.piperag import INTERVAL
+from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.prefetching import Query
 from edge.errors import InputError
 from edge.scheduling.predictor import Seconds

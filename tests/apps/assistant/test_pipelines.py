@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from edge.apps.assistant.base import NotInDocuments
-from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.piperag import INTERVAL
+from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.steps import Steps
 from edge.errors import CapabilityError

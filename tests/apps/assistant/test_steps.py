@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.apps.assistant import prompts, timing
+from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.base import AskOptions, Cancelled, NotInDocuments
 from edge.apps.assistant.prefetching import Query
 from edge.apps.assistant.steps import Steps
@@ -29,7 +29,7 @@ def test_lookahead_is_as_long_as_the_step_took_before(
 ) -> None:
     predictor = TimePredictor()
     said = generator(lambda messages, documents: "Snow melts and the water rises.")
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=count(0, 5).__next__))
+    monkeypatch.setattr(replies, "time", SimpleNamespace(perf_counter=count(0, 5).__next__))
     took = 7 * 5  # seconds of six words and the end
     predicted = []
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_what_the_reader_does_between_two_tokens_is_not_the_generators_time(
     said = generator(lambda messages, documents: "one two three four")
     made = Steps(library, said, AskOptions(), pipeline="p", predictor=predictor)
     read = 0
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1000 * read))
+    monkeypatch.setattr(replies, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1000 * read))
     for _ in made.stream(prompts.hypothetical(QUESTION)):
         read += 1
     assert read == 4

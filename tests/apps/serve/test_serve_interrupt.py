@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.assistant.served import ServedAnswer
+from edge.apps.assistant.ask import ServedAnswer
 from edge.apps.serve.connection import Lost, Refused
 from tests.apps.serve.conftest import Running
 

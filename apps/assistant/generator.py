@@ -1,15 +1,82 @@
-"""Answers without a language model: picks the sentences, items, rows and settings that answer a question."""
+"""The assistant's generator: a language model that reuses KV states, or a picker of the documents' sentences."""
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from hashlib import blake2b
 
 from edge.apps.assistant.evidence import UnitJudge, Window
 from edge.apps.assistant.judged_question import judged_question
-from edge.runtimes.generation.base import Document, Message, Piece, Sampling
+from edge.apps.collection.collection import Collection
+from edge.kv_cache.costs import LearnedCosts
+from edge.kv_cache.store import KnowledgeStore
+from edge.kv_cache.tree import KnowledgeTree
+from edge.runtimes.generation.base import Document, Generator, Message, Piece, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.generation.opening import open_generator
+
+_STATES = "kv-states"
+_STATES_DISK = 2 << 30
+"""The most bytes of documents' KV states on disk, for all collections and models together."""
+
+_STATES_SHARE = 0.25
+"""The share of the memory limit that documents' KV states may take while nothing else needs the memory."""
+
+
+def open_llm(
+    llm: str | os.PathLike[str] | None,
+    collection: Collection,
+    judge: UnitJudge,
+    opened: ExitStack,
+    *,
+    kv_cache: bool,
+) -> tuple[Generator, int]:
+    """Opens a generator; `opened` closes it. Returns the generator, and the bytes that retrieval needs beside it.
+
+    Args:
+        llm: see `Assistant`.
+        judge: judges the sentences for the `extractive` generator.
+
+    Raises:
+        ModelError, BudgetExceeded, CapabilityError, ConfigError: see `open_generator`.
+    """
+    llm = llm or collection.config.llm
+    if not llm or llm == ExtractiveGenerator.name:
+        return PickedSentences(judge), 0
+    # The working memory of embedder and reranker, which run one after the other, is reserved while the generator is
+    # opened. The generator takes its memory for good, and it would otherwise leave the two models too little to run.
+    engines = [] if collection.vectors is None else [collection.embedder.engine]
+    working = max(engine.working for engine in [*engines, collection.reranker.engine])
+    with collection.budget.reserve("retrieval", working):
+        generator = open_generator(os.fspath(llm), collection.budget, collection.config, trace=collection.trace)
+    opened.callback(generator.close)
+    if kv_cache:
+        _reuse_states(generator, collection, opened)
+    return generator, working
+
+
+def _reuse_states(generator: Generator, collection: Collection, opened: ExitStack) -> None:
+    """Gives a generator that can extract KV states a knowledge tree, which keeps them in memory and on disk."""
+    if not isinstance(generator, LlamaGenerator) or generator.states is None:
+        return
+    budget, trace = collection.budget, collection.trace
+    directory = collection.config.scratch_path / _STATES
+    fingerprint = generator.states.fingerprint
+    store = KnowledgeStore(directory, fingerprint, _STATES_DISK, trace=trace)
+    digest = blake2b(fingerprint.encode(), digest_size=8).hexdigest()
+    costs = LearnedCosts(fingerprint, collection.config.scratch_path / f"prefill-costs-{digest}.json")
+    tree = KnowledgeTree(
+        generator.states, budget, host_limit=int(budget.limit * _STATES_SHARE), store=store, costs=costs, trace=trace
+    )
+    opened.callback(costs.save)
+    opened.callback(tree.close)
+    generator.tree = tree
+
 
 _MOST = 3
 _NEARLY = 2.0

@@ -1,4 +1,4 @@
-"""The sentences that are picked from passages."""
+"""The sentences that a generator without a language model picks from passages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge.apps.assistant.evidence import UnitJudge
-from edge.apps.assistant.quotations import PickedSentences
+from edge.apps.assistant.generator import PickedSentences
 from edge.runtimes.generation.base import Document, Message, Sampling
 
 SCORES = {
