@@ -14,7 +14,7 @@ import numpy as np
 from edge.apps.bench.answers import FOLDER, HALVES
 from edge.apps.bench.figures import higher, lower, neither, tabulate
 from edge.apps.bench.output import Output, output_options
-from edge.apps.memory.relevance import NAME, SIGNALS, first_person, signals
+from edge.apps.memory.ranking import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.models.evidence import Evidence, save

@@ -35,7 +35,7 @@ def memory(
     from edge.apps.mcp.memory import memory_server
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
-    from edge.apps.memory.command_scope import whose
+    from edge.apps.memory.console import whose
     from edge.apps.memory.memory import Memory
 
     load_sdk()

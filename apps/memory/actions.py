@@ -14,22 +14,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.action_stats import ActionCounter, ActionStats
 from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.confidence import Confidence, describe, fit
-from edge.apps.memory.memory_rebuild import REBUILD
 from edge.apps.memory.moments import Clock, stamp
 from edge.apps.memory.schema import ACTIONS, action_key, action_text
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.trajectories import (
     Action,
+    ActionCounter,
+    ActionStats,
     dump_trajectory,
     find_action,
     read_actions,
     same_actions,
     stored_under,
 )
+from edge.apps.memory.vectors import REBUILD
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection
 from edge.errors import InputError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge.apps.care import Folder, backup_command, check_command, repair_command, restore_command
-from edge.apps.memory.checking import VERBS, Opener
-from edge.apps.memory.checking import check as check_memory
 from edge.apps.memory.console import path_option
+from edge.apps.memory.damage import VERBS, Opener
+from edge.apps.memory.damage import check as check_memory
+from edge.apps.memory.damage import repair as repair_memory
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.place import default_path, holds_memory
-from edge.apps.memory.repairing import repair as repair_memory
+from edge.apps.memory.place import default_path, existing_memory
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.options import Setup
@@ -20,7 +20,6 @@ from edge.apps.store.checking import CheckReport
 from edge.apps.store.repairing import RepairReport
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import InputError
 
 
 def _check(path: Folder, setup: Setup, read_data: bool) -> CheckReport:
@@ -46,9 +45,7 @@ def _opener(path: Folder, config: Config) -> tuple[Path, Opener]:
     Raises:
         InputError: there is no memory in the folder.
     """
-    place = (path or default_path()).absolute()
-    if not holds_memory(place):
-        raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
+    place = existing_memory(path and path.absolute())
     return place, lambda: Memory(place, config=config)
 
 

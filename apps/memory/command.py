@@ -10,8 +10,19 @@ from typing import Any
 import click
 
 from edge.apps.lazy import LazyGroup
-from edge.apps.memory.command_scope import everyone_option, memory_of, opened_memory, scope_options
-from edge.apps.memory.console import exit_code, json_object, path_option, print_count, print_json, shown, stdin_lines
+from edge.apps.memory.console import (
+    everyone_option,
+    exit_code,
+    json_object,
+    memory_of,
+    opened_memory,
+    path_option,
+    print_count,
+    print_json,
+    scope_options,
+    shown,
+    stdin_lines,
+)
 from edge.apps.memory.moments import written
 from edge.apps.options import OutputFile, configure, engine_options, json_option, server_option, words_argument
 from edge.apps.progress import ProgressBar

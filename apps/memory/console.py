@@ -1,17 +1,28 @@
-"""The input of `edge memory` from options and stdin, and its output."""
+"""The scope, the folder, the input and the output of a command of `edge memory`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from edge.apps.memory.moments import written
+from edge.apps.memory.place import default_path, existing_memory
+from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.apps.memory.served import ServedMemory
+from edge.apps.options import Command, configure, json_option
+from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
 from edge.apps.texts import Lines
+from edge.apps.troubles import told
 from edge.errors import InputError
+
+if TYPE_CHECKING:
+    from edge.apps.memory.memory import Memory
+
 
 path_option = click.option("--path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the memory.")
 
@@ -72,3 +83,65 @@ def exit_code(found: bool) -> int:
     if not found:
         click.echo("edge: nothing found", err=True)
     return 0 if found else 1
+
+
+DEFAULT_USER = "default"
+"""The user id if no id is given, since most machines have one user."""
+
+_SETTINGS = ("memory", "runtime", "threads", "embedder", "reranker")
+
+everyone_option = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
+
+
+def whose(user_id: str | None, agent_id: str | None, run_id: str | None) -> dict[str, Any]:
+    """The ids of a scope; the default user's if none is given."""
+    if user_id is None and agent_id is None and run_id is None:
+        user_id = DEFAULT_USER
+    return {"user_id": user_id, "agent_id": agent_id, "run_id": run_id}
+
+
+def scope_options(command: Command) -> Command:
+    """Adds `--user-id`, `--agent-id`, `--run-id`, `--path` and `--json`."""
+    for option in (
+        json_option,
+        path_option,
+        click.option("--run-id", help="Which session's memory."),
+        click.option("--agent-id", help="Which agent's memory."),
+        click.option("--user-id", help="Whose memory; `default` if no id is given."),
+    ):
+        command = option(command)
+    return command
+
+
+def opened_memory(
+    options: dict[str, Any], *, everyone: bool = False, make: bool = False
+) -> AbstractContextManager[Memory]:
+    """Opens a memory as `memory_of` does, and prints unfinished work and damage to stderr at the end."""
+    return told(memory_of(options, everyone=everyone, make=make))
+
+
+def memory_of(options: dict[str, Any], *, everyone: bool = False, make: bool = False) -> Memory:
+    """The memory that the common options name, bound to their scope; unbound for `everyone`. It is the server's where a
+    verb has `--no-server`, that is not given, and a server serves the memory.
+
+    Args:
+        make: create the memory if there is none.
+    """
+    settings: dict[str, Any] = {name: options.get(name) for name in _SETTINGS}
+    config = configure(**settings, no_server=bool(options.get("no_server", True)))
+    given = tuple(options.get(name) for name in SCOPE_FIELDS)
+    if everyone and any(given):
+        raise InputError("--everyone means all users, agents and sessions; leave the ids out")
+    place = (options["path"] or default_path()) if make else existing_memory(options["path"])
+    ids = {} if everyone else whose(*given)
+
+    def alone() -> Memory:
+        from edge.apps.memory.memory import Memory
+
+        return Memory(place, **ids, config=config)
+
+    try:
+        server = connected(config, SEARCH, own_options(memory=options.get("memory"), threads=options.get("threads")))
+    except Unserved:
+        return alone()
+    return cast("Memory", ServedMemory(server, place.expanduser().absolute(), ids, alone))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edge.apps.memory.arguments import check_metadata, check_share, check_text, check_unicode
-from edge.apps.memory.moments import hours_between, parse_day, parse_local
+from edge.apps.memory.moments import hours_between, parse_day, parse_local, spoken
 from edge.errors import InputError
+from edge.runtimes.generation.base import Generator, Message, Sampling
 
 _ROLES_LEFT_OUT = frozenset({"system"})
 """Roles whose messages are not stored. System messages are instructions to a model, not memories (as in mem0)."""
@@ -73,7 +75,7 @@ def read_entries(messages: object, shared: Entry) -> list[Entry]:
     entries: list[Entry] = []
     for number, message in enumerate(messages, 1):
         if isinstance(message, str):
-            entries.append(replace(shared, text=_text(message, number), role="user"))
+            entries.append(replace(shared, text=check_text(message, f"message {number}"), role="user"))
         elif isinstance(message, Mapping):
             entries += _message(message, shared, number)
         else:
@@ -117,10 +119,6 @@ def goes_on(earlier: Said, later: Said) -> bool:
     return len(days) == 1 or hours_between(earlier.timestamp, later.timestamp) <= _PAUSE_HOURS
 
 
-def _text(value: str, number: int) -> str:
-    return check_text(value, f"message {number}")
-
-
 def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Entry]:
     role, content = message.get("role", "user"), message.get("content")
     check_unicode(role, f"the role of message {number}")
@@ -136,7 +134,7 @@ def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Ent
         return []
     entry = replace(
         shared,
-        text=_text(content, number),
+        text=check_text(content, f"message {number}"),
         role=role,
         actor_id=name,
         turn=True,
@@ -149,3 +147,83 @@ def _message(message: Mapping[str, Any], shared: Entry, number: int) -> list[Ent
     if message.get("importance") is not None:
         entry = replace(entry, importance=check_share(message["importance"], "importance"))
     return [entry]
+
+
+INSTRUCTIONS = """\
+You keep the long-term memory of an assistant. From the conversation, write down every fact worth remembering about
+the people in it: preferences, plans, events, relations, decisions, and what was promised or found out.
+Each fact is one sentence that can be understood alone: use names instead of pronouns, and absolute dates where the
+conversation allows it. Add nothing that was not said. Write in the language of the conversation.
+Answer with JSON only: {"facts": ["...", "..."]}. If nothing is worth remembering, answer {"facts": []}."""
+
+_MOST_FACTS = 100
+_LONGEST_FACT = 2_000
+_MOST_TOKENS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """Entries to store.
+
+    Attributes:
+        entries: the facts; or the original messages if the extraction failed.
+        failure: the reason of the failure; None if there was none.
+    """
+
+    entries: Sequence[Entry]
+    failure: str | None = None
+
+
+def extract(
+    generator: Generator, entries: Sequence[Entry], shared: Entry, instructions: str | None = None
+) -> Extraction:
+    """Asks the generator for the facts in `entries`. If that fails for any reason, the entries are returned instead.
+
+    Args:
+        shared: an entry with the values of every fact: metadata, expiry, and a timestamp for messages without one.
+        instructions: replaces `INSTRUCTIONS`; the answer must have the same form.
+    """
+    said = "\n".join(_line(entry) for entry in entries)
+    messages = [Message("system", instructions or INSTRUCTIONS), Message("user", said)]
+    try:
+        answer = "".join(piece.text for piece in generator.stream(messages, Sampling(max_tokens=_MOST_TOKENS)))
+        facts = parse_facts(answer)
+    except Exception as error:  # a foreign generator may raise any exception, and the messages must not be lost
+        return Extraction(entries, f"the extraction failed ({type(error).__name__}: {error})")
+    if facts is None:
+        return Extraction(entries, "the generator did not answer in the form it was asked for")
+    latest = max((entry for entry in entries if entry.timestamp), key=lambda one: one.timestamp or "", default=shared)
+    shared = replace(shared, timestamp=latest.timestamp, local_timestamp=latest.local_timestamp)
+    return Extraction([replace(shared, text=fact) for fact in facts])
+
+
+def parse_facts(answer: str) -> list[str] | None:
+    """The facts in a generator's answer, without duplicates; None if the answer is malformed. Text around the JSON is
+    ignored."""
+    start = answer.find("{")
+    while start >= 0:
+        try:
+            document, _ = json.JSONDecoder().raw_decode(answer, start)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict) and "facts" in document:
+            return _checked(document["facts"])
+        start = answer.find("{", start + 1)
+    return None
+
+
+def _checked(facts: Any) -> list[str] | None:
+    if not isinstance(facts, list) or len(facts) > _MOST_FACTS:
+        return None
+    if not all(isinstance(fact, str) and fact.strip() and len(fact) <= _LONGEST_FACT for fact in facts):
+        return None
+    try:
+        return [fact for fact in dict.fromkeys(fact.strip() for fact in facts) if fact.encode()]
+    except UnicodeEncodeError:
+        return None
+
+
+def _line(entry: Entry) -> str:
+    who = entry.actor_id or entry.role or "user"
+    when = entry.local_timestamp or entry.timestamp
+    return f"[{spoken(when)}] {who}: {entry.text}" if when else f"{who}: {entry.text}"

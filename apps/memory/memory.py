@@ -9,14 +9,12 @@ from dataclasses import replace
 from typing import Any, BinaryIO, TextIO
 
 from edge.apps.memory.arguments import UNSET, check_count, check_metadata, check_path, check_share, check_text
-from edge.apps.memory.entries import Entry, held_nbytes, read_entries
-from edge.apps.memory.extraction import extract
-from edge.apps.memory.history import read_history
+from edge.apps.memory.entries import Entry, extract, held_nbytes, read_entries
 from edge.apps.memory.moments import parse_day, parse_local
 from edge.apps.memory.opening import NO_SCOPE, OpenMemory
-from edge.apps.memory.records import find_record
+from edge.apps.memory.ranking import Weights
+from edge.apps.memory.records import find_record, read_history
 from edge.apps.memory.scope import Scope
-from edge.apps.memory.searching import Weights
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.transfer import export_jsonl, import_jsonl, read_jsonl, write_jsonl
 from edge.apps.store.query_text import bounded_query

@@ -9,21 +9,17 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edge.apps.memory.entries import Entry
-from edge.apps.memory.history import note_changes
-from edge.apps.memory.memory_rebuild import REBUILD
 from edge.apps.memory.moments import stamp
-from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, text_hash, visible
+from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, note_changes, text_hash, visible
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
+from edge.apps.memory.vectors import REBUILD, Vectors
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection
 from edge.ivf.index import VectorIndex
-
-Vectors = npt.NDArray[np.float32]
 
 _INSERT = f"INSERT INTO memories ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))}) RETURNING id"
 _UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in COLUMNS[1:])} WHERE id = ?"

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import check_share
 from edge.apps.memory.filters import Condition
-from edge.apps.memory.memory_rebuild import REBUILD
-from edge.apps.memory.moments import Clock, age_days
+from edge.apps.memory.moments import Clock
+from edge.apps.memory.ranking import NAME, SIGNALS, Candidate, Weights, first_person, relevance, weigh
 from edge.apps.memory.records import SELECT, Record, read_records, visible
-from edge.apps.memory.relevance import NAME, SIGNALS, first_person, relevance
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
+from edge.apps.memory.vectors import REBUILD
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection
-from edge.errors import InputError
 
 Ids = npt.NDArray[np.int64]
 
@@ -36,62 +32,6 @@ POOL = 40
 BM25_WEIGHT = 0.4
 """The weight of BM25 beside the vectors' 0.6. On short turns of conversations, vectors are much weaker than words:
 fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (`edge bench memory`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of recency and importance beside relevance; both are 0 by default.
-
-    The score becomes `(1 - recency - importance) * score + recency * 0.5 ** (age / half_life) + importance * value`.
-    All three parts lie in 0 ... 1. The age is counted from a memory's timestamp, or from its creation if it has none;
-    pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned memory as 1.
-
-    Attributes:
-        half_life: the days after which recency has halved.
-    """
-
-    recency: float = 0.0
-    importance: float = 0.0
-    half_life: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in ("recency", "importance"):
-            if check_share(getattr(self, name), name) is None:
-                raise InputError(f"{name} is a number from 0 to 1, not None")
-        if self.recency + self.importance > 1:
-            raise InputError(
-                f"recency and importance weigh {self.recency + self.importance:g} together; 1 is all there is"
-            )
-        days = self.half_life
-        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days < math.inf:
-            raise InputError(f"half_life is a positive number of days, not {days!r}")
-
-    def __bool__(self) -> bool:
-        return self.recency > 0 or self.importance > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A memory that passes through the stages of a search.
-
-    Attributes:
-        score: the score that orders the results, in 0 ... 1.
-        relevance: a judgement of this memory that does not depend on the other results: the cosine or, with
-            reranking, the probability that the memory helps to answer (see `relevance`).
-        details: the score and rank of each stage, by name.
-    """
-
-    record: Record
-    score: float
-    relevance: float
-    details: Mapping[str, float | int] = field(default_factory=dict)
-
-    def to_json(self, *, explain: bool) -> dict[str, Any]:
-        """mem0's form of a result: the memory with `score` and `relevance`, and with `explain` its `score_details`."""
-        document = {**self.record.to_json(), "score": self.score, "relevance": self.relevance}
-        if explain:
-            document["score_details"] = dict(self.details)
-        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,21 +227,6 @@ class Searcher:
             ids = np.array([candidate.record.id for candidate in candidates], np.int64)
             near: list[float] = (index.vectors(db, ids, absent_as_zero=True) @ vector).tolist()
         return near
-
-
-def weigh(candidates: Sequence[Candidate], weights: Weights, now: datetime) -> list[Candidate]:
-    """The candidates ordered by score, recency and importance together, best first."""
-    weighed = []
-    for candidate in candidates:
-        record = candidate.record
-        age = 0.0 if record.pinned else age_days(record.timestamp or record.created_at, now)
-        recency = 0.5 ** (age / weights.half_life)
-        importance = 1.0 if record.pinned else 0.5 if record.importance is None else record.importance
-        rest = 1.0 - weights.recency - weights.importance
-        score = rest * candidate.score + weights.recency * recency + weights.importance * importance
-        details = {**candidate.details, "recency": recency, "importance": importance}
-        weighed.append(replace(candidate, score=score, details=details))
-    return sorted(weighed, key=lambda candidate: -candidate.score)
 
 
 def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict[str, float | int]:

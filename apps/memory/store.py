@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.filters import register
-from edge.apps.memory.memory_rebuild import REBUILD, MemoryRebuild
 from edge.apps.memory.models import Models, TextEmbedder, TextReranker
 from edge.apps.memory.place import holds_memory
 from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import migrations
-from edge.apps.memory.upkeep import Upkeep
+from edge.apps.memory.vectors import REBUILD, MemoryRebuild
 from edge.apps.store.database import Database
 from edge.apps.store.folder import MEMORY, claim
 from edge.apps.store.frozen import can_be_written
@@ -26,8 +26,62 @@ from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.connection import Connection
+from edge.errors import EdgeError
+from edge.ivf.base import MaintenanceReport
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
+
+_CHECK_ROWS = 256
+"""The number of rows that this process writes before it checks again whether maintenance is due."""
+
+
+class Upkeep:
+    """Runs the index's maintenance after enough writes. Thread-safe. While another process maintains the index, this
+    one does nothing."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._rows = _CHECK_ROWS  # the first write of a process checks, so that short processes maintain it, too
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def wrote(self, rows: int) -> None:
+        """Counts rows that were written or deleted, and starts maintenance in the background if it may be due."""
+        with self._starting:
+            self._rows += rows
+            if self._rows < _CHECK_ROWS or self._stop.is_set() or (self._thread and self._thread.is_alive()):
+                return
+            self._rows = 0
+            self._thread = threading.Thread(target=self._run, name="edge-memory-upkeep", daemon=True)
+            self._thread.start()
+
+    def maintain(self, *, full: bool = False) -> MaintenanceReport | None:
+        """Runs all due maintenance now; None if nothing was ever stored.
+
+        Args:
+            full: run all maintenance, due or not, down to one segment without deleted rows.
+        """
+        store, index = self._store, self._store.index
+        if index is None:
+            return None
+        store.rebuilding.finish(index)
+        return store.models.make_way(lambda: index.maintain(store.database.write, full=full, stop=self._stop))
+
+    def close(self) -> None:
+        """Stops maintenance after its current step."""
+        self._stop.set()
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.maintain()
+        except EdgeError as error:  # no data is lost: without maintenance, searches are only slower
+            logging.getLogger(__name__).warning("the memory's index could not be put in order: %s", error)
+
 
 DATABASE = MEMORY
 SEGMENTS = "segments"
@@ -64,7 +118,7 @@ class MemoryStore:
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
         self.rebuilding = Rebuilding(self.database, MemoryRebuild(self.embed))
-        self.upkeep = Upkeep(lambda: self.index, self.database.write, self.rebuilding.finish, self.models.make_way)
+        self.upkeep = Upkeep(self)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -12,7 +12,7 @@ from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
-from edge.apps.memory.command_scope import DEFAULT_USER
+from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
 from edge.apps.store.folder import COLLECTION, MEMORY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edge.apps.memory.command_scope import DEFAULT_USER
+from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.fields import Fields

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from naive.words import WordEmbedder, WordReranker
 
-from edge.apps.memory.checking import check
+from edge.apps.memory.damage import check, repair
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.repairing import repair
 from edge.apps.store.connecting import plain
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.log import FRAME, HEADER

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.apps.memory import near_duplicates, records_writer
+from edge.apps.memory import records_writer, writing
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records_writer import MOST_LINKS
 from edge.apps.memory.scope import Scope
@@ -79,7 +79,7 @@ def test_near_duplicates_are_linked_and_kept(memory: Memory) -> None:
     near = add(memory, f"{words} indeed")
     assert near["event"] == "ADD"
     assert [one["id"] for one in near["similar"]] == [first["id"]]
-    assert near_duplicates.NEAR <= near["similar"][0]["similarity"] < 1
+    assert writing.NEAR <= near["similar"][0]["similarity"] < 1
     assert "similar" not in add(memory, "something else entirely")
     assert len(memory.get_all(user_id="ann")["results"]) == 3
     memory.delete(first["id"])
@@ -102,7 +102,7 @@ def test_an_update_links_the_new_text(memory: Memory) -> None:
 
 
 def test_links_are_found_in_large_scopes_among_larger_others(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "_FEW", 3)
+    monkeypatch.setattr(writing, "_FEW", 3)
     words = " ".join(f"word{n}" for n in range(30))
     for user in ("ann", "bob"):
         memory.add([f"{user} {n}" for n in range(5)], user_id=user)
@@ -134,8 +134,8 @@ def test_texts_with_the_same_hash_are_told_apart(memory: Memory, monkeypatch: py
 
 
 def test_the_same_texts_of_one_call_are_linked_to_a_few(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "_BLOCK", 7)
-    monkeypatch.setattr(near_duplicates, "_COLUMNS", 5)
+    monkeypatch.setattr(writing, "_BLOCK", 7)
+    monkeypatch.setattr(writing, "_COLUMNS", 5)
     results = memory.add(["ok", *["well then"] * 40], user_id="ann")["results"]
     assert ["similar" in one for one in results] == [False, False, *[True] * 39]
     assert [len(one["similar"]) for one in results[2:]] == [1, 2, *[MOST_LINKS] * 37]
@@ -145,8 +145,8 @@ def test_the_same_texts_of_one_call_are_linked_to_a_few(memory: Memory, monkeypa
 
 
 def test_near_ones_of_one_call_are_those_of_a_plain_comparison(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "_BLOCK", 7)
-    monkeypatch.setattr(near_duplicates, "_COLUMNS", 5)
+    monkeypatch.setattr(writing, "_BLOCK", 7)
+    monkeypatch.setattr(writing, "_COLUMNS", 5)
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(4, 64))[generator.integers(4, size=50)] + generator.normal(size=(50, 64)) / 5
     vectors = np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
@@ -154,10 +154,10 @@ def test_near_ones_of_one_call_are_those_of_a_plain_comparison(memory: Memory, m
     index = memory.store.index
     assert index is not None
     with memory.store.read() as db:
-        found = near_duplicates.find_similar(db, index, vectors, Scope("bob"), memory.budget)
+        found = writing.find_similar(db, index, vectors, Scope("bob"), memory.budget)
     for row, similar in enumerate(found):
         cosines = vectors[:row] @ vectors[row]
-        nearest = [place for place in np.argsort(-cosines) if cosines[place] >= near_duplicates.NEAR][:MOST_LINKS]
+        nearest = [place for place in np.argsort(-cosines) if cosines[place] >= writing.NEAR][:MOST_LINKS]
         assert [-1 - one.id for one in similar] == nearest
     assert sum(map(len, found)) > 60
 
@@ -178,7 +178,7 @@ def test_what_is_compared_with_itself_stays_small_and_is_leased(memory: Memory) 
     memory.budget.reserve = noted  # type: ignore[method-assign]
     tracemalloc.start()
     with memory.store.read() as db:
-        found = near_duplicates.find_similar(db, index, vectors, Scope("bob"), memory.budget)
+        found = writing.find_similar(db, index, vectors, Scope("bob"), memory.budget)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [len(similar) for similar in found[:5]] == [0, 1, 2, 3, 3]

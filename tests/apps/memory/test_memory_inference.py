@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.memory.extraction import parse_facts
+from edge.apps.memory.entries import parse_facts
 from edge.apps.memory.memory import Memory
 from edge.errors import CapabilityError, ModelError
 from edge.runtimes.generation.base import Message, Piece, Sampling

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.apps.bench.answers import FOLDER
-from edge.apps.memory.relevance import NAME, SIGNALS, first_person, relevance, signals
+from edge.apps.memory.ranking import NAME, SIGNALS, first_person, relevance, signals
 from edge.models.evidence import Evidence
 from edge.models.logistic import Logistic, log_odds
 

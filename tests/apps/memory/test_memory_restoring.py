@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.memory.checking import VERBS, check
+from edge.apps.memory.damage import VERBS, check
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.store import DATABASE

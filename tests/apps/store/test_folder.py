@@ -8,7 +8,7 @@ import pytest
 
 from edge.apps.collection.collection import DATABASE as COLLECTION
 from edge.apps.collection.collection import Collection
-from edge.apps.memory.checking import VERBS
+from edge.apps.memory.damage import VERBS
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.store import DATABASE as MEMORY

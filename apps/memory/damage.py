@@ -1,31 +1,125 @@
-"""`edge memory repair`: restores a damaged memory from its readable data, and lost memories from their history."""
+"""`edge memory check` and `repair`: find damage of a memory's files, and restore what can still be read."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import numpy as np
 
-from edge.apps.memory.checking import HISTORY, VERBS, Opener, check
-from edge.apps.memory.memory_rebuild import MemoryRebuild
 from edge.apps.memory.opening import OpenMemory
-from edge.apps.memory.records import COLUMNS, Record, text_hash
+from edge.apps.memory.place import holds_memory
+from edge.apps.memory.records import COLUMNS, HISTORY_COLUMNS, Record, text_hash
 from edge.apps.memory.records_writer import RecordsWriter
-from edge.apps.memory.schema import ACTIONS, migrations
-from edge.apps.memory.store import DATABASE, SEGMENTS
+from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
+from edge.apps.memory.store import DATABASE, SEGMENTS, MemoryStore
 from edge.apps.memory.trajectories import ROW, read_action
+from edge.apps.memory.vectors import MemoryRebuild
+from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
 from edge.apps.store.database import Database
-from edge.apps.store.failures import DamagedStore
-from edge.apps.store.health import forget
+from edge.apps.store.failures import DamagedStore, StoreUnavailable
+from edge.apps.store.health import forget, note
 from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.pages import PAGE
 from edge.apps.store.rebuilding import Progress
 from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again, move_log
 from edge.apps.store.salvage import Row, Wreck
 from edge.budget import MemoryBudget
+from edge.connection import Connection
+from edge.errors import EdgeError, StorageError
+from edge.ivf.base import Ids
+
+VERBS = "edge memory"
+_HISTORY = ("id", *HISTORY_COLUMNS)
+
+
+Opener = Callable[[], AbstractContextManager[OpenMemory]]
+
+
+def check(path: Path, opened: Opener, *, read_data: bool = False, noting: bool = True) -> CheckReport:
+    """Checks everything that a memory stores, of all scopes. The only change it makes is a note of the damage found, so
+    that every later command reports it.
+
+    Args:
+        opened: opens the memory.
+        read_data: read every byte; otherwise check only that the files exist and that the tables agree.
+        noting: record damage in the memory.
+
+    Raises:
+        StorageError: there is no memory, or it cannot be opened for a reason other than damage.
+        BudgetExceeded: the limit is too small.
+    """
+    if not holds_memory(path):
+        raise StorageError(f"there is no memory in {path}: `edge memory add` makes one, --path names another place")
+    report = CheckReport(path, read_data)
+    check_file(report, path / DATABASE)
+    try:
+        with opened() as memory:
+            store = memory.store
+            _check(report, store)
+            known = {trouble.kind: trouble for trouble in store.health()}
+            if "lost commits" in known:
+                report.add("commits", known["lost commits"].text)
+            if noting and not report.sound and "damaged" not in known:
+                with suppress(EdgeError), store.write() as db:
+                    note(db, report.trouble(VERBS))
+    except StoreUnavailable:
+        raise
+    except StorageError as error:
+        report.add("database", str(error).split("; `")[0])
+    return report.end()
+
+
+def _check(report: CheckReport, store: MemoryStore) -> None:
+    with store.read() as db:
+        check_log(report, db, store.database.path)
+        check_tables(report, db, store.database.path, VERBS)
+        memories, actions = _check_rows(report, db, store.database.path)
+        check_full_text(report, db, TEXT_INDEX, memories)
+        index = store.index
+        if index is None:
+            return
+        rebuilding = any(trouble.kind == "rebuilding" for trouble in store.health())
+        expected = np.concatenate((memories, actions + ACTIONS))
+        missing = check_vectors(report, db, index, None if rebuilding else expected)
+        if missing:
+            report.add("vectors", f"{len(missing):,} memories or actions have no vector that can be read")
+
+
+def _check_rows(report: CheckReport, db: Connection, path: Path) -> tuple[Ids, Ids]:
+    """Compares every memory and action with its hash. Returns the ids of the readable memories and actions."""
+    wreck = Wreck(cast(apsw.Connection, db), path.stat().st_size // PAGE)
+    memories: list[int] = []
+    actions: list[int] = []
+    wrong: list[str] = []
+    for row in wreck.rows("memories", COLUMNS):
+        memories.append(row[0])
+        if report.read_data:
+            try:
+                Record.of(row)
+            except DamagedStore:
+                wrong.append(str(row[1]))
+    for row in wreck.rows("actions", ROW):
+        actions.append(row[0])
+        if report.read_data:
+            try:
+                read_action(row)
+            except DamagedStore:
+                wrong.append(str(row[1]))
+    if report.read_data:
+        for _ in wreck.rows("history", _HISTORY):
+            pass
+    lost = sum(wreck.lost.values())
+    if lost:
+        report.add("texts", f"at {lost:,} places memories, actions or their history cannot be read", wrong)
+    elif wrong:
+        report.add("texts", "memories or actions are not what was stored", wrong)
+    return np.array(memories, np.int64), np.array(actions, np.int64)
+
 
 _LAST: dict[str, dict[str, Any]] = {
     "PIN": {"pinned": True},
@@ -131,12 +225,12 @@ class _Bringing:
     def _history(self, wreck: Wreck, new: Database) -> dict[str, list[Row]]:
         """Copies the histories. Returns their lines by the id of the memory."""
         last: dict[str, list[Row]] = {}
-        marks = ", ".join("?" * len(HISTORY))
-        for some in in_batches(wreck.rows("history", HISTORY)):
+        marks = ", ".join("?" * len(_HISTORY))
+        for some in in_batches(wreck.rows("history", _HISTORY)):
             with new.write() as db:
                 for row in some:
                     with suppress(apsw.ConstraintError):
-                        db.execute(f"INSERT INTO history ({', '.join(HISTORY)}) VALUES ({marks})", row)
+                        db.execute(f"INSERT INTO history ({', '.join(_HISTORY)}) VALUES ({marks})", row)
                         last.setdefault(row[1], []).append(row)
         return last
 
@@ -144,7 +238,7 @@ class _Bringing:
         """Restores lost memories from their histories. Returns their ids."""
         back: list[str] = []
         for uuid, lines in histories.items():
-            fields = dict(zip(HISTORY, lines[-1], strict=True))
+            fields = dict(zip(_HISTORY, lines[-1], strict=True))
             text = fields["new_memory"]
             if uuid in known or fields["is_deleted"] or not isinstance(text, str):
                 continue
@@ -154,7 +248,7 @@ class _Bringing:
                 **{name: fields[name] for name in _KEPT},
             )  # fmt: skip
             for line in lines:
-                event, when = line[HISTORY.index("event")], line[HISTORY.index("updated_at")]
+                event, when = line[_HISTORY.index("event")], line[_HISTORY.index("updated_at")]
                 change = {"forgotten_at": when} if event == "FORGET" else _LAST.get(event, {})
                 record = replace(record, **change)
             with new.write() as db:
