@@ -69,6 +69,17 @@ class Trace:
         finally:
             self.event(name, track, start, time.perf_counter() - start, **details)
 
+    @contextmanager
+    def timed(self, counter: str, name: str, track: str) -> Iterator[None]:
+        """Adds the seconds spent inside the block to a counter, and records them as `span` does."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self.count(counter, seconds)
+            self.event(name, track, start, seconds)
+
     def event(self, name: str, track: str, start: float, seconds: float, **details: Any) -> None:
         """Records a finished event; `start` is a `time.perf_counter()` reading."""
         if self.recording:

@@ -120,6 +120,18 @@ def test_a_recording_on_request_keeps_the_latest_events(tmp_path: Path) -> None:
     assert [event["name"] for event in written(trace, tmp_path)["traceEvents"]] == ["thread_name", "again"]
 
 
+def test_a_timed_block_is_counted_and_recorded_even_if_it_fails(tmp_path: Path) -> None:
+    trace = Trace(events=True)
+    with trace.timed("search.embed_s", "embed", "search"):
+        time.sleep(0.01)
+    with pytest.raises(KeyError), trace.timed("search.embed_s", "embed", "search"):
+        raise KeyError
+    first, second = (event for event in written(trace, tmp_path)["traceEvents"] if event["ph"] == "X")
+    assert first["name"] == second["name"] == "embed"
+    assert trace.snapshot()["search.embed_s"] == pytest.approx((first["dur"] + second["dur"]) / 1e6)
+    assert first["dur"] >= 10_000
+
+
 def test_a_span_is_recorded_even_if_what_is_inside_fails(tmp_path: Path) -> None:
     trace = Trace(events=True)
     with pytest.raises(KeyError), trace.span("layer 0", "compute"):
