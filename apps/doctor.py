@@ -15,7 +15,7 @@ import click
 import numpy as np
 import psutil
 
-from edge.apps.documents.extraction import WORKER_NBYTES
+from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
 from edge.apps.options import json_option
 from edge.apps.smallest import smallest_limits

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.store.pool import CONNECTION_BYTES, PAGE_CACHE
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import EdgeError
-from edge.ivf.maintenance.maintainer import MAINTENANCE_NBYTES
+from edge.ivf.base import MAINTENANCE_NBYTES
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, resolve
 from edge.plan import Plan, Stage
@@ -20,6 +21,12 @@ from edge.runtimes.engine import MOST_TOKENS
 from edge.runtimes.needs import EngineNeeds, engine_needs, request_nbytes
 
 CONNECTION = PAGE_CACHE + CONNECTION_BYTES
+
+BATCH_NBYTES = 6 << 20
+"""Memory of a batch of passages that are indexed: text, tokens, vectors, and SQLite's pages."""
+
+INDEXING = (Stage("reading files while others are embedded", own=WORKER_NBYTES + BATCH_NBYTES + CONNECTION),)
+"""Memory that indexing files needs beside the embedder."""
 
 _INDEX = 6 << 20
 """Bytes of the index's tables, of the lists that a search has in memory at a time, and of its heap of results."""

@@ -78,8 +78,7 @@ def _searching(config: Config) -> Plan:
 
 
 def _indexing(config: Config) -> Plan:
-    from edge.apps.collection.writing import INDEXING
-    from edge.apps.planning import retrieval_plan
+    from edge.apps.planning import INDEXING, retrieval_plan
 
     return retrieval_plan(
         "indexing",

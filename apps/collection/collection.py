@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +14,21 @@ from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.advance import Progress
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.chunk_rebuild import ChunkRebuild
-from edge.apps.collection.descriptions import describe, read_descriptions
+from edge.apps.collection.descriptions import describe
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.models import Models
 from edge.apps.collection.query import Query
-from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, read_files, read_status
+from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
 from edge.apps.collection.reranking import reranked
-from edge.apps.collection.roots import absolute, check_there, read_roots, resolved
+from edge.apps.collection.roots import absolute, check_there, resolved
 from edge.apps.collection.schema import open_database
 from edge.apps.collection.searching import POOL, Searcher, checked_counts
 from edge.apps.collection.storable import checked_query
-from edge.apps.collection.writing import INDEXING, Writer
-from edge.apps.planning import opened_budget
+from edge.apps.planning import INDEXING, opened_budget
 from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health
+from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
@@ -42,6 +41,9 @@ from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 from edge.runtimes.scoring import Watch
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.apps.collection.writing import Writer
 
 DATABASE = COLLECTION
 SEGMENTS = "segments"
@@ -100,12 +102,12 @@ class Collection:
         self.database = open_database(self.path / DATABASE, self.budget, read_only=read_only)
         self._opening = threading.Lock()
         self._vectors: VectorIndex | None = None
-        catalog = Catalog()
+        self._catalog = Catalog()
         self._models = Models(self.database, self.config, self.budget, self.trace, embedder=embedder, reranker=reranker)
-        self._searcher = Searcher(self.database, catalog, self.budget, self.trace)
-        self._writer = Writer(
-            self.path, self.database, catalog, self._models, lambda: self.vectors, self.budget, self.trace
-        )
+        self._searcher = Searcher(self.database, self._catalog, self.budget, self.trace)
+        self._lock = WriterLock(self.path / LOCK)
+        self._reports = Reports(self.path, self.database, self._lock, self._models)
+        self._opened_writer: Writer | None = None
 
     @staticmethod
     def exists(path: Item) -> bool:
@@ -155,10 +157,21 @@ class Collection:
     @property
     def roots(self) -> list[str]:
         """Folders and files that the collection is kept up to date with, the targets of `index`."""
-        with self.database.read() as db:
-            return read_roots(db)
+        return self._reports.roots()
 
     # Writing
+
+    @property
+    def _writer(self) -> Writer:
+        """The writing half. It is imported here, because a search does without its modules."""
+        from edge.apps.collection.writing import Writer
+
+        with self._opening:
+            if self._opened_writer is None:
+                self._opened_writer = Writer(
+                    self.path, self.database, self._lock, self._catalog, self._models, lambda: self.vectors,
+                    self.budget, self.trace)  # fmt: skip
+            return self._opened_writer
 
     def index(
         self, roots: Item | Sequence[Item] = (), *, retry: bool = False, progress: Progress | None = None
@@ -207,7 +220,7 @@ class Collection:
         """
         additions = Additions.of(items, ids, title)
         check_there(additions.files)
-        with self._writer.lock():
+        with self._lock():
             if additions.files:  # files come first, because a path may not exist
                 self._writer.index(additions.files, retry=False, progress=None)
             if additions.texts:
@@ -303,7 +316,7 @@ class Collection:
         index = self.vectors
         if vector is None and index is not None and (parts.questions or parts.passages):
             vector = self.embed_query(parts)
-        with self._timed("search"):
+        with self.trace.timed("search.search_s", "search", "search"):
             return self._searcher.candidates(parts.words, vector, index, k, where=Filters.of(where))
 
     def show(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
@@ -315,7 +328,7 @@ class Collection:
     ) -> list[Hit]:
         """Orders `hits`, which must be in retrieval order, by the reranker (see `reranked`). Returns as many hits as
         `merge` needs for the best `top_k` results, or all if `top_k` is None. Raises as `search` does."""
-        with self._timed("rerank"):
+        with self.trace.timed("search.rerank_s", "rerank", "search"):
             return reranked(self._models, query, hits, top_k, watch)
 
     def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
@@ -328,12 +341,12 @@ class Collection:
 
     def embed_queries(self, queries: Sequence[str]) -> Floats:
         """Vectors of queries [n, dim]. Raises as `search` does."""
-        with self._timed("embed"):
+        with self.trace.timed("search.embed_s", "embed", "search"):
             return self._models.embed([checked_query(query) for query in queries], query=True)
 
     def embed_query(self, query: Query) -> Floats:
         """Vectors of a query's questions and hypothetical passages [n, dim]. Raises as `search` does."""
-        with self._timed("embed"):
+        with self.trace.timed("search.embed_s", "embed", "search"):
             return self._models.embed_parts(query.questions, query.passages)
 
     def lookahead(
@@ -348,35 +361,30 @@ class Collection:
 
     def health(self) -> Health:
         """Unfinished work and known damage. Does not read all data, as `check` does."""
-        return self._writer.health()
+        return self._reports.health()
 
     def status(self) -> CollectionStatus:
         """The content of the collection, the skipped files with their reasons, and the state of its index."""
-        index = self.vectors
-        with self.database.read() as db:
-            state = index.status(db) if index is not None else None
-            health = self._writer.health(0 if state is None else state.rows)
-            return read_status(db, self.path, self._models.identity(), state, self.budget, self.trace, health)
+        return self._reports.status(self.vectors, self.budget, self.trace)
 
     def files(self, where: Conditions = None) -> list[IndexedFile]:
         """The indexed files that pass the conditions, in the order of their paths."""
-        with self.database.read() as db:
-            return read_files(db, Filters.of(where))
+        return self._reports.files(Filters.of(where))
 
     def describe(self, path: Item, text: str) -> None:
         """Sets the description of a folder or file, which is returned with every hit below it; an empty text removes
         it. Raises `InputError` if the text is too long or not valid Unicode."""
-        with self._writer.lock(), self.database.write() as db:
+        with self._lock(), self.database.write() as db:
             describe(db, resolved(path), text)
 
     def descriptions(self) -> dict[str, str]:
         """The descriptions of folders and files, by path."""
-        with self.database.read() as db:
-            return read_descriptions(db)
+        return self._reports.descriptions()
 
     def close(self) -> None:
         """Closes everything that this object opened. Closing twice is harmless."""
-        self._writer.close()
+        if self._opened_writer is not None:
+            self._opened_writer.close()
         # First, so that searches in other threads have ended and no new one opens a model or the index again.
         self.database.close()
         self._models.close()
@@ -390,11 +398,3 @@ class Collection:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        """Counts the seconds of a search stage, and shows the stage in the trace."""
-        started = time.perf_counter()
-        with self.trace.span(stage, "search"):
-            yield
-        self.trace.count(f"search.{stage}_s", time.perf_counter() - started)

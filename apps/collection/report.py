@@ -1,4 +1,4 @@
-"""Reports: the result of an indexing run, and the status of a collection."""
+"""`Reports`: the status and health of a collection, and the result of an indexing run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from edge.apps.collection.chunk_rebuild import ChunkRebuild
+from edge.apps.collection.descriptions import read_descriptions
 from edge.apps.collection.filters import Filters
+from edge.apps.collection.models import Models
 from edge.apps.collection.roots import read_roots
-from edge.apps.store.health import Health
+from edge.apps.store.database import Database
+from edge.apps.store.health import Health, Trouble, gathered, is_noted
+from edge.apps.store.lock import WriterLock
 from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.ivf.base import IndexStatus
+from edge.ivf.index import VectorIndex
 from edge.trace import Trace
 
 
@@ -142,46 +148,6 @@ class CollectionStatus:
         }
 
 
-def read_status(
-    db: Connection,
-    path: Path,
-    embedder: EmbedderIdentity | None,
-    vectors: IndexStatus | None,
-    budget: MemoryBudget,
-    trace: Trace,
-    health: Health,
-) -> CollectionStatus:
-    """The status of the collection in the directory `path`, as `db` sees it. `budget` and `trace` supply the figures of
-    its vector lists."""
-    kinds = dict(db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind"))
-    pending, nbytes = db.execute(
-        "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) FROM files"
-    ).fetchone()
-    left: dict[str, tuple[LeftOut, ...]] = {}
-    for status in ("skipped", "failed"):
-        rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
-        left[status] = tuple(LeftOut(*row) for row in rows)
-    counters = trace.snapshot()
-    return CollectionStatus(
-        path=path,
-        roots=tuple(read_roots(db)),
-        indexed=sum(kinds.values()),
-        kinds=kinds,
-        pending=pending,
-        skipped=left["skipped"],
-        failed=left["failed"],
-        chunks=db.execute("SELECT count(*) FROM chunks").fetchone()[0],
-        source_nbytes=nbytes,
-        database_nbytes=sum(file.stat().st_size for file in path.glob("edge.db*")),
-        embedder=embedder,
-        vectors=vectors,
-        resident_nbytes=budget.holders().get("lists", 0),
-        list_hits=int(counters.get("lists.hits", 0)),
-        list_misses=int(counters.get("lists.misses", 0)),
-        health=health,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
     """A searchable file or text."""
@@ -194,12 +160,93 @@ class IndexedFile:
     chunks: int
 
 
-def read_files(db: Connection, where: Filters) -> list[IndexedFile]:
-    """The indexed files that pass the conditions, in the order of their paths."""
-    clause, params = where.where(db)
-    rows = db.execute(
-        "SELECT path, kind, title, size, mtime_ns, (SELECT count(*) FROM chunks WHERE chunks.file = files.id) "
-        f"FROM files WHERE status = 'indexed' AND {clause} ORDER BY path",
-        params,
-    )
-    return [IndexedFile(*row) for row in rows]
+class Reports:
+    """Answers questions about a collection. Reads only."""
+
+    def __init__(self, path: Path, database: Database, lock: WriterLock, models: Models) -> None:
+        self._path = path
+        self._database = database
+        self._lock = lock
+        self._models = models
+        self._rebuilding = Rebuilding(database, ChunkRebuild(models))
+
+    def health(self, vectors: int | None = None) -> Health:
+        """Unfinished work and known damage.
+
+        Args:
+            vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
+        """
+        busy = self._lock.is_held()
+        remedy = "" if busy else "edge index"
+        with self._database.read() as db:
+            due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
+            found = [self._database.lost, self._rebuilding.trouble(db, "passages", remedy)]
+            if due or is_noted(db, "indexing"):
+                waiting = f"{due:,} files are" if due != 1 else "1 file is"
+                what = f"{waiting} being taken in" if busy else f"a run was interrupted, {waiting} waiting"
+                found.append(Trouble("indexing", what, remedy))
+            if busy and is_noted(db, "compacting"):
+                found.append(Trouble("compacting", "the collection is being compacted", ""))
+            if vectors is not None and found[1] is None:
+                passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+                if passages != vectors:
+                    what = f"there are {vectors:,} vectors for {passages:,} passages"
+                    found.append(Trouble("missing vectors", what, "edge repair"))
+            return gathered(db, *found)
+
+    def status(self, index: VectorIndex | None, budget: MemoryBudget, trace: Trace) -> CollectionStatus:
+        """The content of the collection, the skipped files with their reasons, and the state of its index. `budget` and
+        `trace` supply the figures of its vector lists."""
+        with self._database.read() as db:
+            vectors = index.status(db) if index is not None else None
+            kinds = dict(
+                db.execute("SELECT kind, count(*) FROM files WHERE status = 'indexed' GROUP BY kind ORDER BY kind")
+            )
+            pending, nbytes = db.execute(
+                "SELECT count(*) FILTER (WHERE due), coalesce(sum(size) FILTER (WHERE status = 'indexed'), 0) "
+                "FROM files"
+            ).fetchone()
+            left: dict[str, tuple[LeftOut, ...]] = {}
+            for status in ("skipped", "failed"):
+                rows = db.execute("SELECT path, reason FROM files WHERE status = ? ORDER BY path", (status,))
+                left[status] = tuple(LeftOut(*row) for row in rows)
+            counters = trace.snapshot()
+            return CollectionStatus(
+                path=self._path,
+                roots=tuple(read_roots(db)),
+                indexed=sum(kinds.values()),
+                kinds=kinds,
+                pending=pending,
+                skipped=left["skipped"],
+                failed=left["failed"],
+                chunks=db.execute("SELECT count(*) FROM chunks").fetchone()[0],
+                source_nbytes=nbytes,
+                database_nbytes=sum(file.stat().st_size for file in self._path.glob("edge.db*")),
+                embedder=self._models.identity(),
+                vectors=vectors,
+                resident_nbytes=budget.holders().get("lists", 0),
+                list_hits=int(counters.get("lists.hits", 0)),
+                list_misses=int(counters.get("lists.misses", 0)),
+                health=self.health(0 if vectors is None else vectors.rows),
+            )
+
+    def roots(self) -> list[str]:
+        """Folders and files that the collection is kept up to date with."""
+        with self._database.read() as db:
+            return read_roots(db)
+
+    def descriptions(self) -> dict[str, str]:
+        """The descriptions of folders and files, by path."""
+        with self._database.read() as db:
+            return read_descriptions(db)
+
+    def files(self, where: Filters) -> list[IndexedFile]:
+        """The indexed files that pass the conditions, in the order of their paths."""
+        with self._database.read() as db:
+            clause, params = where.where(db)
+            rows = db.execute(
+                "SELECT path, kind, title, size, mtime_ns, (SELECT count(*) FROM chunks WHERE chunks.file = files.id) "
+                f"FROM files WHERE status = 'indexed' AND {clause} ORDER BY path",
+                params,
+            )
+            return [IndexedFile(*row) for row in rows]

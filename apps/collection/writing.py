@@ -17,30 +17,23 @@ from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
 from edge.apps.collection.scopes import nearest, on_the_way, outermost
-from edge.apps.documents.base import Extracted, Found
+from edge.apps.documents.base import WORKER_NBYTES, Extracted, Found
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
-from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
+from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import scan
-from edge.apps.planning import CONNECTION
+from edge.apps.planning import BATCH_NBYTES, INDEXING
 from edge.apps.store.database import Database
-from edge.apps.store.health import Health, Trouble, forget, gathered, is_noted, note
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.health import Trouble, forget, is_noted, note
+from edge.apps.store.lock import WriterLock
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
-from edge.plan import Stage
 from edge.streaming.memory_plan import SLACK
 from edge.trace import Trace
-
-_BATCH_NBYTES = 6 << 20
-"""Memory of a batch of passages: text, tokens, vectors, and SQLite's pages."""
-
-INDEXING = (Stage("reading files while others are embedded", own=WORKER_NBYTES + _BATCH_NBYTES + CONNECTION),)
-"""Memory that indexing needs beside the embedder."""
 
 _COPIES, _PER_TEXT = 8, 1_000
 """Memory of a text while it is cut into passages: bytes per byte of the text, and bytes besides. Measured with a text
@@ -49,12 +42,13 @@ of 4 MB, beside the leases of its embeddings."""
 
 class Writer:
     """The writing half of a collection. Every method waits for other writers, and raises `StorageError` if they take
-    too long. A thread may hold `lock` over several calls."""
+    too long. A thread may hold the lock over several calls."""
 
     def __init__(
         self,
         path: Path,
         database: Database,
+        lock: WriterLock,
         catalog: Catalog,
         models: Models,
         vectors: Callable[[], VectorIndex | None],
@@ -62,7 +56,7 @@ class Writer:
         trace: Trace,
     ) -> None:
         """`vectors` returns the vector index, or None if the width of a vector is not known yet."""
-        self.lock = WriterLock(path / LOCK)
+        self._lock = lock
         self._path = path
         self._database = database
         self._catalog = catalog
@@ -76,7 +70,7 @@ class Writer:
     def index(self, given: Sequence[str], *, retry: bool, progress: Progress | None) -> IndexReport:
         """Brings folders and files up to date; all roots if none is given. If an error ends the run, new roots with no
         indexed file are removed again."""
-        with self.lock():
+        with self._lock():
             with self._database.write() as db:
                 new = register_roots(db, given)
                 roots = read_roots(db)
@@ -104,7 +98,7 @@ class Writer:
 
     def update(self, paths: Iterable[str], *, progress: Progress | None) -> IndexReport:
         """Brings single files and folders below the roots up to date."""
-        with self.lock():
+        with self._lock():
             with self._database.read() as db:
                 roots = read_roots(db)
             every_root = frozenset(roots)
@@ -134,7 +128,7 @@ class Writer:
         Raises:
             BudgetExceeded: they need more memory than is free. Others as for `index`.
         """
-        with self.lock(), self._budget.reserve("texts to add", _added_nbytes(texts)):
+        with self._lock(), self._budget.reserve("texts to add", _added_nbytes(texts)):
             run = Run(self._database, self._catalog, self._budget, self._trace)
             index = self._index()
             prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
@@ -148,7 +142,7 @@ class Writer:
         Args:
             items: for each item, its name if it may name a text, and the absolute paths that it means otherwise.
         """
-        with self.lock():
+        with self._lock():
             run = Run(self._database, self._catalog, self._budget, self._trace)
             files: set[int] = set()
             with self._database.write() as db:
@@ -169,7 +163,7 @@ class Writer:
 
     def rebuild(self, progress: Progress | None) -> int:
         """Embeds all passages again; returns how many."""
-        with self.lock():
+        with self._lock():
             self._models.claim()
             index = self._vectors()
             assert index is not None
@@ -180,34 +174,10 @@ class Writer:
 
     def compact(self, progress: Callable[[str, int, int], None] | None) -> bool:
         """Frees the space of deleted data; returns whether all of it. Open readers in other processes prevent that."""
-        with self.lock():
+        with self._lock():
             with self._database.write() as db:
                 note(db, Trouble("compacting", "the last compaction was interrupted", "edge compact"))
             return self._compact(progress)
-
-    def health(self, vectors: int | None = None) -> Health:
-        """Unfinished work and known damage.
-
-        Args:
-            vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
-        """
-        busy = self.lock.is_held()
-        remedy = "" if busy else "edge index"
-        with self._database.read() as db:
-            due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
-            found = [self._database.lost, self._rebuilding.trouble(db, "passages", remedy)]
-            if due or is_noted(db, "indexing"):
-                waiting = f"{due:,} files are" if due != 1 else "1 file is"
-                what = f"{waiting} being taken in" if busy else f"a run was interrupted, {waiting} waiting"
-                found.append(Trouble("indexing", what, remedy))
-            if busy and is_noted(db, "compacting"):
-                found.append(Trouble("compacting", "the collection is being compacted", ""))
-            if vectors is not None and found[1] is None:
-                passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
-                if passages != vectors:
-                    what = f"there are {vectors:,} vectors for {passages:,} passages"
-                    found.append(Trouble("missing vectors", what, "edge repair"))
-            return gathered(db, *found)
 
     def close(self) -> None:
         """Stops the process that reads files."""
@@ -323,7 +293,7 @@ class Writer:
         Raises:
             BudgetExceeded: they do not fit.
         """
-        working = WORKER_NBYTES + self._models.working() + _BATCH_NBYTES
+        working = WORKER_NBYTES + self._models.working() + BATCH_NBYTES
         room = self._budget.make_room(self._budget.limit)  # evicts everything that can be evicted
         if working > room:
             needed = self._budget.limit - room + working + SLACK  # the memory of a new process varies slightly

@@ -20,6 +20,9 @@ from edge.errors import InputError
 if TYPE_CHECKING:
     from edge.apps.documents.opened import OpenedFile
 
+WORKER_NBYTES = 48 * 10**6
+"""Memory of the worker for an ordinary file, leased while the worker runs."""
+
 MAX_FILE_BYTES = 64 * 10**6
 """A larger file is skipped."""
 

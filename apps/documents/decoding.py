@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from edge.apps.documents.latin import likeliest
 from edge.control_characters import CONTROL
@@ -25,7 +26,6 @@ _LEGACY = (
 """Encodings that are tried for a file that is not UTF-8. Without this list, guesses would include EBCDIC and UTF-7, and
 a file could declare `punycode` or `unicode_escape` as its decoder."""
 
-_KNOWN = frozenset(codecs.lookup(name).name for name in _LEGACY)
 _SAMPLE = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACED = "\ufffd"
@@ -92,7 +92,13 @@ def _legacy(name: str) -> str | None:
         found = codecs.lookup(name).name
     except (LookupError, ValueError):
         return None
-    return found if found in _KNOWN else None
+    return found if found in _known() else None
+
+
+@cache
+def _known() -> frozenset[str]:
+    """The names of the codecs of `_LEGACY`. Asked for late, because Python imports a module for each codec."""
+    return frozenset(codecs.lookup(name).name for name in _LEGACY)
 
 
 def _guess(data: bytes) -> str:

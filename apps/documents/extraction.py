@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from edge.apps.documents.base import MAX_FILE_BYTES, Chunk, Extracted, Reason, Skipped, printable
+from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Chunk, Extracted, Reason, Skipped, printable
 from edge.apps.documents.chunking import MAX_TOKENS
 from edge.apps.documents.page_picture import PagePicture
 from edge.apps.documents.pictures import PACKAGE
@@ -23,9 +23,6 @@ from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.trace import Trace
-
-WORKER_NBYTES = 48 * 10**6
-"""Memory of the worker for an ordinary file, leased while the worker runs."""
 
 _LARGE_NBYTES = 4 * WORKER_NBYTES
 """Memory of the worker for a file that needs more."""

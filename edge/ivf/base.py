@@ -23,6 +23,10 @@ Bytes = npt.NDArray[np.uint8]
 CHECKSUM_NBYTES = 4
 ID_NBYTES = 8
 
+MAINTENANCE_NBYTES = 32 << 20
+"""Memory that maintenance and large additions need beside the index's tables: that of the sorting after a training, for
+up to 1,000 lists."""
+
 RESCORE = 8
 """Exact scores computed per requested result, at most, where codes are not exact and the index was not tuned."""
 

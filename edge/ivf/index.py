@@ -17,8 +17,6 @@ from edge.connection import Connection
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
 from edge.ivf.device import Place, Search, SearchPlace
-from edge.ivf.maintenance.maintainer import Maintainer
-from edge.ivf.maintenance.work import Progress, Write
 from edge.ivf.opening import capabilities, open_devices
 from edge.ivf.parameters import Goal, Tuning
 from edge.ivf.probing import choose_nprobe, lists_to_probe
@@ -28,12 +26,14 @@ from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.manifest_schema import MIGRATIONS
 from edge.ivf.storage.segments import OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
-from edge.ivf.storage.verification import Verification, verify
 from edge.ivf.writer import Writer
 from edge.plugins import load
 from edge.trace import Trace
 
 if TYPE_CHECKING:
+    from edge.ivf.maintenance.maintainer import Maintainer
+    from edge.ivf.maintenance.work import Progress, Write
+    from edge.ivf.storage.verification import Verification
     from edge.tuning.tuner import Candidates
 
 __all__ = ["IndexOptions", "VectorIndex"]
@@ -96,12 +96,12 @@ class VectorIndex:
             default = load("edge.codecs", "faiss")(threads=threads)
             budget.hold_libraries(default.libraries)
             codecs = default
-        segments = OpenSegments(directory, budget)
+        self._codecs = codecs
+        segments = self._segments = OpenSegments(directory, budget)
         self._folder = directory
         self._budget = budget
         self._snapshots = Snapshots(segments, codecs, dim, budget)
         self._writer = Writer(self._snapshots, segments, self.options, budget)
-        self._maintainer = Maintainer(self._snapshots, segments, codecs, self.options, budget, self._trace)
         try:
             host = device or self._opened("cpu")[0]
             others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
@@ -348,9 +348,18 @@ class VectorIndex:
         """
         manifest = Manifest(db)
         spec = self._snapshots.training(manifest).codec.spec
+        from edge.ivf.storage.verification import verify
+
         # Opened anew, because a segment that is already open does not verify its blocks again.
         segments = OpenSegments(self._folder, self._budget)
         return verify(manifest, spec, segments, self._budget, read_data=read_data)
+
+    @property
+    def _maintainer(self) -> Maintainer:
+        """Has no state of its own. It is imported here, because a search does without its modules."""
+        from edge.ivf.maintenance.maintainer import Maintainer
+
+        return Maintainer(self._snapshots, self._segments, self._codecs, self.options, self._budget, self._trace)
 
     def close(self) -> None:
         """Releases all memory and closes the files, except those that snapshots still hold."""

@@ -28,10 +28,6 @@ from edge.ivf.storage.snapshots import Snapshots
 from edge.resident import trim_heap
 from edge.trace import Trace
 
-MAINTENANCE_NBYTES = 32 << 20
-"""Memory that maintenance and large additions need beside the index's tables: that of the sorting after a training, for
-up to 1,000 lists."""
-
 _LOCK = "maintenance.lock"
 
 

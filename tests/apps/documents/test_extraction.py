@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge.apps.documents.base import Extracted, Reason, Skipped
-from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
+from edge.apps.documents.base import WORKER_NBYTES, Extracted, Reason, Skipped
+from edge.apps.documents.extraction import Extractor
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, InputError
 from edge.trace import Trace

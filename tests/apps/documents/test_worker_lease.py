@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import Extracted, Skipped
-from edge.apps.documents.extraction import WORKER_NBYTES, Extractor
+from edge.apps.documents.base import WORKER_NBYTES, Extracted, Skipped
+from edge.apps.documents.extraction import Extractor
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 

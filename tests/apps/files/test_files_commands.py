@@ -381,3 +381,20 @@ def test_check_and_repair_say_what_they_found(edge: Edge) -> None:
     done = edge("check", "--read-data")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("sound: ")
+
+
+def test_a_search_imports_no_module_of_writing(edge: Edge) -> None:
+    """Each of them would delay every search."""
+    program = (
+        "import atexit, json, sys\n"
+        "atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))\n"
+        "from edge.apps.cli import main\n"
+        "main(['search', 'river', '--no-rerank'])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=edge.project, env=edge.environment, capture_output=True, text=True, check=True)
+    assert "rivers.md" in done.stdout
+    loaded = set(json.loads(done.stderr.splitlines()[-1]))
+    assert "edge.apps.collection.searching" in loaded
+    writing = ("edge.apps.collection.writing", "edge.apps.documents.extraction", "edge.ivf.maintenance", "encodings.cp")
+    assert not [name for name in loaded if name.startswith(writing)]

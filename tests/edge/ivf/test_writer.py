@@ -11,9 +11,8 @@ from naive.index import IndexRig, mixture
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, ConfigError, InputError
-from edge.ivf.base import IndexOptions
+from edge.ivf.base import MAINTENANCE_NBYTES, IndexOptions
 from edge.ivf.index import VectorIndex
-from edge.ivf.maintenance.maintainer import MAINTENANCE_NBYTES
 
 
 @pytest.fixture
