@@ -1,119 +1,138 @@
-"""The application: which path is answered by what."""
+"""The application: which path is answered by what. The page's files lie in the folder `page` beside this module, and
+are served as they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.serve.ask import Ask
-from edge.apps.serve.chat import Chat
+from edge.apps.serve.answers import Ask, Chat
 from edge.apps.serve.connection import OWN
 from edge.apps.serve.editor import Opening
 from edge.apps.serve.embeddings import Embeddings
-from edge.apps.serve.endpoint import Call, Endpoint, Handler
+from edge.apps.serve.endpoint import Call, Endpoint, Operation
 from edge.apps.serve.json_steps import json_response
 from edge.apps.serve.mcp_http import files_tools, memory_tools
-from edge.apps.serve.mem0_hosted import HostedMemories
-from edge.apps.serve.memories import Memories
-from edge.apps.serve.offers import Offers
+from edge.apps.serve.memories import HostedMemories, Memories
+from edge.apps.serve.offers import Collections, Offers
 from edge.apps.serve.openapi import described
 from edge.apps.serve.own import Own
-from edge.apps.serve.page import page_routes
 from edge.apps.serve.paper import Paper
 from edge.apps.serve.preview import Preview
-from edge.apps.serve.refusals import Shape, cohere, openai, plain, tei
+from edge.apps.serve.refusals import cohere, openai, plain, tei
 from edge.apps.serve.rerank import Rerank
 from edge.apps.serve.search import Search
 from edge.apps.serve.security import Gate
-from edge.apps.serve.shelves import Collections
 
 if TYPE_CHECKING:
     from edge.apps.serve.server import Server
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """One path and method of the server.
-
-    Attributes:
-        shape: how its errors are written.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    shape: Shape = plain
+FOLDER = Path(__file__).parent / "page"
+INDEX = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""By suffix. What the system believes about suffixes is not asked: a browser runs no module of another type."""
 
 
-def paths(server: Server) -> list[Path]:
+def page_routes(folder: Path = FOLDER) -> list[Any]:
+    """Routes of the page, `/` and `/page/NAME`: one for each file that is there now; none where there is no page."""
+    from starlette.routing import Route
+
+    if not (folder / INDEX).is_file():
+        return []
+    files = sorted(path for path in folder.iterdir() if path.suffix in TYPES)
+    routes = [Route(f"/page/{path.name}", _served(path), methods=["GET"]) for path in files]
+    return [Route("/", _served(folder / INDEX), methods=["GET"]), *routes]
+
+
+def _served(path: Path) -> Any:
+    """An endpoint that answers with a file."""
+    from starlette.responses import FileResponse
+
+    async def file(request: Any) -> Any:
+        return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+    return file
+
+
+def paths(server: Server) -> list[Operation]:
     """All paths that are answered, but for the page's files."""
     rerank, memories, hosted = Rerank(server.library), Memories(server.library), HostedMemories(server.library)
     embeddings, chat = Embeddings(server.library), Chat(server.library)
     collections, life, offers = Collections(server.library), Life(server), Offers(server.library, server.editor)
     found = [
-        Path("POST", "/rerank", rerank.any, tei),
-        Path("POST", "/v1/rerank", rerank.v1),
-        Path("POST", "/v2/rerank", rerank.v2, cohere),
-        Path("POST", "/v1/embeddings", embeddings.openai, openai),
-        Path("POST", "/embed", embeddings.tei, tei),
-        Path("GET", "/info", embeddings.info, tei),
-        Path("GET", "/v1/models", chat.models, openai),
-        Path("POST", "/v1/chat/completions", chat.completions, openai),
-        Path("POST", "/v1/search", Search(server.library).post),
-        Path("POST", "/v1/ask", Ask(server.library).post),
-        Path("GET", "/v1/collections", collections.every),
-        Path("GET", "/v1/collections/{name:path}/files", collections.files),
-        Path("GET", "/v1/collections/{name:path}", collections.one),  # a directory that was named at the start
-        Path("POST", "/v1/documents", collections.documents),
-        Path("POST", "/v1/preview", Preview(server.library).post),
-        Path("POST", "/v1/open", Opening(server.library, server.editor).post),
-        Path("POST", "/v1/page", Paper(server.library).post),
-        Path("GET", "/v1/offers", offers.get),
-        Path("GET", "/v1/scopes", offers.scopes),
-        Path("GET", "/v1/engine", server.room.get),
-        Path("GET", "/v1/trace", server.recording.get),
-        Path("POST", "/v1/trace", server.recording.post),
-        Path("GET", "/health", life.health),
-        Path("GET", "/metrics", life.metrics),
-        Path("POST", "/search", memories.search),
-        Path("POST", "/reset", memories.reset),
-        Path("POST", "/v1/memories/search", memories.search),
-        Path("GET", "/v1/ping", memories.ping),
-        Path("POST", "/v3/memories/add", memories.add),
-        Path("POST", "/v3/memories/search", memories.search),
-        Path("POST", "/v3/memories", memories.listed),
-        Path("GET", "/v1/entities", hosted.entities),
-        Path("DELETE", "/v2/entities/{kind}/{name:path}", hosted.delete_entity),
-        Path("PUT", "/v1/batch", hosted.update_batch),
-        Path("DELETE", "/v1/batch", hosted.delete_batch),
+        Operation("POST", "/rerank", rerank.any, tei),
+        Operation("POST", "/v1/rerank", rerank.v1),
+        Operation("POST", "/v2/rerank", rerank.v2, cohere),
+        Operation("POST", "/v1/embeddings", embeddings.openai, openai),
+        Operation("POST", "/embed", embeddings.tei, tei),
+        Operation("GET", "/info", embeddings.info, tei),
+        Operation("GET", "/v1/models", chat.models, openai),
+        Operation("POST", "/v1/chat/completions", chat.completions, openai),
+        Operation("POST", "/v1/search", Search(server.library).post),
+        Operation("POST", "/v1/ask", Ask(server.library).post),
+        Operation("GET", "/v1/collections", collections.every),
+        Operation("GET", "/v1/collections/{name:path}/files", collections.files),
+        Operation("GET", "/v1/collections/{name:path}", collections.one),  # a directory that was named at the start
+        Operation("POST", "/v1/documents", collections.documents),
+        Operation("POST", "/v1/preview", Preview(server.library).post),
+        Operation("POST", "/v1/open", Opening(server.library, server.editor).post),
+        Operation("POST", "/v1/page", Paper(server.library).post),
+        Operation("GET", "/v1/offers", offers.get),
+        Operation("GET", "/v1/scopes", offers.scopes),
+        Operation("GET", "/v1/engine", server.room.get),
+        Operation("GET", "/v1/trace", server.recording.get),
+        Operation("POST", "/v1/trace", server.recording.post),
+        Operation("GET", "/health", life.health),
+        Operation("GET", "/metrics", life.metrics),
+        Operation("POST", "/search", memories.search),
+        Operation("POST", "/reset", memories.reset),
+        Operation("POST", "/v1/memories/search", memories.search),
+        Operation("GET", "/v1/ping", memories.ping),
+        Operation("POST", "/v3/memories/add", memories.add),
+        Operation("POST", "/v3/memories/search", memories.search),
+        Operation("POST", "/v3/memories", memories.listed),
+        Operation("GET", "/v1/entities", hosted.entities),
+        Operation("DELETE", "/v2/entities/{kind}/{name:path}", hosted.delete_entity),
+        Operation("PUT", "/v1/batch", hosted.update_batch),
+        Operation("DELETE", "/v1/batch", hosted.delete_batch),
     ]
     for path, tools in (("/mcp", files_tools(server.library)), ("/mcp/memory", memory_tools(server.library))):
-        found += [Path("POST", path, tools.post), Path("GET", path, tools.other), Path("DELETE", path, tools.other)]
+        found += [
+            Operation("POST", path, tools.post),
+            Operation("GET", path, tools.other),
+            Operation("DELETE", path, tools.other),
+        ]
     for base in ("/memories", "/v1/memories"):
         found += [
-            Path("POST", base, memories.add),
-            Path("GET", base, memories.every),
-            Path("DELETE", base, memories.delete_all),
-            Path("GET", base + "/{memory_id}", memories.one),
-            Path("PUT", base + "/{memory_id}", memories.update),
-            Path("DELETE", base + "/{memory_id}", memories.delete),
-            Path("GET", base + "/{memory_id}/history", memories.history),
+            Operation("POST", base, memories.add),
+            Operation("GET", base, memories.every),
+            Operation("DELETE", base, memories.delete_all),
+            Operation("GET", base + "/{memory_id}", memories.one),
+            Operation("PUT", base + "/{memory_id}", memories.update),
+            Operation("DELETE", base + "/{memory_id}", memories.delete),
+            Operation("GET", base + "/{memory_id}/history", memories.history),
         ]
     return found
 
 
-def own_paths(server: Server) -> list[Path]:
+def own_paths(server: Server) -> list[Operation]:
     """Paths that are answered over the Unix socket only, to the owner's programs."""
     own = Own(server.library, server.limits, server.room)
     return [
-        Path("GET", OWN, own.hello),
-        Path("POST", f"{OWN}/status", own.status),
-        Path("POST", f"{OWN}/search", own.search),
-        Path("POST", f"{OWN}/rerank", own.rerank),
-        Path("POST", f"{OWN}/embed", own.embed),
-        Path("POST", f"{OWN}/ask", own.ask),
-        Path("POST", f"{OWN}/end", own.end),
-        Path("POST", f"{OWN}/memory", own.memory),
+        Operation("GET", OWN, own.hello),
+        Operation("POST", f"{OWN}/status", own.status),
+        Operation("POST", f"{OWN}/search", own.search),
+        Operation("POST", f"{OWN}/rerank", own.rerank),
+        Operation("POST", f"{OWN}/embed", own.embed),
+        Operation("POST", f"{OWN}/ask", own.ask),
+        Operation("POST", f"{OWN}/end", own.end),
+        Operation("POST", f"{OWN}/memory", own.memory),
     ]
 
 
@@ -148,7 +167,7 @@ def application(server: Server) -> Any:
         """This interface, as an OpenAPI document."""
         return document
 
-    every += [Path("GET", "/openapi.json", describe), *own_paths(server)]
+    every += [Operation("GET", "/openapi.json", describe), *own_paths(server)]
     server.metrics.known = frozenset(path.path for path in every)
     routes = [
         Route(

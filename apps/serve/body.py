@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.mcp.envelope import Envelope, parsed_nbytes
 from edge.apps.serve.json_steps import LARGE, read
-from edge.apps.serve.limits import Limits
+from edge.apps.serve.limits import Limits, Shares
 from edge.apps.serve.refusals import Refusal
-from edge.apps.serve.shares import CLIENT, Shares
+from edge.apps.serve.security import CLIENT
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded
@@ -172,7 +172,9 @@ class Requests:
                         continue
                     envelope.feed(piece)
                     try:
-                        self.hold(lease, _LEAST + 2 * length + _parsed(length, envelope))
+                        self.hold(
+                            lease, _LEAST + 2 * length + parsed_nbytes(length, envelope.structure, wide=envelope.wide)
+                        )
                     except Refusal as refused:
                         reason = refused
                         body.clear()
@@ -228,7 +230,3 @@ class Requests:
 
 
 _KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-
-
-def _parsed(length: int, envelope: Envelope) -> int:
-    return parsed_nbytes(length, envelope.structure, wide=envelope.wide)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -17,10 +11,7 @@ from click.core import ParameterSource
 from edge.apps.options import collections_option, configure, engine_options
 from edge.apps.serve.limits import Limits
 from edge.config import format_size
-from edge.errors import ConfigError, InputError, StorageError
-
-if TYPE_CHECKING:
-    from edge.apps.serve.server import Server
+from edge.errors import ConfigError, InputError
 
 PORT = 8777
 _USUAL = Limits()
@@ -127,9 +118,9 @@ def serve(
     if what is not None:
         return _controlled(what, context)
     from edge.apps.serve.editor import Editor
-    from edge.apps.serve.security import is_loopback
+    from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
+    from edge.apps.serve.security import is_loopback, known_token
     from edge.apps.serve.server import Access, Server, load_libraries
-    from edge.apps.serve.token import known_token
     from edge.runtimes.tuning import Tuning
 
     load_libraries()
@@ -149,10 +140,10 @@ def serve(
         server = held.enter_context(
             Server(config, limits, access, collections, memory_path, config.llm, tuning, chosen)
         )
-        opened = [_bound(host, port)]
+        opened = [bound_socket(host, port)]
         held.callback(opened[0].close)
-        opened += held.enter_context(_owners_socket(opened[0]))
-        address = _address(opened[0])
+        opened += held.enter_context(owners_socket(opened[0]))
+        address = address_of(opened[0])
         click.echo(f"edge: serving on {address} within {format_size(config.memory)}")
         if outside:
             click.echo(f"edge: {host} can be reached from other machines, so every request needs the token", err=True)
@@ -170,22 +161,16 @@ def _controlled(what: str, context: click.Context) -> int:
     Raises:
         InputError: there are others.
     """
+    from edge.apps.serve.control import install, status, stop, uninstall
+
     given = _given(context)
     if what == "install":
-        from edge.apps.serve.service import install
-
         if context.params["new_token"]:
             raise InputError("--new-token would make another token at each start; give it in a terminal, once")
         return install(given)
     if given:
         raise InputError(f"--{what} takes no other options")
-    if what == "uninstall":
-        from edge.apps.serve.service import uninstall
-
-        return uninstall()
-    from edge.apps.serve.control import status, stop
-
-    return status() if what == "status" else stop()
+    return uninstall() if what == "uninstall" else status() if what == "status" else stop()
 
 
 def _given(context: click.Context) -> list[str]:
@@ -207,101 +192,3 @@ def _given(context: click.Context) -> list[str]:
                 value = Path(value).expanduser().absolute()
             found.append(str(value))
     return found
-
-
-def run(server: Server, sockets: list[socket.socket]) -> None:
-    """Serves on some listening sockets until a signal ends it."""
-    import uvicorn
-
-    from edge.apps.serve.protocol import bounded_protocol
-
-    limits = server.limits
-    config = uvicorn.Config(
-        server.application(),
-        http=bounded_protocol(limits),
-        loop="asyncio",
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=int(limits.idle_s),
-        timeout_graceful_shutdown=5,
-        backlog=limits.connections,
-        h11_max_incomplete_event_size=32 << 10,
-    )
-
-    class Quiet(uvicorn.Server):
-        """Ends at the first signal, and lets the caller close what it opened."""
-
-        should_exit: bool
-        force_exit: bool
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            def end(number: int, frame: Any) -> None:
-                self.force_exit = self.should_exit
-                self.should_exit = True
-
-            numbers = [signal.SIGINT, signal.SIGTERM]
-            before = [(number, signal.signal(number, end)) for number in numbers]
-            try:
-                yield
-            finally:
-                for number, handler in before:
-                    signal.signal(number, handler)
-
-    Quiet(config).run(sockets)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        InputError: there is no such address here.
-        StorageError: the port is taken.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise InputError(f"{host} is no address of this machine: {error.strerror}") from None
-    family, kind, protocol, _, address = found[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        if os.name == "posix":
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    except OSError as error:
-        made.close()
-        raise StorageError(f"{host}:{port} cannot be listened on: {error.strerror}; --port takes another") from None
-    made.listen(128)
-    return made
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _owners_socket(listening: socket.socket) -> Iterator[list[socket.socket]]:
-    """The Unix socket for programs of the same user, with a note that says how the server is reached; nothing where
-    the system has no such sockets."""
-    from edge.apps.serve.place import listen, socket_path, write_note
-
-    path = socket_path()
-    if path is None:
-        yield []
-        return
-    made = listen(path)
-    note = write_note({"pid": os.getpid(), "url": _address(listening), "started": time.time()})
-    try:
-        yield [made]
-    finally:
-        made.close()
-        for file in (path, note):
-            with suppress(OSError):
-                file.unlink()

@@ -8,11 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.catalog import Catalog
-from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.fields import Fields
 from edge.apps.serve.library import Library
+from edge.apps.serve.preview import indexed_file
 from edge.apps.serve.refusals import Refusal
 from edge.errors import CapabilityError, ConfigError
 
@@ -95,9 +94,7 @@ class Opening:
         def start() -> None:
             collection = self._library.collection(name)
             with collection.database.read() as db:
-                file = Catalog().find(db, path)
-            if file is None or file.status != "indexed":
-                raise NotIndexed(f"{path} is not indexed in this collection")
+                file = indexed_file(db, path)
             if not Path(file.path).is_file():
                 raise Refusal(409, f"{path} is not there any more; `edge index` takes it out")
             self._editor.open(Path(file.path), line, page)

@@ -13,8 +13,8 @@ from edge.apps.serve.body import Requests
 from edge.apps.serve.json_steps import is_large, json_response, write
 from edge.apps.serve.metrics import Metrics
 from edge.apps.serve.refusals import Refusal, Shape, plain, refusal
-from edge.apps.serve.shares import CLIENT, client_of
-from edge.apps.serve.working import Workers
+from edge.apps.serve.security import CLIENT, client_of
+from edge.apps.serve.working import Workers, urgency_of
 from edge.budget import Lease, MemoryBudget
 from edge.control_characters import escaped
 from edge.errors import EdgeError
@@ -45,8 +45,6 @@ class Call:
 
     def urgency(self, default: int = PROGRAM) -> Urgency:
         """How urgent it is. Raises `Refusal` as `working.urgency_of` does."""
-        from edge.apps.serve.working import urgency_of
-
         return urgency_of(self.request, self.requests.limits, default)
 
     async def json(self) -> dict[str, Any]:
@@ -60,6 +58,20 @@ class Call:
 
 Handler = Callable[[Call], Awaitable[Any]]
 """Answers a call: with an ASGI application, or with what is written as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One path and method of the server.
+
+    Attributes:
+        shape: how its errors are written.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    shape: Shape = plain
 
 
 class Endpoint:

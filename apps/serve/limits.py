@@ -1,7 +1,9 @@
-"""What a client may take of the server: bytes, seconds, connections."""
+"""What a client may take of the server: bytes, seconds, connections, and its share of what all clients use."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from dataclasses import dataclass
 
 
@@ -37,3 +39,42 @@ CONNECTION_BYTES = 96 << 10
 
 WORKER_BYTES = 160 << 10
 """Memory of a thread that works on a request: the touched part of its stack, Python's own frames and objects."""
+
+
+class Shares:
+    """A client may grow as long as it then holds at most as much as is left for all others. Thread-safe.
+
+    So one client alone holds up to a half of the whole, and each of n greedy clients an (n + 1)th part. Another client
+    always finds something left.
+
+    Source: A. K. Choudhury, E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
+    Transactions on Networking 6 (1998), with an alpha of 1.
+    """
+
+    def __init__(self, whole: int) -> None:
+        self._whole = whole
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def alone(self) -> int:
+        """The most that a client may hold if no other holds anything."""
+        return self._whole // 2
+
+    def grows(self, client: str, amount: int) -> bool:
+        """Adds an amount to what a client holds, if it may hold that much; returns whether it may."""
+        if not amount:
+            return True
+        with self._lock:
+            left = self._whole - self._held.total() - amount
+            if self._held[client] + amount > left:
+                return False
+            self._held[client] += amount
+            return True
+
+    def shrinks(self, client: str, amount: int) -> None:
+        """Takes an amount away from what a client holds."""
+        with self._lock:
+            self._held[client] -= amount
+            if not self._held[client]:
+                del self._held[client]

@@ -6,9 +6,9 @@ import importlib.metadata
 import inspect
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from edge.apps.serve.endpoint import Handler
+from edge.apps.serve.endpoint import Operation
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
@@ -18,20 +18,7 @@ _CONTENT: dict[str, dict[str, Any]] = {"/v1/page": {"image/png": {}}, "/metrics"
 """What an answer is, by path, where it is not a JSON object."""
 
 
-class Described(Protocol):
-    """A path of the server."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def handler(self) -> Handler: ...
-
-
-def described(paths: Sequence[Described]) -> dict[str, Any]:
+def described(paths: Sequence[Operation]) -> dict[str, Any]:
     """The document."""
     found: dict[str, dict[str, Any]] = {}
     for path in paths:

@@ -23,7 +23,7 @@ from edge.apps.files.searching import figures, look
 from edge.apps.memory.place import default_path
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.served import READS, WRITES
-from edge.apps.serve.ask import written
+from edge.apps.serve.answers import written
 from edge.apps.serve.connection import PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.engine_room import EngineRoom

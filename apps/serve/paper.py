@@ -7,14 +7,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.page_picture import PICTURE_NBYTES, PagePicture
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.fields import Fields
 from edge.apps.serve.library import Library
+from edge.apps.serve.preview import indexed_file
 from edge.apps.serve.refusals import Refusal
 
 _MOST_LINES = 5_000
@@ -65,9 +64,7 @@ def _check(collection: Collection, path: str) -> None:
         Refusal: it is no PDF, or has changed since it was indexed.
     """
     with collection.database.read() as db:
-        file = Catalog().find(db, path)
-    if file is None or file.status != "indexed":
-        raise NotIndexed(f"{path} is not indexed in this collection")
+        file = indexed_file(db, path)
     if file.kind != "pdf":
         raise Refusal(422, f"{path} has no pages that could be drawn")
     try:

@@ -2,21 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.searching import read_hits
-from edge.apps.serve.dates import modified
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.fields import Fields
 from edge.apps.serve.library import Library
-from edge.apps.serve.rendered import MOST_PARSED, parsed_nbytes, rendered
+from edge.apps.serve.search import modified
 from edge.connection import Connection
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
+
+
+Element = str | dict[str, Any]
+"""A text, or an object with `tag`, `children` (elements), and where there are any `lines` (the first and the last) and
+`href`."""
+
+_TAGS = {
+    "paragraph": "p", "bullet_list": "ul", "ordered_list": "ol", "list_item": "li", "blockquote": "blockquote",
+    "table": "table", "thead": "thead", "tbody": "tbody", "tr": "tr", "th": "th", "td": "td", "hr": "hr",
+    "strong": "strong", "em": "em", "s": "s",
+}  # fmt: skip
+_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
+"""The page has headings of its own above those of a document."""
+
+_SCHEMES = frozenset({"http", "https", "mailto"})
+"""Of addresses that a link may lead to. `javascript:` is not among them."""
+
+_FARTHEST = 20
+"""More missing lines than this are one blank line: a document may consist of blank lines almost alone."""
+
+MOST_PARSED = 12_000_000
+"""Bytes that the elements of a document, and what they are made from, may take."""
+
+_PER_LINE, _PER_MARK, _PER_PIPE = 5_000, 1_300, 400
+_MARKS = re.compile(r"[*_`~\[\]()!]")
+"""Characters that may begin or end an element. Items of one letter took 3,800 bytes each, stars with one letter between
+them 1,100, the pipes of a table 240."""
+
+
+def parsed_nbytes(lines: Sequence[tuple[int, str]]) -> int:
+    """A bound on the memory that `rendered` takes for some lines, in bytes."""
+    marks = sum(len(_MARKS.findall(text)) for _, text in lines)
+    pipes = sum(text.count("|") for _, text in lines)
+    return _PER_LINE * len(lines) + _PER_MARK * marks + _PER_PIPE * pipes + 20 * sum(len(text) for _, text in lines)
+
+
+def rendered(lines: Sequence[tuple[int, str]]) -> list[Element]:
+    """The elements of a part of a Markdown document: a few harmless ones, from which the page makes nodes. No text
+    becomes HTML on the way.
+
+    Args:
+        lines: number and text of each. Blank lines are missing among them, as the index does not hold them.
+    """
+    from markdown_it.tree import SyntaxTreeNode
+
+    numbers: list[int] = []
+    texts: list[str] = []
+    for number, text in lines:
+        if numbers and number > numbers[-1] + 1:
+            gap = number - numbers[-1] - 1
+            blanks = gap if gap <= _FARTHEST else 1
+            numbers += [numbers[-1]] * blanks
+            texts += [""] * blanks
+        numbers.append(number)
+        texts.append(text)
+    tree = SyntaxTreeNode(_parser().parse("\n".join(texts)))
+    return [element for child in tree.children for element in _elements(child, numbers)]
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+
+def _elements(node: SyntaxTreeNode, numbers: Sequence[int]) -> Iterator[Element]:
+    if node.type == "inline":
+        for child in node.children:
+            yield from _elements(child, numbers)
+    elif node.type == "text":
+        yield node.content
+    elif node.type == "softbreak":
+        yield "\n"
+    elif node.type == "hardbreak":
+        yield _element("br")
+    elif node.type == "code_inline":
+        yield _element("code", [node.content])
+    elif node.type in ("fence", "code_block"):
+        code = _element("code", [node.content.rstrip("\n")])
+        yield _element("pre", [code], lines=_spanned(node, numbers))
+    elif node.type == "image":
+        yield f"[{node.content or 'image'}]"  # a document's picture may be anywhere, and is not asked for
+    else:
+        children = [element for child in node.children for element in _elements(child, numbers)]
+        if node.type == "link":
+            yield from [_element("a", children, href=href)] if (href := _harmless(node)) else children
+        elif node.type == "heading":
+            yield _element(_HEADINGS[node.tag], children, lines=_spanned(node, numbers))
+        elif node.type in _TAGS:
+            yield _element(_TAGS[node.type], children, lines=_spanned(node, numbers))
+        else:
+            yield from children or [node.content]
+
+
+def _element(tag: str, children: Sequence[Element] = (), **details: Any) -> Element:
+    return {"tag": tag, "children": list(children), **{name: value for name, value in details.items() if value}}
+
+
+def _spanned(node: SyntaxTreeNode, numbers: Sequence[int]) -> list[int] | None:
+    if node.map is None:
+        return None
+    start, end = node.map
+    return [numbers[start], numbers[min(max(start, end - 1), len(numbers) - 1)]]
+
+
+def _harmless(node: SyntaxTreeNode) -> str:
+    """Where a link leads; empty unless that is an address elsewhere."""
+    href = str(node.attrs.get("href", ""))
+    try:
+        scheme = urlsplit(href).scheme.lower()
+    except ValueError:
+        return ""
+    return href if scheme in _SCHEMES else ""
+
 
 MOST_BYTES = 48_000
 """Bytes of text in one preview, in UTF-8."""
@@ -80,9 +201,7 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
             if hit is None:
                 raise NotIndexed(f"there is no passage {passage} in the collection; a new search finds its successor")
             path = hit.path
-        file = catalog.find(db, path)
-        if file is None or file.status != "indexed":
-            raise NotIndexed(f"{path} is not indexed in this collection")
+        file = indexed_file(db, path)
         chunks = catalog.chunks(db, file.id)
         at = _place(chunks, passage, line)
         lines, first, last = _around(db, chunks, at, most)
@@ -96,6 +215,18 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
         "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
         "blocks": rendered(numbered) if markdown else None,
     }
+
+
+def indexed_file(db: Connection, path: str) -> FileRow:
+    """The row of an indexed document.
+
+    Raises:
+        NotIndexed: the collection does not hold it.
+    """
+    file = Catalog().find(db, path)
+    if file is None or file.status != "indexed":
+        raise NotIndexed(f"{path} is not indexed in this collection")
+    return file
 
 
 def _described(file: FileRow) -> dict[str, Any]:

@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextvars import ContextVar
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from edge.apps.serve.connection import OWN
 from edge.apps.serve.json_steps import json_response
 from edge.apps.serve.refusals import Refusal, plain
+from edge.errors import CorruptBlock, StorageError
+from edge.files.sealed import read_sealed, write_sealed
 
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -223,3 +230,49 @@ async def _preflight(origin: str, send: Any) -> None:
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
+
+
+CLIENT: ContextVar[str] = ContextVar("edge_client", default="")
+"""The client of the request that is worked on, as `client_of` names it."""
+
+
+def client_of(scope: Any) -> str:
+    """A client's name: its address and a checksum of the key that it brings. Where no token is required, programs of
+    one machine are told apart by the keys that they send anyway."""
+    if by_socket(scope):
+        return "owner's socket"
+    address = str((scope.get("client") or ("", 0))[0])
+    key = given_token(single_headers(scope["headers"]))
+    return f"{address} {sha256(key.encode('utf-8', 'replace')).hexdigest()}" if key else address
+
+
+_FILE = "serve-token.json"
+
+
+def token_file() -> Path:
+    """Where the token's checksum is kept."""
+    return platformdirs.user_data_path("edge-rag", appauthor=False) / _FILE
+
+
+def known_token(*, new: bool = False) -> tuple[str, str]:
+    """The SHA-256 of the token in hexadecimal, and the token itself where it is made now; empty where it was made
+    before, because then nobody knows it but who was told.
+
+    Args:
+        new: make another one, which ends the old one.
+
+    Raises:
+        StorageError: it cannot be stored.
+    """
+    path = token_file()
+    try:
+        stored = None if new else read_sealed(path)
+    except CorruptBlock as error:
+        raise StorageError(f"{error}; `edge serve --new-token` makes another one") from None
+    if stored is not None:
+        return str(stored["token"]), ""
+    token = secrets.token_urlsafe(24)
+    digest = sha256(token.encode()).hexdigest()
+    write_sealed(path, {"token": digest})
+    path.chmod(0o600)
+    return digest, token

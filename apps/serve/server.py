@@ -12,12 +12,11 @@ from edge.apps.collection.searching import POOL
 from edge.apps.planning import retrieval_plan
 from edge.apps.serve.body import Requests
 from edge.apps.serve.editor import Editor
-from edge.apps.serve.engine_room import EngineRoom
+from edge.apps.serve.engine_room import EngineRoom, Recording
 from edge.apps.serve.lent import ModelPool
 from edge.apps.serve.library import Library
 from edge.apps.serve.limits import CONNECTION_BYTES, WORKER_BYTES, Limits
 from edge.apps.serve.metrics import Metrics
-from edge.apps.serve.recording import Recording
 from edge.apps.serve.working import Workers
 from edge.budget import MemoryBudget
 from edge.config import Config

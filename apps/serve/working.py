@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edge.apps.serve.limits import Limits
 from edge.apps.serve.refusals import Refusal
-from edge.apps.serve.shares import CLIENT
+from edge.apps.serve.security import CLIENT
 from edge.scheduling.urgency import BATCH, PERSON, PROGRAM, Urgency, urgent
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.program import config_of
 
-from edge.apps.serve.limits import Limits
+from edge.apps.serve.limits import Limits, Shares
+from edge.apps.serve.security import client_of
 from edge.apps.serve.server import Access, Server
-from edge.apps.serve.shares import Shares, client_of
 from edge.apps.serve.working import Line
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop

@@ -1,0 +1,176 @@
+"""The sockets of a server, and HTTP on them, with bounds that uvicorn does not have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.place import listen, socket_path, write_note
+from edge.errors import InputError, StorageError
+
+if TYPE_CHECKING:
+    from edge.apps.serve.server import Server
+
+
+def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's protocol of HTTP/1.1, within `limits`."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class BoundedProtocol(H11Protocol):
+        """Drops who is slow, and who is one too many."""
+
+        _head: asyncio.TimerHandle | None = None
+        _taking: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            if len(self.connections) >= limits.connections:
+                transport.abort()
+                return
+            super().connection_made(transport)
+            self._watch_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            if self.transport is not None:  # one that was too many was never ours
+                super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport is None:
+                return
+            super().data_received(data)
+            self._watch_head()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch_head(quiet=True)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._taking is None:
+                self._taking = self.loop.call_later(limits.pause_s, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._taking is not None:
+                self._taking.cancel()
+                self._taking = None
+
+        def _watch_head(self, *, quiet: bool = False) -> None:
+            """Gives a request's head its time. Between two requests (`quiet`) the idle time of uvicorn counts."""
+            waiting = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+            if self._head is not None and not waiting:
+                self._head.cancel()
+                self._head = None
+            elif self._head is None and waiting and not quiet:
+                self._head = self.loop.call_later(limits.head_s, self.transport.abort)
+
+        def _stop(self) -> None:
+            for timer in (self._head, self._taking):
+                if timer is not None:
+                    timer.cancel()
+            self._head = self._taking = None
+
+    return BoundedProtocol
+
+
+def run(server: Server, sockets: list[socket.socket]) -> None:
+    """Serves on some listening sockets until a signal ends it."""
+    import uvicorn
+
+    limits = server.limits
+    config = uvicorn.Config(
+        server.application(),
+        http=bounded_protocol(limits),
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=int(limits.idle_s),
+        timeout_graceful_shutdown=5,
+        backlog=limits.connections,
+        h11_max_incomplete_event_size=32 << 10,
+    )
+
+    class Quiet(uvicorn.Server):
+        """Ends at the first signal, and lets the caller close what it opened."""
+
+        should_exit: bool
+        force_exit: bool
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            def end(number: int, frame: Any) -> None:
+                self.force_exit = self.should_exit
+                self.should_exit = True
+
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            before = [(number, signal.signal(number, end)) for number in numbers]
+            try:
+                yield
+            finally:
+                for number, handler in before:
+                    signal.signal(number, handler)
+
+    Quiet(config).run(sockets)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        InputError: there is no such address here.
+        StorageError: the port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise InputError(f"{host} is no address of this machine: {error.strerror}") from None
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        raise StorageError(f"{host}:{port} cannot be listened on: {error.strerror}; --port takes another") from None
+    made.listen(128)
+    return made
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address of a listening socket, as a browser takes it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def owners_socket(listening: socket.socket) -> Iterator[list[socket.socket]]:
+    """The Unix socket for programs of the same user, with a note that says how the server is reached; nothing where
+    the system has no such sockets."""
+    path = socket_path()
+    if path is None:
+        yield []
+        return
+    made = listen(path)
+    note = write_note({"pid": os.getpid(), "url": address_of(listening), "started": time.time()})
+    try:
+        yield [made]
+    finally:
+        made.close()
+        for file in (path, note):
+            with suppress(OSError):
+                file.unlink()
