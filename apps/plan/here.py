@@ -27,7 +27,7 @@ _PASSAGES = (2, 4, 8)
 
 
 @click.command("here")
-@click.option("--within", type=click.FloatRange(0, min_open=True), help="Longest time of an answer, in seconds.")
+@click.option("--within", type=click.FloatRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
 @click.option("--memory", help="Most bytes that the process may hold, such as 300MB.")
 @click.option("--llm", metavar="MODEL", help="As it was profiled with.")
 @click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True)
@@ -67,13 +67,16 @@ def here(
             "choices": [row(p) for p in found], "chosen": row(best), "command": command(best, pipeline, config.llm),
         }))  # fmt: skip
         return
-    click.echo(f"  {'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'peak':>10}   embed, search, rerank, write")
+    click.echo(
+        f"  {'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'written':>9}{'peak':>10}   "
+        "embed, search, rerank, write"
+    )
     for p in found:
         mark = "*" if p is best else " "
         stages = ", ".join(duration(p.stages[name]) for name in ("embed", "search", "rerank", "write"))
         click.echo(
             f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{duration(p.seconds):>10}"
-            f"{format_size(int(p.nbytes)):>10}   {stages}"
+            f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
         )
     slowest = max(best.stages, key=lambda name: best.stages[name])
     click.echo(
@@ -81,6 +84,11 @@ def here(
         f"{format_size(int(best.nbytes))} of {format_size(best.limit)}; most of the time goes into {slowest} "
         f"({best.stages[slowest] / best.seconds:.0%})."
     )
+    if best.written < 1:
+        click.echo(
+            f"{best.written:.0%} of the profiled questions were answered. The others were refused, which takes less "
+            f"time: on average {duration(best.mean_seconds)} per question."
+        )
 
 
 def chosen(found: list[Prediction], within: float | None, memory: int | None) -> Prediction:
@@ -118,6 +126,6 @@ def settings_text(p: Prediction, pipeline: str, llm: str) -> str:
 def row(p: Prediction) -> dict[str, Any]:
     """A choice as a dictionary with stable keys."""
     return {
-        "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "nbytes": p.nbytes,
-        "stages": dict(p.stages),
+        "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "written": p.written,
+        "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": dict(p.stages),
     }  # fmt: skip

@@ -47,10 +47,12 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
             "limit": measured.limit, "conditions": dict(known.conditions), "origin": "measured", "readings": rows,
         }))  # fmt: skip
         return
-    click.echo(f"{'depth':>6}{'passages':>10}{'embed':>10}{'search':>10}{'rerank':>10}{'write':>10}{'peak':>10}")
+    click.echo(
+        f"{'depth':>6}{'passages':>10}{'embed':>10}{'search':>10}{'rerank':>10}{'write':>10}{'written':>9}{'peak':>10}"
+    )
     for row in measured.readings:
         times = "".join(f"{duration(s):>10}" for s in (row.embed, row.search, row.rerank, row.write))
-        click.echo(f"{row.depth:>6}{row.passages:>10}{times}{format_size(int(row.nbytes)):>10}")
+        click.echo(f"{row.depth:>6}{row.passages:>10}{times}{row.written:>9.0%}{format_size(int(row.nbytes)):>10}")
     click.echo(
         f"measured with {len(asked) - 1} questions in {rounds} rounds under {format_size(measured.limit)}; "
         f"{len(known.limits)} limits are known",

@@ -26,14 +26,17 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         troubles = [str(trouble) for trouble in collection.health()]
         assistant.ask(first)
         started = time.perf_counter()
-        stats = [assistant.ask(question).stats for question in others]
+        answers = [assistant.ask(question) for question in others]
         taken = time.perf_counter() - started
+    stats = [answer.stats for answer in answers]
     return {
         "seconds": [each.seconds for each in stats],
         "stages": {
             "embed": [each.embed_s for each in stats], "search": [each.search_s for each in stats],
             "rerank": [each.rerank_s for each in stats], "write": [each.generate_s for each in stats],
         },
+        # A question is refused if no round of retrieval keeps a passage. Then no answer is written.
+        "written": [not a.rounds or any(found.passages for found in a.rounds) for a in answers],
         "per_s": len(stats) / taken, "troubles": troubles,
     }  # fmt: skip
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edge.apps.bench.process import measure
 from edge.config import Config
 from edge.planner.measured import Reading
+
+Floats = npt.NDArray[np.float64]
 
 _WORKER = "edge.apps.plan.visit_worker"
 
@@ -37,6 +40,7 @@ class Visit:
     Attributes:
         seconds: of each answer.
         stages: seconds of each answer, by stage.
+        written: whether each answer was written; the others were refused.
         per_s: answers per second over all of them.
         nbytes: high-water mark of the process's anonymous memory.
         troubles: sentences about the collection that its user should read.
@@ -44,6 +48,7 @@ class Visit:
 
     seconds: Sequence[float]
     stages: Mapping[str, Sequence[float]]
+    written: Sequence[bool]
     per_s: float
     nbytes: int
     troubles: Sequence[str]
@@ -93,14 +98,28 @@ def visited(
 def reading(schedule: Schedule, visits: Sequence[Visit]) -> Reading:
     """The times of a schedule: of each question the median over the visits, and their mean over the questions."""
 
-    def typical(values: Sequence[Sequence[float]]) -> float:
-        return float(np.mean(np.median(np.asarray(values, np.float64), axis=0)))
+    def typical(values: Sequence[Sequence[float]]) -> Floats:
+        return np.asarray(np.median(np.asarray(values, np.float64), axis=0))
 
     stages = {name: typical([visit.stages[name] for visit in visits]) for name in STAGES}
-    other = max(0.0, typical([visit.seconds for visit in visits]) - sum(stages.values()))
-    nbytes = float(np.median([visit.nbytes for visit in visits]))
-    return Reading(schedule.depth, schedule.passages, **stages, other=other, nbytes=nbytes)
+    other = float(np.mean(typical([visit.seconds for visit in visits]) - sum(stages.values())))
+    # What is refused does not depend on the time, so every visit has the same answers.
+    written, writing = np.asarray(visits[0].written, np.bool_), stages.pop("write")
+    return Reading(
+        schedule.depth,
+        schedule.passages,
+        len(written),
+        float(written.mean()),
+        **{name: float(seconds.mean()) for name, seconds in stages.items()},
+        write=float(writing[written].mean()) if written.any() else 0.0,
+        draft=0.0 if written.all() else float(writing[~written].mean()),
+        other=max(0.0, other),
+        nbytes=float(np.median([visit.nbytes for visit in visits])),
+    )
 
 
 def _visit(report: Mapping[str, Any]) -> Visit:
-    return Visit(report["seconds"], report["stages"], report["per_s"], report["peak_resident"], report["troubles"])
+    return Visit(
+        report["seconds"], report["stages"], report["written"], report["per_s"], report["peak_resident"],
+        report["troubles"],
+    )  # fmt: skip

@@ -61,7 +61,7 @@ class Curve:
         return self.seconds[left] + share * (self.seconds[right] - self.seconds[left])
 
 
-_FORMAT = 2
+_FORMAT = 3
 _WHAT = "the profile of this machine"
 
 
@@ -69,47 +69,74 @@ _WHAT = "the profile of this machine"
 class Reading:
     """Typical values over some questions, for one reranking depth and one number of passages.
 
+    A question is refused if no passage is relevant enough after reranking. No answer is written then.
+
     Attributes:
         depth: number of passages that are reranked; 0 without reranking.
         passages: largest number of passages from which the answer is written.
-        embed, search, rerank, write, other: seconds of each stage; `other` is the rest.
+        questions: their number.
+        written: the share of questions that were not refused, 0 to 1.
+        embed, search, rerank, other: seconds of each stage; `other` is the rest.
+        write: seconds of writing for a question that was not refused; 0 if all were refused.
+        draft: seconds of writing for a refused question, such as for HyDE's passage; 0 if none was refused.
         nbytes: high-water mark of the process's anonymous memory.
     """
 
     depth: int
     passages: int
+    questions: int
+    written: float
     embed: float
     search: float
     rerank: float
     write: float
+    draft: float
     other: float
     nbytes: float
 
     @property
-    def seconds(self) -> float:
-        """Seconds until an answer is complete."""
-        return self.embed + self.search + self.rerank + self.write + self.other
+    def mean_seconds(self) -> float:
+        """Seconds until the answer is complete or refused, on average over the questions."""
+        writing = self.written * self.write + (1 - self.written) * self.draft
+        return self.embed + self.search + self.rerank + writing + self.other
 
     def __post_init__(self) -> None:
-        values = (self.embed, self.search, self.rerank, self.write, self.other, self.nbytes)
+        values = (self.embed, self.search, self.rerank, self.write, self.draft, self.other, self.nbytes)
         if self.depth < 0 or self.passages < 1 or not all(0 <= value < math.inf for value in values):
             raise InputError("a reading has a depth, passages, seconds and bytes of at least 0")
+        if self.questions < 1 or not 0 <= self.written <= 1:
+            raise InputError("a reading has at least 1 question, and the share of written answers is from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The predicted cost of an answer: seconds by stage and in total, and peak bytes."""
+    """The predicted cost of an answer.
+
+    Attributes:
+        stages: seconds of each stage of an answer that is written.
+        nbytes: peak bytes.
+        written: the share of questions whose answer is written; the others are refused.
+        draft: seconds of writing for a refused question.
+    """
 
     limit: int
     depth: int
     passages: int
     stages: Mapping[str, float]
     nbytes: float
+    written: float = 1.0
+    draft: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds until the answer is complete."""
+        """Seconds until an answer that is written is complete."""
         return sum(self.stages.values())
+
+    @property
+    def mean_seconds(self) -> float:
+        """Seconds until the answer is complete or refused, on average over the questions."""
+        refused = self.seconds - self.stages.get("write", 0.0) + self.draft
+        return self.written * self.seconds + (1 - self.written) * refused
 
 
 @dataclass(slots=True)
@@ -140,19 +167,50 @@ class LimitProfile:
             more = _curve([(reading.passages, getattr(reading, name)) for reading in by_passages])
             return max(0.0, deeper + more(passages) - more(usual))
 
+        # Passages are refused by their relevance, which the depth hardly changes. So the depths are taken together: in
+        # each single one the few answers that were written differ by chance.
+        written = [reading for reading in like if reading.written > 0]
+        refused = [reading for reading in like if reading.written < 1]
         stages = {
             "embed": float(np.median([reading.embed for reading in like])),
             "search": between("search"),
             "rerank": between("rerank"),
-            "write": between("write"),
+            "write": _pooled(written, "write", [r.written * r.questions for r in written], passages),
             "other": float(np.median([reading.other for reading in like])),
         }
-        return Prediction(self.limit, depth, passages, stages, between("nbytes"))
+        return Prediction(
+            self.limit, depth, passages, stages, between("nbytes"),
+            written=_share(by_depth, by_passages, depth, passages, usual),
+            draft=_pooled(refused, "draft", [(1 - r.written) * r.questions for r in refused], passages),
+        )  # fmt: skip
 
 
 def _most_common(counts: Sequence[int]) -> int:
     """The most frequent count; the smallest one if there are several."""
     return max(sorted(set(counts)), key=list(counts).count)
+
+
+def _pooled(readings: Sequence[Reading], name: str, weights: Sequence[float], passages: int) -> float:
+    """The weighted mean of a value over the readings with each number of passages, interpolated; 0 without readings."""
+    if not readings:
+        return 0.0
+    points = []
+    for count in {reading.passages for reading in readings}:
+        same = [(getattr(r, name), weight) for r, weight in zip(readings, weights, strict=True) if r.passages == count]
+        points.append((count, sum(value * weight for value, weight in same) / sum(weight for _, weight in same)))
+    return Curve.measured(points)(passages)
+
+
+def _share(by_depth: Sequence[Reading], by_passages: Sequence[Reading], depth: int, passages: int, usual: int) -> float:
+    """The share of answers that are written. Unlike seconds it may fall with the depth and with the passages."""
+
+    def along(readings: Sequence[Reading], axis: str, place: int) -> float:
+        counts = sorted({getattr(reading, axis) for reading in readings})
+        means = [np.mean([r.written for r in readings if getattr(r, axis) == count]) for count in counts]
+        return float(np.interp(place, counts, means))
+
+    more = along(by_passages, "passages", passages) - along(by_passages, "passages", usual)
+    return min(1.0, max(0.0, along(by_depth, "depth", depth) + more))
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> Curve:
@@ -210,5 +268,5 @@ def unbeaten_choices(found: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _reading(row: Any) -> Reading:
-    seconds = (float(row[f.name]) for f in fields(Reading)[2:])
-    return Reading(int(row["depth"]), int(row["passages"]), *seconds)
+    values = (float(row[f.name]) for f in fields(Reading)[3:])
+    return Reading(int(row["depth"]), int(row["passages"]), int(row["questions"]), *values)

@@ -13,7 +13,7 @@ from edge.apps.bench.plan import Comparison, summarised
 from edge.apps.cli import edge
 from edge.config import Config
 from edge.errors import EdgeError
-from edge.planner.measured import Prediction
+from edge.planner.measured import Prediction, Reading
 
 
 @pytest.fixture
@@ -90,9 +90,11 @@ def test_questions_that_cannot_be_used_are_refused(home: Path, text: bytes, reas
 
 def test_the_summary_is_of_the_errors_and_of_the_choice_of_a_limit() -> None:
     def row(limit: int, depth: int, predicted: float, seconds: float) -> Comparison:
-        return Comparison(Prediction(limit, depth, 4, {"all": predicted}, 110.0), seconds, 2 / seconds, 100)
+        measured = Reading(depth, 4, 9, 1.0, 0.0, 0.0, 0.0, seconds, 0.0, 0.0, 100)
+        return Comparison(Prediction(limit, depth, 4, {"all": predicted}, 110.0), measured, 2 / seconds)
 
     rows = [row(1, 0, 1.0, 1.0), row(2, 0, 1.1, 0.8), row(1, 9, 2.0, 1.6)]
+    assert rows[0].written_seconds == 1.0
     found = summarised(rows)
     assert found["time_median"] == pytest.approx(0.25)
     assert found["time_worst"] == pytest.approx(0.375)

@@ -14,18 +14,27 @@ from edge.config import Config
 ONE, TWO, THREE = (Schedule(10**9, depth, 4) for depth in (0, 8, 30))
 
 
-def visit(*seconds: float, search: float = 0.0, per_s: float = 1.0, nbytes: int = 100) -> Visit:
+def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:
     stages = {name: [0.0] * len(seconds) for name in visits.STAGES} | {"search": [search] * len(seconds)}
-    return Visit(seconds, stages, per_s, nbytes, ())
+    return Visit(seconds, stages, [True] * len(seconds), 1.0, nbytes, ())
 
 
 def test_a_disturbed_answer_does_not_count() -> None:
     """The second question took 9 s in one visit, and the third visit was slow at the first one."""
     found = reading(TWO, [visit(1.0, 9.0, search=0.5), visit(1.2, 2.0, search=0.5), visit(7.0, 2.2, nbytes=400)])
     assert found.search == pytest.approx(0.5)
-    assert found.seconds == pytest.approx((1.2 + 2.2) / 2)
+    assert found.mean_seconds == pytest.approx((1.2 + 2.2) / 2)
     assert found.other == pytest.approx(1.7 - 0.5)
     assert (found.depth, found.passages, found.nbytes) == (8, 4, 100)
+
+
+def test_refused_questions_do_not_count_as_writing() -> None:
+    stages = {name: [0.0] * 4 for name in visits.STAGES} | {"write": [3.0, 0.5, 0.5, 0.5], "rerank": [0.2] * 4}
+    found = reading(TWO, [Visit([3.3, 0.8, 0.8, 0.8], stages, [True, False, False, False], 1.0, 100, ())])
+    assert (found.questions, found.written, found.write, found.draft) == (4, 0.25, 3.0, 0.5)
+    assert found.mean_seconds == pytest.approx((3.3 + 3 * 0.8) / 4)
+    nothing = reading(TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in visits.STAGES}, [False] * 2, 1.0, 100, ())])
+    assert (nothing.written, nothing.write) == (0, 0)
 
 
 def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +43,14 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
     def measured(worker: str, task: dict[str, Any], *, threads: int) -> dict[str, Any]:
         tasks.append(task)
         stages = {name: [0.1] for name in visits.STAGES}
-        return {"seconds": [1.0], "stages": stages, "per_s": 1.0, "peak_resident": len(tasks), "troubles": []}
+        return {
+            "seconds": [1.0],
+            "stages": stages,
+            "written": [True],
+            "per_s": 1.0,
+            "peak_resident": len(tasks),
+            "troubles": [],
+        }
 
     monkeypatch.setattr(visits, "measure", measured)
     said: list[str] = []

@@ -12,8 +12,17 @@ from edge.planner.measured import LimitProfile, MachineProfile, Prediction, Read
 CONDITIONS = {"machine": "a", "reranker": "b"}
 
 
-def reading(depth: int, passages: int = 4, *, rerank: float = 0.0, write: float = 0.1, nbytes: float = 1e8) -> Reading:
-    return Reading(depth, passages, 0.01, 0.02, rerank, write, 0.005, nbytes)
+def reading(
+    depth: int,
+    passages: int = 4,
+    *,
+    rerank: float = 0.0,
+    write: float = 0.1,
+    written: float = 1.0,
+    draft: float = 0.0,
+    nbytes: float = 1e8,
+) -> Reading:
+    return Reading(depth, passages, 20, written, 0.01, 0.02, rerank, write, draft, 0.005, nbytes)
 
 
 def profile() -> MachineProfile:
@@ -63,6 +72,32 @@ def test_what_was_not_measured_is_not_predicted() -> None:
     assert [p.depth for p in MachineProfile(CONDITIONS, {300: without}).choices([0, 10], [4])] == [0]
     with pytest.raises(InputError, match="at least 0"):
         reading(10, rerank=-1.0)
+    with pytest.raises(InputError, match="from 0 to 1"):
+        reading(10, written=1.5)
+
+
+def test_the_time_of_writing_is_that_of_all_written_answers_whatever_the_depth() -> None:
+    """1 of 20 answers at depth 10 and 9 of 20 at depth 30 are written; the one alone says little."""
+    readings = [reading(10, write=8.0, written=0.05), reading(30, write=3.0, written=0.45), reading(60, written=0.0)]
+    known = LimitProfile(300, readings)
+    for depth in (10, 30, 60):
+        assert known.predict(depth, 4).stages["write"] == pytest.approx((0.05 * 8 + 0.45 * 3) / 0.5)
+    assert LimitProfile(300, [reading(10, write=0.0, written=0.0)]).predict(10, 4).stages["write"] == 0
+
+
+def test_the_mean_time_counts_refused_questions_without_an_answer() -> None:
+    """More passages let more answers be written here, and a deeper list fewer."""
+    readings = [reading(10, rerank=0.1, write=2.0, written=0.6, draft=0.5), reading(30, rerank=0.1, write=2.0,
+                written=0.4, draft=0.5), reading(30, 8, rerank=0.1, write=2.0, written=0.5, draft=0.5),
+                reading(30, 2, rerank=0.1, write=2.0, written=0.3, draft=0.5)]  # fmt: skip
+    known = LimitProfile(300, readings)
+    shares = {place: known.predict(*place).written for place in ((10, 4), (20, 4), (30, 4), (60, 4), (30, 8), (10, 8))}
+    expected = {(10, 4): 0.6, (20, 4): 0.5, (30, 4): 0.4, (60, 4): 0.4, (30, 8): 0.5, (10, 8): 0.7}
+    assert shares == pytest.approx(expected)
+    found = known.predict(20, 4)
+    assert found.seconds == pytest.approx(0.01 + 0.02 + 0.1 + 2.0 + 0.005)
+    assert found.mean_seconds == pytest.approx(found.seconds - 0.5 * 1.5)
+    assert readings[0].mean_seconds == pytest.approx(0.135 + 0.6 * 2 + 0.4 * 0.5)
 
 
 def test_choices_that_another_one_beats_are_left_out() -> None:
