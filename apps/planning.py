@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.apps.documents.base import WORKER_NBYTES
-from edge.apps.store.pool import CONNECTION_BYTES, PAGE_CACHE
+from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import EdgeError

@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from edge.apps.store.connecting import plain
+from edge.apps.store.connections import plain
 from edge.apps.store.failures import refuse_newer, translated
 from edge.apps.store.folder import claim, make_folder
 from edge.apps.store.lock import LOCK, WriterLock

@@ -3,20 +3,70 @@
 A log is a header followed by frames. A frame is a frame header and a page. The checksum in a frame header continues the
 checksum of the frame before it. SQLite verifies these checksums when it recovers a log that no process has open.
 
-Source: https://sqlite.org/fileformat2.html#walformat
+SQLite's checksum consists of two sums over 32-bit words, each added to the other in turn. The `cksumvfs` shim uses it,
+too. The sums are linear modulo 2^32. So the sums of many blocks are one matrix product with fixed weights.
+
+Sources: https://sqlite.org/fileformat2.html#walformat and #checksum_algorithm
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.store.sums import Sums, continued, sums
+Sums = tuple[int, int]
+
+_MODULUS = 1 << 32
+
+
+def sums(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The two sums of each block of words [n, words], computed from a start of zero: [n, 2]."""
+    return np.asarray(words @ _weights(words.shape[1]))
+
+
+def continued(before: Sums, own: Sums, words: int) -> Sums:
+    """The two sums of a block that continues earlier sums.
+
+    Args:
+        before: the sums before the block.
+        own: the sums of the block from a start of zero, as `sums` returns them.
+        words: length of the block.
+    """
+    (a, b), (c, d) = _carried(words)
+    return (before[0] * a + before[1] * c + own[0]) % _MODULUS, (before[0] * b + before[1] * d + own[1]) % _MODULUS
+
+
+@cache
+def _weights(count: int) -> npt.NDArray[np.uint32]:
+    """The weight of each word of a block in each of the two sums, [words, 2]."""
+    weights = np.empty((count, 2), np.uint32)
+    first, second = (1, 1), (0, 1)  # weights of the last pair of words
+    for at in range(count - 2, -1, -2):
+        weights[at], weights[at + 1] = first, second
+        first, second = _stepped(first), _stepped(second)
+    return weights
+
+
+@cache
+def _carried(count: int) -> tuple[Sums, Sums]:
+    """The weight of each sum before a block in each sum after the block."""
+    first, second = (1, 0), (0, 1)
+    for _ in range(count // 2):
+        first, second = _stepped(first), _stepped(second)
+    return first, second
+
+
+def _stepped(before: Sums) -> Sums:
+    """The sums after a pair of zero words."""
+    one = (before[0] + before[1]) % _MODULUS
+    return one, (before[1] + one) % _MODULUS
+
 
 HEADER = 32
 """Bytes of the log's header, before the first frame."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.connecting import is_emptied, plain
+from edge.apps.store.connections import is_emptied, plain
 from edge.apps.store.failures import translated
 from edge.apps.store.schema_copy import make_openable
 from edge.apps.store.verified_log import unverified

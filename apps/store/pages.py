@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.store.log import log_of, read_log
-from edge.apps.store.sums import sums
+from edge.apps.store.log import log_of, read_log, sums
 
 PAGE = 4096
 """Bytes of a page in every database of this program."""

@@ -14,7 +14,7 @@ import apsw
 import numpy as np
 
 from edge.apps.store.checking import CheckReport
-from edge.apps.store.connecting import plain
+from edge.apps.store.connections import plain
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.failures import damage_suppressed, is_refusal, translated
 from edge.apps.store.health import Trouble, note

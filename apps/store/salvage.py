@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from edge.apps.store.connecting import connect, plain
+from edge.apps.store.connections import connect, plain
 from edge.apps.store.failures import damage_suppressed, is_refusal
 from edge.apps.store.pages import PAGE
 from edge.apps.store.schema_copy import Schema, kept, make_openable, put_schema, read_schema

@@ -18,7 +18,7 @@ from typing import Any
 
 import apsw
 
-from edge.apps.store.connecting import connect
+from edge.apps.store.connections import connect
 from edge.apps.store.pages import PAGE, missing_bytes, with_checksum
 from edge.files.input_file import read_small
 from edge.ivf.storage.segment_writer import sync_folder

@@ -14,7 +14,7 @@ from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.damage import check, repair
 from edge.apps.memory.memory import Memory
-from edge.apps.store.connecting import plain
+from edge.apps.store.connections import plain
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.log import FRAME, HEADER
 from edge.apps.store.pages import PAGE

@@ -9,7 +9,7 @@ import pytest
 
 from edge.apps.collection.collection import DATABASE
 from edge.apps.memory.store import DATABASE as MEMORIES
-from edge.apps.store.connecting import connect
+from edge.apps.store.connections import connect
 from edge.apps.store.health import Trouble, forget, note
 from tests.apps.serve.conftest import Running
 

@@ -122,7 +122,7 @@ def test_many_threads_share_a_few_connections(tmp_path: Path, budget: MemoryBudg
 def test_who_holds_a_connection_may_wait_for_another_thread_that_needs_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.apps.store.pool._PATIENCE_S", 0.05)
+    monkeypatch.setattr("edge.apps.store.connections._PATIENCE_S", 0.05)
 
     def nested(depth: int) -> None:
         with database.read():

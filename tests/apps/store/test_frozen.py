@@ -14,7 +14,7 @@ import pytest
 
 from edge.apps.collection.collection import DATABASE as COLLECTION
 from edge.apps.memory.store import DATABASE as MEMORY
-from edge.apps.store.connecting import plain
+from edge.apps.store.connections import plain
 
 Verb = Callable[..., Any]
 ReadOnly = Callable[[], AbstractContextManager[None]]

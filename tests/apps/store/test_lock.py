@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from edge.apps.store import verified_log
-from edge.apps.store.connecting import plain
+from edge.apps.store.connections import plain
 from edge.apps.store.lock import WriterLock
 from edge.errors import StorageError
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from edge.apps.store.checking import CheckReport, check_file
-from edge.apps.store.connecting import connect
+from edge.apps.store.connections import connect
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, damage_suppressed
 from edge.apps.store.log import FRAME, HEADER, log_of, read_log
@@ -187,7 +187,7 @@ def test_a_connection_that_is_left_open_ends_without_a_word(tmp_path: Path) -> N
     code = f"""
 import threading
 from pathlib import Path
-from edge.apps.store.connecting import connect
+from edge.apps.store.connections import connect
 db = connect({(tmp_path / "notes.db").as_uri()!r}, writable=True, cache=1 << 20, busy_seconds=1)
 db.execute("CREATE TABLE notes(text)")
 db.execute("INSERT INTO notes VALUES ('one')")

@@ -11,7 +11,7 @@ import pytest
 
 from edge.apps.store import health
 from edge.apps.store.checking import CheckReport, check_file
-from edge.apps.store.connecting import connect, plain
+from edge.apps.store.connections import connect, plain
 from edge.apps.store.database import Database
 from edge.apps.store.mark import HighWaterMark
 from edge.budget import MemoryBudget
