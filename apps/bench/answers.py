@@ -25,7 +25,7 @@ from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.base import AskOptions
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 
@@ -123,7 +123,7 @@ def answers(
                 generator = assistant.generator.name
     rows = {kind: row for kind in KINDS if (row := summary([o for o in outcomes if o.question.kind == kind]))}
     report = {"half": half, "generator": generator, "kinds": rows, "questions": [o.to_json() for o in outcomes]}
-    output.put(report, figures(rows), lambda: _print(rows, half, generator))
+    output.put(report, figures(rows), f"questions of the half {half!r}, answered with {generator}")
     if verbose and not output.as_json:
         for outcome in outcomes:
             if failure := _failure(outcome):
@@ -138,7 +138,7 @@ def figures(rows: dict[str, dict[str, float]]) -> Iterator[Figure]:
     common = {"questions": neither("questions"), "warned": neither("warned", "%"), "seconds": lower("time", "s")}
     with_answer = {
         "shown": higher("right shown", "%"), "first": higher("right file", "%"), "line": higher("right line", "%"),
-        "refused": lower("refused", "%"),
+        "refused": lower("refused", "%"), "words": neither("words"),
     }  # fmt: skip
     there = {kind: row for kind, row in rows.items() if "shown" in row}
     gone = {kind: row for kind, row in rows.items() if kind not in there}
@@ -239,21 +239,3 @@ def _failure(outcome: Outcome) -> str:
     if not outcome.found:
         return "refused though answerable"
     return "" if outcome.shown else "right answer not shown"
-
-
-def _print(rows: dict[str, dict[str, float]], half: str, generator: str) -> None:
-    click.echo(f"questions of the half {half!r}, answered with {generator}")
-    click.echo(
-        f"{'kind':<13}{'questions':>9}{'right shown':>13}{'right file':>12}{'refused':>9}{'answered':>10}{'warned':>8}"
-        f"{'right line':>12}{'words':>7}{'seconds':>9}"
-    )
-    for kind, row in rows.items():
-        if "shown" in row:
-            click.echo(
-                f"{kind:<13}{row['questions']:>9.0f}{row['shown']:>13.0%}{row['first']:>12.0%}{row['refused']:>9.0%}"
-                f"{'':>10}{row['warned']:>8.0%}{row['line']:>12.0%}{row['words']:>7.0f}{row['seconds']:>9.2f}"
-            )
-        else:
-            click.echo(
-                f"{kind:<13}{row['questions']:>9.0f}{'':>34}{row['answered']:>10.0%}{row['warned']:>8.0%}{row['seconds']:>28.2f}"
-            )

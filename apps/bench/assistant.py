@@ -11,7 +11,7 @@ import click
 
 from edge.apps.bench.assistant_worker import _LINK
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options, rounds_option
 from edge.apps.bench.process import measure
 from edge.apps.bench.proportions import COVERAGE
 from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
@@ -41,8 +41,8 @@ lists that earlier searches left in memory; `lookahead` adds lookahead to that."
 @click.option("--prefill", default=2000.0, show_default=True, help="Tokens per second it reads.")
 @click.option("--questions", default=16, show_default=True, help="Measured per pipeline.")
 @click.option("--warmup", default=4, show_default=True, help="Before them; times are learned and lists cached.")
-@click.option("--rounds", default=1, show_default=True, help="Alternating repetitions (A B A B ...).")
-@click.option("--pipelines", default=",".join(PIPELINES), show_default=True)
+@rounds_option(1)
+@names_option("--pipelines", PIPELINES)
 @click.option(
     "--traces",
     type=click.Path(file_okay=False, path_type=Path),
@@ -67,7 +67,7 @@ def assistant(
     questions: int,
     warmup: int,
     rounds: int,
-    pipelines: str,
+    pipelines: list[str],
     traces: Path | None,
     recorded: bool,
     model: Path | None,
@@ -76,9 +76,6 @@ def assistant(
     data: IndexData,
 ) -> None:
     """Replay recorded pipelines over an index on disk: on-demand retrieval against lookahead, same memory."""
-    chosen = pipelines.split(",")
-    if unknown := set(chosen) - set(PIPELINES):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(PIPELINES)}")
     if recorded:
         if traces is not None:
             raise click.BadParameter("--recorded replays the traces that come with the program; leave --traces out")
@@ -93,9 +90,9 @@ def assistant(
     if model is not None:
         if traces is None or recorded:
             raise click.BadParameter("--record needs --traces, the folder to write to")
-        _record(model, traces, chosen, asked, common)
+        _record(model, traces, pipelines, asked, common)
     results = []
-    for pipeline in chosen:
+    for pipeline in pipelines:
         trace = made.folder / f"{pipeline}.jsonl"
         if traces is None:
             write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)

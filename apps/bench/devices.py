@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options
 from edge.apps.bench.process import measure
 from edge.apps.bench.proportions import COVERAGE, DEVICE_MEMORY, INDEX_GB, PROBED, PROPORTIONS, Proportions, Rates
 from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options, say
@@ -42,8 +42,8 @@ copies` searches copy the lists that lookahead has left out."""
 @click.option("--prefill", default=20000.0, show_default=True, help="Tokens per second it reads.")
 @click.option("--questions", default=12, show_default=True, help="Measured per pipeline.")
 @click.option("--warmup", default=4, show_default=True, help="Before them; times are learned.")
-@click.option("--pipelines", default=",".join(PIPELINES), show_default=True)
-@click.option("--arms", default=",".join(_ARMS), show_default=True, help="`slow place` is always measured.")
+@names_option("--pipelines", PIPELINES)
+@names_option("--arms", _ARMS, help="`slow place` is always measured.")
 @click.option("--assembled", is_flag=True, help="Replay texts of the judged set, in place of SmolLM2-135M's.")
 @output_options
 def devices(
@@ -52,17 +52,14 @@ def devices(
     prefill: float,
     questions: int,
     warmup: int,
-    pipelines: str,
-    arms: str,
+    pipelines: list[str],
+    arms: list[str],
     assembled: bool,
     output: Output,
     data: IndexData,
 ) -> None:
     """Replay recorded pipelines over lists in a slow place, with a throttled device (`limited`) in front of it."""
-    chosen, taken = pipelines.split(","), list(dict.fromkeys(["slow place", *arms.split(",")]))
-    for given, known in ((chosen, PIPELINES), (taken, _ARMS)):
-        if unknown := set(given) - set(known):
-            raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    taken = list(dict.fromkeys(["slow place", *arms]))
     made = data.made()
     asked = made.asked(warmup + questions)
     traces = {}
@@ -81,7 +78,7 @@ def devices(
     rates = proportions.rates(made.nbytes * PROBED, window)
     common |= {"link": rates.link, "scan": rates.scan, "slow": rates.slow}
     results = []
-    for pipeline in chosen:
+    for pipeline in pipelines:
         reports = {}
         for arm in taken:
             say(f"{pipeline}, {arm}")

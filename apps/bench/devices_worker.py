@@ -11,9 +11,8 @@ from typing import Any
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.steps import Steps
 from edge.apps.bench.assistant_worker import MOST_TOKENS, IndexLibrary, answered
-from edge.apps.bench.process import serve
+from edge.apps.bench.process import Stops, serve
 from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
-from edge.apps.bench.stops import Stops
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice

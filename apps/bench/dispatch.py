@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import higher, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, numbers, output_options
 from edge.apps.bench.process import measure
 from edge.apps.bench.proportions import CACHE_GAINS, PROBED, PROPORTIONS, SEVERAL_MEMORY
 from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options, say
@@ -32,15 +32,15 @@ micro-batch; a free device takes the micro-batch of whose lists it holds most, a
 
 @click.command("dispatch")
 @index_options(rows=100_000, list_rows=100, memory_share=round(SEVERAL_MEMORY, 3))
-@click.option("--counts", default="1,2,4,8", show_default=True, help="Numbers of devices.")
-@click.option("--questions", default=128, show_default=True, help="In the global batch.")
-@click.option("--warmup", default=32, show_default=True, help="Questions before it, which fill the devices.")
-@click.option("--micro-batch", "size", default=4, show_default=True, help="Questions in a micro-batch.")
+@click.option("--counts", type=numbers(), default="1,2,4,8", show_default=True, help="Numbers of devices.")
+@click.option("--questions", type=click.IntRange(1), default=128, show_default=True, help="In the global batch.")
+@click.option("--warmup", type=click.IntRange(0), default=32, show_default=True, help="Before it; fills the devices.")
+@click.option("--micro-batch", "size", type=click.IntRange(1), default=4, show_default=True, help="Its questions.")
 @click.option("--decode", default=300.0, show_default=True, help="Tokens per second the replayed model writes.")
 @click.option("--prefill", default=30000.0, show_default=True, help="Tokens per second it reads.")
 @output_options
 def dispatch(
-    counts: str,
+    counts: list[int],
     questions: int,
     warmup: int,
     size: int,
@@ -50,12 +50,6 @@ def dispatch(
     data: IndexData,
 ) -> None:
     """Serve a global batch of questions (HyDE) on several throttled devices (`limited`), each with lists of its own."""
-    try:
-        numbers = [int(count) for count in counts.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"numbers of devices are written 1,2,4 and not {counts!r}") from None
-    if min(numbers) < 1 or min(size, questions) < 1 or warmup < 0:
-        raise click.BadParameter("there is at least one device, and one question in a micro-batch")
     made = data.made()
     asked = made.asked(warmup + questions)
     trace = made.folder / "dispatch.jsonl"
@@ -70,7 +64,7 @@ def dispatch(
     }  # fmt: skip
     results: list[dict[str, Any]] = []
     found: list[Any] = []
-    for count in numbers:
+    for count in counts:
         say(f"{count} devices")
         arms = measure(_WORKER, {**common, "count": count, "name": f"{count} devices"}, threads=1)["arms"]
         found += [arm.pop("found") for arm in arms.values()]

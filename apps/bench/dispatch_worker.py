@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.bench.process import serve
+from edge.apps.bench.process import Stops, serve
 from edge.apps.bench.rag_traces import PASSAGES
-from edge.apps.bench.stops import Stops
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice

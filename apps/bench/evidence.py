@@ -22,7 +22,7 @@ from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, signals, titl
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.bench.answers import copy_documents, questions
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
 from edge.budget import MemoryBudget
@@ -86,7 +86,9 @@ def evidence(
         save(place, NAME, fingerprint, fitted)
     report = {half: errors(fitted, found) for half, found in examples.items()}
     result = {"signals": SIGNALS, **fitted.model.to_json(), "threshold": fitted.threshold, **report}
-    output.put(result, figures(report), lambda: _print(fitted, report))
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(SIGNALS, fitted.model.weights, strict=False))
+    shown = f"weights {weights}\nthreshold {fitted.threshold:.3f}, fitted on {fitted.examples} questions"
+    output.put(result, figures(report), shown)
 
 
 def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
@@ -97,15 +99,6 @@ def figures(report: dict[str, dict[str, dict[str, float]]]) -> Iterator[Figure]:
     }  # fmt: skip
     for half, rows in report.items():
         yield from tabulate(rows, columns, half)
-
-
-def _print(fitted: Evidence, report: dict[str, dict[str, dict[str, float]]]) -> None:
-    click.echo("weights " + ", ".join(f"{n} {w:.2f}" for n, w in zip(SIGNALS, fitted.model.weights, strict=False)))
-    click.echo(f"threshold {fitted.threshold:.3f}, fitted on {fitted.examples} questions")
-    for half, rows in report.items():
-        click.echo(f"{half:<28}{'questions':>10}{'wrong':>8}{'wrong by relevance alone':>26}")
-        for kind, row in rows.items():
-            click.echo(f"  {kind:<26}{row['questions']:>10.0f}{row['wrong']:>8.1%}{row['wrong_before']:>26.1%}")
 
 
 def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -170,6 +170,35 @@ def shown_in(figures: Sequence[Figure]) -> tuple[str, Callable[[float], str]]:
     if unit == "%":
         return "", lambda value: f"{value:.1%}".replace("%", " %")
     return "", lambda value: f"{value:.3f}" if abs(value) < 10 and value % 1 else f"{value:,.0f}"
+
+
+def tables(figures: Iterable[Figure]) -> Iterator[tuple[str, list[list[str]]]]:
+    """The figures as tables of texts, each with its caption: the heads of the columns, then the rows, in the order in
+    which they appear. The head of the first column is empty. Values are the medians of the rounds."""
+    captions: dict[str, list[Figure]] = {}
+    for figure in figures:
+        captions.setdefault(figure.table, []).append(figure)
+    for caption, found in captions.items():
+        columns: dict[str, list[Figure]] = {}
+        for figure in found:
+            columns.setdefault(figure.column, []).append(figure)
+        styles = {name: shown_in(same) for name, same in columns.items()}
+        cells = {(figure.row, figure.column): styles[figure.column][1](figure.median) for figure in found}
+        head = ["", *(f"{name}{suffix}" for name, (suffix, _) in styles.items())]
+        rows = dict.fromkeys(figure.row for figure in found)
+        yield caption, [head, *([row, *(cells.get((row, name), "") for name in columns)] for row in rows)]
+
+
+def aligned(figures: Iterable[Figure]) -> str:
+    """The figures as tables for a terminal, with an empty line between two tables."""
+    texts = []
+    for caption, rows in tables(figures):
+        rows = [[caption, *rows[0][1:]], *rows[1:]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        texts += ["\n".join(
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+        )]  # fmt: skip
+    return "\n\n".join(texts)
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from edge.apps.assistant.base import MIN_RELEVANCE
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.errors import InputError
@@ -76,7 +76,11 @@ def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, outpu
         measured = _measure(corpus, other, questions, pool, budget)
         results[corpus.name] = [measured.at(value) for value in sorted({*_FLOORS, MIN_RELEVANCE})]
     result = {"questions": questions, "pool": pool, "default": MIN_RELEVANCE, "sets": results}
-    output.put(result, figures(results), lambda: _print(results, questions, pool))
+    output.put(
+        result,
+        figures(results),
+        f"{questions} questions of each kind, best of {pool} passages; the default is {MIN_RELEVANCE}",
+    )
 
 
 def figures(results: dict[str, list[dict[str, float]]]) -> Iterator[Figure]:
@@ -91,17 +95,6 @@ def figures(results: dict[str, list[dict[str, float]]]) -> Iterator[Figure]:
                 "answered_foreign": column("foreign", "%"),
             }
             yield from tabulate({f"{row['floor']:.2f}": row}, columns, name)
-
-
-def _print(results: dict[str, list[dict[str, float]]], questions: int, pool: int) -> None:
-    for name, rows in results.items():
-        click.echo(f"{name}: {questions} questions of each kind, best of {pool} passages")
-        click.echo(f"{'floor':>7}{'refused though there':>22}{'answered though gone':>22}{'foreign':>10}")
-        for row in rows:
-            click.echo(
-                f"{row['floor']:7.2f}{row['refused']:22.1%}{row['answered_without_document']:22.1%}"
-                f"{row['answered_foreign']:10.1%}{'  default' if row['floor'] == MIN_RELEVANCE else ''}"
-            )
 
 
 def _measure(corpus: Corpus, other: Corpus, questions: int, pool: int, budget: MemoryBudget) -> Measured:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet
 from edge.config import format_size, parse_size
@@ -40,14 +40,14 @@ _LOOKAHEAD = ("disk", "limited")
 @click.option("--queries", default=400, show_default=True, help="Half warm up, half are measured.")
 @click.option("--cold", default=20, show_default=True, help="Of them measured from a cold disk, with nothing resident.")
 @click.option("--threads", default=2, show_default=True, help="Of building, and of peers' searches.")
-@click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
+@names_option("--systems", _SYSTEMS)
 @click.option(
     "--churn",
     default=0.0,
     show_default=True,
     help="Share of the rows that are deleted, and added, beside an index of the same rows built at once.",
 )
-@click.option("--lookahead", default=",".join(_LOOKAHEAD), show_default=True, help="Devices to show lookahead on.")
+@names_option("--lookahead", _LOOKAHEAD, help="Devices to show lookahead on.")
 @click.option("--window", default=0.5, show_default=True, help="Seconds between prediction and search.")
 @click.option("--overlap", default=0.75, show_default=True, help="Share of lists prediction and query have in common.")
 @click.option("--cap", default="64MB", show_default=True, help="Memory of the limited device.")
@@ -69,9 +69,9 @@ def index(
     queries: int,
     cold: int,
     threads: int,
-    systems: str,
+    systems: list[str],
     churn: float,
-    lookahead: str,
+    lookahead: list[str],
     window: float,
     overlap: float,
     cap: str,
@@ -80,7 +80,6 @@ def index(
     output: Output,
 ) -> None:
     """Search a million vectors within a limit, cold and warm, beside the peers."""
-    chosen, devices = _listed(systems, _SYSTEMS), _listed(lookahead, _LOOKAHEAD)
     click.echo("vectors and exact answers", err=True)
     vectors = VectorSet.made(work_dir / "vectors", rows=rows, queries=queries, base=base)
     task: dict[str, Any] = {
@@ -94,7 +93,7 @@ def index(
     task["nprobe"] = own["nprobe"]
     reports: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
-    for name in chosen:
+    for name in systems:
         report = own if name == "edge" else _peer(name, work_dir / "peers", task)
         if isinstance(report, CapabilityError):
             missing[name] = str(report)
@@ -108,7 +107,7 @@ def index(
             task | {"action": "lookahead", "name": f"lookahead on {device}", "window": window, "overlap": overlap}
             | {"watch": 0.05} | (limited if device == "limited" else {}),
         )
-        for device in devices
+        for device in lookahead
     }  # fmt: skip
     changed = _churn(task, vectors, work_dir, int(rows * churn)) if churn else None
     result = {
@@ -129,13 +128,6 @@ def index(
     peak = max(own["peak_resident"], built["peak_resident"])
     if peak > parse_size(memory):
         raise EdgeError(f"the limit was broken: {format_size(peak)} held")
-
-
-def _listed(text: str, known: tuple[str, ...]) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    if unknown := set(names) - set(known):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
-    return names
 
 
 def _run(worker: str, task: dict[str, Any]) -> dict[str, Any]:

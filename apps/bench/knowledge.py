@@ -13,16 +13,14 @@ import click
 import numpy as np
 
 from edge.apps.bench.figures import higher, lower, tabulate
-from edge.apps.bench.knowledge_simulation import replay, uncached
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options, threads_option, work_dir_option
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.random_gguf import RandomModel
-from edge.apps.bench.request_stream import RequestStream, StreamShape, reusable
+from edge.apps.bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
 from edge.kv_cache.costs import CostTable
 from edge.kv_cache.replacement import POLICIES
-from edge.models.registry import models_dir
 
 _WORKER = "edge.apps.bench.knowledge_worker"
 _DISK = "pgdsf+disk"
@@ -57,10 +55,10 @@ SHAPES = {
 @click.option("--cache", default="256MB", show_default=True, help="Bytes for states, the same for every system.")
 @click.option("--disk", default="2GB", show_default=True, help=f"Bytes of {_DISK} on disk, beside those in memory.")
 @click.option("--every", default=8, show_default=True, help="Without reuse, serve one request in so many.")
-@click.option("--threads", default=2, show_default=True)
-@click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
+@threads_option
+@names_option("--systems", _SYSTEMS)
 @click.option("--simulate", is_flag=True, help="Measure prefill only, and replay the stream in simulated time.")
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
+@work_dir_option
 @output_options
 def knowledge(
     shape: str,
@@ -77,30 +75,26 @@ def knowledge(
     disk: str,
     every: int,
     threads: int,
-    systems: str,
+    systems: list[str],
     simulate: bool,
-    work_dir: Path | None,
+    work_dir: Path,
     output: Output,
 ) -> None:
     """Serve the same skewed stream of requests with document states kept by different rules, and without."""
-    chosen = systems.split(",")
-    if unknown := set(chosen) - set(_SYSTEMS):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(_SYSTEMS)}")
     if not 0 <= warmup < requests:
         raise click.BadParameter(f"{warmup} requests of warm-up leave none of {requests} to measure")
     stream = RequestStream.draw(StreamShape(requests, topics, documents, per_request, tokens, spread, exponent, drift))
-    folder = work_dir or models_dir() / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    model = folder / f"random-{shape}.gguf"
+    work_dir.mkdir(parents=True, exist_ok=True)
+    model = work_dir / f"random-{shape}.gguf"
     if not model.exists():
         click.echo(f"making {shape} with random weights", err=True)
         draft = model.with_suffix(".part")
         SHAPES[shape].write(draft).replace(model)
     longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
     common: dict[str, Any] = {
-        "model": str(model), "folder": str(folder), "context": -(-(longest + 320) // 256) * 256, "threads": threads,
+        "model": str(model), "folder": str(work_dir), "context": -(-(longest + 320) // 256) * 256, "threads": threads,
         "memory": 2 * model.stat().st_size + 4 * parse_size(cache) + 2 * 10**9, "bytes": parse_size(cache),
-        "costs": str(folder / f"random-{shape}-costs.json"), "repeats": 3, "batch": _BATCH, "answer": 4,
+        "costs": str(work_dir / f"random-{shape}-costs.json"), "repeats": 3, "batch": _BATCH, "answer": 4,
         "warmup": warmup, "every": every, "disk": parse_size(disk), "stream": asdict(stream.shape),
     }  # fmt: skip
     click.echo("measuring prefill", err=True)
@@ -110,7 +104,7 @@ def knowledge(
         "processor": processor(), "reusable": reusable(stream.requests, warmup), "simulated": simulate,
         "stream": asdict(stream.shape),
     }  # fmt: skip
-    rows = _simulated(chosen, stream, common, measured["bytes_per_token"]) if simulate else _served(chosen, common)
+    rows = _simulated(systems, stream, common, measured["bytes_per_token"]) if simulate else _served(systems, common)
     columns = {
         **{key: lower(key, "s") for key in ("mean", "p50", "p95")}, "hit_rate": higher("documents found", "%"),
         "peak_resident": lower("peak", "B"),

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, lower, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options, rounds_option, threads_option
 from edge.apps.bench.process import measure, processor
 from edge.errors import EdgeError
 from edge.models.synth import SHAPES
@@ -20,29 +20,26 @@ _SYSTEMS = ("native", "onnx", "onnxruntime", "transformers")
 
 
 @click.command("layer-speed")
-@click.option("--shapes", default="ms-marco-minilm-l6,bge-reranker-v2-m3", show_default=True)
-@click.option("--systems", default=",".join(_SYSTEMS), show_default=True, help="The first that runs is the measure.")
+@names_option("--shapes", SHAPES, "ms-marco-minilm-l6,bge-reranker-v2-m3", help="Published shapes, random weights.")
+@names_option("--systems", _SYSTEMS, help="The first that runs is the measure.")
 @click.option("--sequences", default=10, show_default=True)
 @click.option("--tokens", default=190, show_default=True, help="Of a sequence, on average; lengths differ by a third.")
-@click.option("--threads", default=2, show_default=True)
-@click.option("--rounds", default=15, show_default=True, help="Alternating repetitions (A B A B ...).")
+@threads_option
+@rounds_option(15)
 @output_options
 def layer_speed(
-    shapes: str, systems: str, sequences: int, tokens: int, threads: int, rounds: int, output: Output
+    shapes: list[str], systems: list[str], sequences: int, tokens: int, threads: int, rounds: int, output: Output
 ) -> None:
     """Microseconds for a token in a layer, int8 (transformers: fp32), random weights."""
-    wanted, chosen = shapes.split(","), systems.split(",")
-    if unknown := {*wanted, *chosen} - {*SHAPES, *_SYSTEMS}:
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: no shape, and not one of {', '.join(_SYSTEMS)}")
     reports: dict[str, dict[str, Any]] = {}
-    for shape in wanted:
+    for shape in shapes:
         task = {
-            "name": shape, "shape": shape, "systems": chosen, "sequences": sequences, "tokens": tokens,
+            "name": shape, "shape": shape, "systems": systems, "sequences": sequences, "tokens": tokens,
             "threads": threads, "rounds": rounds, "watch": 1.0,
         }  # fmt: skip
         reports[shape] = measure(_WORKER, task, threads=threads)
         if not reports[shape]["systems"]:
-            raise EdgeError(f"none of {', '.join(chosen)} runs {shape} here")
+            raise EdgeError(f"none of {', '.join(systems)} runs {shape} here")
     result = {"processor": processor(), "threads": threads, "rounds": rounds, "shapes": reports}
     notes = {f"{name} was left out: {why}" for report in reports.values() for name, why in report["left_out"].items()}
     output.put(result, figures(reports), lambda: _print(result, sequences), sorted(notes))

@@ -12,15 +12,13 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, higher, lower, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
 from edge.apps.bench.process import measure, processor
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
-from edge.models.registry import models_dir
 
 _QUALITY = "edge.apps.bench.memory_quality"
 _SPEED = "edge.apps.bench.memory_speed"
-_ACTIONS = "edge.apps.bench.memory_actions"
 
 
 @click.command()
@@ -34,7 +32,7 @@ _ACTIONS = "edge.apps.bench.memory_actions"
 @click.option("--memory", default="300MB", show_default=True, help="Limit of the process.")
 @click.option("--searches", default=100, show_default=True)
 @click.option("--adds", default=100, show_default=True)
-@click.option("--rounds", default=2, show_default=True, help="Alternating repetitions beside mem0 (A B A B ...).")
+@rounds_option(2)
 @click.option("--intents", default=200, show_default=True, help="Tasks the action cache knows.")
 @click.option("--most-wrong", default=0.05, show_default=True, help="Share of wrong hits it is calibrated to.")
 @click.option(
@@ -44,8 +42,8 @@ _ACTIONS = "edge.apps.bench.memory_actions"
     "--mem0-python",
     help="A Python in which mem0ai and edge-rag are installed; this one if not given, if it has mem0ai.",
 )
-@click.option("--threads", default=2, show_default=True)
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where memories are made and kept.")
+@threads_option
+@work_dir_option
 @output_options
 def memory(
     data: Path | None,
@@ -61,11 +59,11 @@ def memory(
     model_seconds: float,
     mem0_python: str | None,
     threads: int,
-    work_dir: Path | None,
+    work_dir: Path,
     output: Output,
 ) -> None:
     """Find the evidence of questions about conversations; add to and search many memories; look up actions."""
-    folder = work_dir or models_dir() / "bench" / "memory"
+    folder = work_dir / "memory"
     limit = parse_size(memory)
     report: dict[str, Any] = {
         "conditions": {"limit": limit, "threads": threads, "processor": processor(), "rounds": rounds}
@@ -91,7 +89,7 @@ def memory(
         click.echo(f"  mem0 is left out: {error}", err=True)
     click.echo("actions: storing tasks, calibrating, looking up other wordings", err=True)
     task = {"name": "actions", "intents": intents, "memory": limit, "most_wrong": most_wrong}
-    report["actions"] = measure(_ACTIONS, task, threads=threads) | {"model_seconds": model_seconds}
+    report["actions"] = measure(_QUALITY, task, threads=threads) | {"model_seconds": model_seconds}
     output.put(report, figures(report, turns), lambda: _print(report), notes)
     broken = {name: found["peak_resident"] for name, found in _ours(report) if found["peak_resident"] > limit}
     if broken:

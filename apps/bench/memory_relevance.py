@@ -13,7 +13,7 @@ import numpy as np
 
 from edge.apps.bench.answers import FOLDER, HALVES
 from edge.apps.bench.figures import higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.memory.ranking import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
@@ -77,19 +77,12 @@ def memory_relevance(
     columns = {
         "helpful_found": higher("helpful found", "%"), "others_found": lower("others found", "%"),
         "auc": higher("area under the curve"), "auc_before": neither("by the reranker alone"),
+        "helpful_found_before": neither("helpful found by it", "%"),
+        "others_found_before": neither("others found by it", "%"), "helpful": neither("helpful"),
+        "others": neither("others"),
     }  # fmt: skip
     result = {"signals": SIGNALS, **fitted.model.to_json(), "sets": report}
-    output.put(result, tabulate(report, columns), lambda: _print(report))
-
-
-def _print(report: dict[str, dict[str, Any]]) -> None:
-    click.echo(f"relevance of at least {_USUAL}, in brackets by the reranker alone")
-    for name, row in report.items():
-        click.echo(
-            f"{name:<12} helpful {row['helpful_found']:.0%} ({row['helpful_found_before']:.0%}) of {row['helpful']}, "
-            f"others {row['others_found']:.0%} ({row['others_found_before']:.0%}) of {row['others']}, "
-            f"area under the curve {row['auc']:.3f} ({row['auc_before']:.3f})"
-        )
+    output.put(result, tabulate(report, columns), f"relevance of at least {_USUAL}")
 
 
 def rising(values: np.ndarray, right: np.ndarray) -> Logistic:

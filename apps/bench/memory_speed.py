@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.bench.memory_texts import memories, questions
 from edge.apps.bench.process import serve
+from edge.apps.bench.texts import memories, questions
 from edge.apps.memory.memory import Memory
 from edge.budget import MemoryBudget
 from edge.config import Config

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import measure
 from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
 from edge.config import format_size, parse_size

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, numbers, output_options
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
 from edge.apps.plan.machine import conditions, profile_path
@@ -63,12 +63,16 @@ class Comparison:
 
 @click.command("plan")
 @questions_options("Other questions than those that were profiled, one per line.", "As it was profiled with.")
-@click.option("--depths", default="0,12,20,45", show_default=True, help="Reranking depths; 0 is without.")
-@click.option("--passages", default="4", show_default=True, help="Numbers of passages.")
+@click.option(
+    "--depths", type=numbers(0), default="0,12,20,45", show_default=True, help="Reranking depths; 0 is without."
+)
+@click.option("--passages", type=numbers(0), default="4", show_default=True, help="Numbers of passages.")
 @click.option("--limits", default="", help="Memory limits such as 300MB,1GB; all that were profiled if not given.")
 @rounds_option
 @output_options
-def plan(questions: Questions, depths: str, passages: str, limits: str, rounds: int, output: Output) -> None:
+def plan(
+    questions: Questions, depths: list[int], passages: list[int], limits: str, rounds: int, output: Output
+) -> None:
     """Run schedules on this machine, and compare their time and memory with the plan.
 
     A schedule is a memory limit, a reranking depth and a number of passages. Each runs in a process of its own.
@@ -82,7 +86,7 @@ def plan(questions: Questions, depths: str, passages: str, limits: str, rounds: 
     if limits:
         wanted = {parse_size(text) for text in limits.split(",")}
         known.limits = {limit: profile for limit, profile in known.limits.items() if limit in wanted}
-    found = known.choices(_numbers("--depths", depths), _numbers("--passages", passages))
+    found = known.choices(depths, passages)
     if not found:
         raise InputError("nothing was profiled for these limits: run edge profile first")
     schedules = [Schedule(p.limit, p.depth, p.passages) for p in found]
@@ -178,10 +182,3 @@ def _json(r: Comparison) -> dict[str, Any]:
         "predicted_written": p.written, "measured_written": r.measured.written,
         "measured_per_s": r.per_s, "predicted_nbytes": p.nbytes, "measured_nbytes": r.measured.nbytes,
     }  # fmt: skip
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
-        raise InputError(f"{option} takes whole numbers with commas between them, not {text!r}")
-    return [int(part) for part in parts]

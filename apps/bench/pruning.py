@@ -20,8 +20,8 @@ import click
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.bench.figures import higher, lower, neither, tabulate
 from edge.apps.bench.memory_quality import read_conversations
-from edge.apps.bench.memory_texts import tasks
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
+from edge.apps.bench.texts import tasks
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
 from edge.apps.options import configure
@@ -111,17 +111,8 @@ def pruning(data: Path, conversations: Path | None, queries: int, memory: str, o
         "work": lower("computed", "%"), "overlap": higher("found", "%"), "results": neither("results"),
         "candidates": neither("candidates"), "rankings": neither("rankings"),
     }  # fmt: skip
-    output.put(report, tabulate(report, columns), lambda: _print(report))
-
-
-def _print(report: dict[str, dict[str, float]]) -> None:
-    click.echo(f"{'':10}{'rankings':>9}{'results':>9}{'candidates':>12}{'work':>7}{'overlap':>9}")
-    for name, row in report.items():
-        click.echo(
-            f"{name:10}{row['rankings']:9.0f}{row['results']:9.0f}{row['candidates']:12.0f}{row['work']:7.0%}"
-            f"{row['overlap']:9.3f}"
-        )
-    click.echo(f"saved on average {1 - statistics.fmean(row['work'] for row in report.values()):.0%}")
+    saved = 1 - statistics.fmean(row["work"] for row in report.values())
+    output.put(report, tabulate(report, columns), f"saved on average {saved:.0%}")
 
 
 def summary(calls: Sequence[Call]) -> dict[str, float]:

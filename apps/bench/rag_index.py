@@ -12,13 +12,13 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.bench.options import work_dir_option
 from edge.apps.bench.rag_traces import Case, cases
 from edge.apps.options import Command, gathered
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.models.registry import models_dir
 from edge.models.training.corpora import Corpus, load
 from edge.runtimes.embedder import Embedder
 from edge.sentences import sentences
@@ -76,12 +76,12 @@ class IndexData:
     rows: int
     list_rows: int
     memory_share: float
-    work_dir: Path | None
+    work_dir: Path
 
     def made(self) -> Replayed:
         """The index, made unless it exists."""
         corpora = [load(folder) for folder in self.folders]
-        place = (self.work_dir or models_dir() / "bench") / f"rag-{self.rows}-{self.list_rows}"
+        place = self.work_dir / f"rag-{self.rows}-{self.list_rows}"
         rows, lists, nbytes = build(place, corpora, self.rows, list_rows=self.list_rows, say=say)
         return Replayed(place, corpora, rows, lists, nbytes, int(nbytes * self.memory_share))
 
@@ -113,9 +113,7 @@ def index_options(
         click.option(
             "--memory-share", default=memory_share, show_default=True, help="Of the index, that lists may take."
         ),
-        click.option(
-            "--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the index is made and kept."
-        ),
+        work_dir_option,
     )
 
 

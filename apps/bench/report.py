@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edge.apps.bench.figures import Figure, shown_in
+from edge.apps.bench.figures import tables
 from edge.apps.bench.run_record import RunRecord, records
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_small
@@ -67,23 +67,14 @@ def block(name: str, run: RunRecord) -> str:
     repeated = max(len(figure.rounds) for figure in run.figures)
     rounds = "one round" if repeated == 1 else f"medians of up to {repeated} rounds"
     head = f"`{run.command}`: {run.date}, version {run.version}, {run.machine}, {rounds}."
-    captions = dict.fromkeys(figure.table for figure in run.figures)
-    tables = [table(caption, [figure for figure in run.figures if figure.table == caption]) for caption in captions]
-    text = "\n\n".join([_wrapped(head), *tables, *map(_wrapped, run.notes)])
+    text = "\n\n".join([_wrapped(head), *map(_table, tables(run.figures)), *map(_wrapped, run.notes)])
     return f"<!-- run {name} -->\n{text}\n<!-- end of run -->\n"
 
 
-def table(caption: str, figures: Sequence[Figure]) -> str:
-    """A Markdown table of figures, in the order in which rows and columns appear. The caption is in its first cell."""
-    columns: dict[str, list[Figure]] = {}
-    for figure in figures:
-        columns.setdefault(figure.column, []).append(figure)
-    styles = {name: shown_in(found) for name, found in columns.items()}
-    cells = {(figure.row, figure.column): styles[figure.column][1](figure.median) for figure in figures}
-    names = dict.fromkeys(figure.row for figure in figures)
-    rows = [[row, *(cells.get((row, name), "") for name in columns)] for row in names]
-    head = [caption, *(f"{name}{suffix}" for name, (suffix, _) in styles.items())]
-    lines = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in (head, *rows)]
+def _table(captioned: tuple[str, Sequence[Sequence[str]]]) -> str:
+    """A Markdown table, whose caption is in its first cell."""
+    caption, (head, *rows) = captioned
+    lines = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in ([caption, *head[1:]], *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import lower, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options, rounds_option, threads_option, work_dir_option
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.texts import documents
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
 from edge.models.packed import PackedModel
-from edge.models.registry import models_dir
 from edge.models.synth import synth, synth_checkpoint
 from edge.models.tokenizer import PairTokenizer
 
@@ -34,11 +33,11 @@ _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
 @click.option("--memory", default="300MB", show_default=True, help="Limit of the streamed run.")
 @click.option("--resident-memory", default="4GB", show_default=True, help="Limit of the fully resident run.")
 @click.option("--precision", type=click.Choice(["int8", "fp16", "fp32"]), default="int8", show_default=True)
-@click.option("--threads", default=2, show_default=True)
-@click.option("--rounds", default=2, show_default=True, help="Alternating repetitions (A B A B ...).")
+@threads_option
+@rounds_option(2)
 @click.option("--repeats", default=2, show_default=True, help="Runs per process (transformers: 1); the last counts.")
-@click.option("--systems", default="streamed,resident,onnxruntime,transformers", show_default=True)
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
+@names_option("--systems", _SYSTEMS, "streamed,resident,onnxruntime,transformers")
+@work_dir_option
 @output_options
 def rerank_memory(
     shape: str,
@@ -51,21 +50,17 @@ def rerank_memory(
     threads: int,
     rounds: int,
     repeats: int,
-    systems: str,
-    work_dir: Path | None,
+    systems: list[str],
+    work_dir: Path,
     output: Output,
 ) -> None:
     """Rerank the same candidates under a limit, fully resident, and with the peers; no pruning anywhere."""
-    chosen = systems.split(",")
-    if unknown := set(chosen) - set(_SYSTEMS):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(_SYSTEMS)}")
-    folder = work_dir or models_dir() / "bench"
-    pack = folder / f"{shape}-{precision}"
+    pack = work_dir / f"{shape}-{precision}"
     if not pack.exists():
         click.echo(f"making {shape} with random weights, {precision}", err=True)
         synth(shape, pack, precision).close()  # type: ignore[arg-type]
-    checkpoint = folder / f"{shape}-checkpoint"
-    if {"transformers", "offload"} & set(chosen) and not checkpoint.exists():
+    checkpoint = work_dir / f"{shape}-checkpoint"
+    if {"transformers", "offload"} & set(systems) and not checkpoint.exists():
         click.echo(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}", err=True)
         synth_checkpoint(shape, checkpoint)
     with PackedModel.open(pack) as model:
@@ -85,10 +80,10 @@ def rerank_memory(
         "transformers": {"system": "transformers", "repeats": 1},
         "offload": {"system": "offload", "repeats": 1},
     }
-    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
+    with tempfile.TemporaryDirectory(dir=work_dir) as scratch:
         for turn in range(rounds):
-            for name in chosen:
+            for name in systems:
                 click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
                 try:
                     task = common | tasks[name] | {"name": name, "scratch": scratch}

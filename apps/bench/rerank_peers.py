@@ -13,13 +13,12 @@ import numpy as np
 
 from edge.apps.bench import onnx_export
 from edge.apps.bench.figures import Figure, higher, lower, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, output_options, rounds_option, threads_option, work_dir_option
 from edge.apps.bench.process import measure_script, processor
 from edge.apps.bench.rerank_quality import JudgedPool, read_pools
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.models.pack import pack
-from edge.models.registry import models_dir
 
 _WORKER = Path(__file__).with_name("rerank_peers_worker.py")
 _SYSTEMS = ("edge", "flashrank", "fastembed", "transformers")
@@ -39,15 +38,13 @@ _BATCH = 32
 @click.option("--candidates", type=click.IntRange(2), default=60, show_default=True, help="First ones of a pool.")
 @click.option("--max-tokens", type=click.IntRange(16), default=256, show_default=True, help="Of query + candidate.")
 @click.option("--memory", default="300MB", show_default=True, help="Limit of this program.")
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
-@click.option(
-    "--rounds", type=click.IntRange(1), default=2, show_default=True, help="Alternating repetitions (A B A B ...)."
-)
-@click.option("--systems", default=",".join(_SYSTEMS), show_default=True)
-@click.option("--precisions", default=",".join(_PRECISIONS), show_default=True, help="transformers runs in fp32 only.")
+@threads_option
+@rounds_option(2)
+@names_option("--systems", _SYSTEMS)
+@names_option("--precisions", _PRECISIONS, help="transformers runs in fp32 only.")
 @click.option("--flashrank-python", help="A Python in which FlashRank is installed; this one if not given.")
 @click.option("--fastembed-python", help="A Python in which fastembed is installed; this one if not given.")
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
+@work_dir_option
 @output_options
 def rerank_peers(
     pools: Sequence[Path],
@@ -58,11 +55,11 @@ def rerank_peers(
     memory: str,
     threads: int,
     rounds: int,
-    systems: str,
-    precisions: str,
+    systems: list[str],
+    precisions: list[str],
     flashrank_python: str | None,
     fastembed_python: str | None,
-    work_dir: Path | None,
+    work_dir: Path,
     output: Output,
 ) -> None:
     """Rerank the candidates of POOLS with one checkpoint, in this program and in its peers, at full depth.
@@ -74,7 +71,7 @@ def rerank_peers(
     judged = {path.stem: [pool.cut(candidates) for pool in read_pools(path, queries)] for path in pools}
     if len(judged) < len(pools):
         raise InputError("two of the files have the same name")
-    tasks = _tasks(checkpoint, work_dir or models_dir() / "bench", rows, max_tokens)
+    tasks = _tasks(checkpoint, work_dir, rows, max_tokens)
     common: dict[str, Any] = {
         "queries": [(pool.query, pool.docs) for found in judged.values() for pool in found],
         "max_tokens": max_tokens, "threads": threads, "memory": parse_size(memory), "batch": _BATCH,
@@ -106,22 +103,21 @@ def rerank_peers(
         "retrieved": {set_name: retrieved_quality(found) for set_name, found in judged.items()},
         "systems": report,
     }  # fmt: skip
-    output.put(result, figures(result), lambda: _print(result), notes.values())
+    shown = (
+        f"{checkpoint.name}, {len(common['queries'])} queries, {candidates} candidates of at most {max_tokens} tokens, "
+        f"full depth, {threads} threads, {processor()}; medians of {rounds} alternating runs\n"
+        "peak: anonymous resident memory of the process tree"
+    )
+    output.put(result, figures(result), shown, notes.values())
     held = max((found["peak"] for name, found in report.items() if name.startswith("edge")), default=[0])
     if max(held) > common["memory"]:
         raise EdgeError(f"the limit was broken: {format_size(max(held))} held")
 
 
-def _rows(systems: str, precisions: str) -> list[tuple[str, str]]:
+def _rows(systems: list[str], precisions: list[str]) -> list[tuple[str, str]]:
     """The pairs of a system and a precision that run, in their order."""
-    chosen = [name.strip() for name in systems.split(",")], [name.strip() for name in precisions.split(",")]
-    for names, known, option in zip(chosen, (_SYSTEMS, _PRECISIONS), ("--systems", "--precisions"), strict=True):
-        if unknown := set(names) - set(known):
-            raise InputError(f"{option} takes {', '.join(known)}, not {', '.join(sorted(unknown))}")
-    pairs = [(system, precision) for system in chosen[0] for precision in chosen[1]]
-    return [pair for pair in pairs if pair[0] != "transformers"] + (
-        [("transformers", "fp32")] if "transformers" in chosen[0] else []
-    )
+    own = [(system, precision) for system in systems if system != "transformers" for precision in precisions]
+    return own + ([("transformers", "fp32")] if "transformers" in systems else [])
 
 
 def _tasks(
@@ -198,25 +194,3 @@ def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
         for name, values in found.items()
     }
     yield from tabulate(rows, columns, peers=[name for name in rows if not name.startswith("edge")])
-
-
-def _print(result: Mapping[str, Any]) -> None:
-    conditions, sets = result["conditions"], list(result["retrieved"])
-    click.echo(
-        f"{conditions['checkpoint']}, {conditions['queries']} queries, {conditions['candidates']} candidates of at "
-        f"most {conditions['max_tokens']} tokens, full depth, {conditions['threads']} threads, "
-        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs"
-    )
-    click.echo("peak: anonymous resident memory of the process tree; first: seconds from the start to the first result")
-    width = max(9, *map(len, sets)) + 2
-    click.echo(
-        f"{'':22}{'s/query':>9}{'first':>8}{'peak':>10}{'same 10':>9}" + "".join(f"{name:>{width}}" for name in sets)
-    )
-    for name, found in result["systems"].items():
-        same = f"{found['same']:.1%}" if "same" in found else ""
-        click.echo(
-            f"{name:22}{statistics.median(found['seconds']):9.3f}{statistics.median(found['first']):8.2f}"
-            f"{format_size(max(found['peak'])):>10}{same:>9}"
-            + "".join(f"{found['ndcg'][each]:{width}.3f}" for each in sets)
-        )
-    click.echo(f"{'order of retrieval':58}" + "".join(f"{result['retrieved'][each]:{width}.3f}" for each in sets))

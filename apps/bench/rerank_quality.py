@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.options import Setup, setup_options
 from edge.errors import InputError
 from edge.files.input_file import read_input

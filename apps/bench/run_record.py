@@ -143,6 +143,7 @@ def command_line(context: click.Context) -> str:
         if param.name in _LEFT_OUT or context.get_parameter_source(param.name or "") != ParameterSource.COMMANDLINE:
             continue
         value = context.params[param.name or ""]
+        value = ",".join(map(str, value)) if isinstance(value, list) else value
         values = value if isinstance(value, tuple) else (value,)
         texts = [shlex.quote(without_folders(str(one))) for one in values]
         if isinstance(param, click.Option) and param.is_flag:

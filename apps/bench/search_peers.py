@@ -15,14 +15,13 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
 from edge.apps.bench.process import measure_script, processor
 from edge.apps.bench.search_quality import score
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.models.manifest import file_sha256
 from edge.models.pack import pack
-from edge.models.registry import models_dir
 from edge.models.training.corpora import Corpus, load
 
 _WORKER = Path(__file__).with_name("search_peers_worker.py")
@@ -66,17 +65,15 @@ class Sample:
 @click.option("--documents", type=click.IntRange(1), default=2000, show_default=True, help="Documents to search.")
 @click.option("--queries", type=click.IntRange(1), default=50, show_default=True, help="Questions to ask.")
 @click.option("--memory", default="300MB", show_default=True, help="Limit of this program.")
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
-@click.option(
-    "--rounds", type=click.IntRange(1), default=2, show_default=True, help="Alternating repetitions (A B A B ...)."
-)
+@threads_option
+@rounds_option(2)
 @click.option(
     "--longest", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
     help="Seconds after which a program is asked no further question. Its quality is then left out.",
 )  # fmt: skip
 @click.option("--txtai-python", help="A Python in which txtai is installed; this one if not given.")
 @click.option("--leann-python", help="A Python in which LEANN is installed; this one if not given.")
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models and indexes are made.")
+@work_dir_option
 @output_options
 def search_peers(
     data: Path,
@@ -89,7 +86,7 @@ def search_peers(
     longest: float,
     txtai_python: str | None,
     leann_python: str | None,
-    work_dir: Path | None,
+    work_dir: Path,
     output: Output,
 ) -> None:
     """Index documents of DATA, a set in BEIR's layout, and search them, in this program and in its peers.
@@ -99,9 +96,8 @@ def search_peers(
     fused with BM25.
     """
     sample = Sample.of(load(data), documents, queries)
-    folder = work_dir or models_dir() / "bench"
-    packed = _packed(model, folder)
-    place = folder / f"search-peers-{data.resolve().name}-{len(sample.documents)}-{packed.name}"
+    packed = _packed(model, work_dir)
+    place = work_dir / f"search-peers-{data.resolve().name}-{len(sample.documents)}-{packed.name}"
     common: dict[str, Any] = {"threads": threads, "memory": parse_size(memory), "longest": longest}
     indexes: dict[str, list[dict[str, Any]]] = {}
     searches: dict[str, list[dict[str, Any]]] = {}
@@ -138,7 +134,12 @@ def search_peers(
         },
         "systems": rows,
     }  # fmt: skip
-    output.put(result, figures(rows), lambda: _print(result), notes.values())
+    shown = (
+        f"{len(sample.documents):,} documents of {data.resolve().name}, {len(sample.queries)} queries, "
+        f"{model.resolve().name}, {threads} threads, {processor()}; medians of {rounds} alternating runs\n"
+        "peak: anonymous resident memory of the process tree"
+    )
+    output.put(result, figures(rows), shown, notes.values())
     own = [rows[name] for name in _OWN if name in rows]
     held = max((peak for found in own for key in ("peak", "index_peak") for peak in found.get(key, [])), default=0)
     if held > common["memory"]:
@@ -202,26 +203,3 @@ def figures(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
         "index_peak": lower("peak of indexing", "B"), "nbytes": lower("index files", "B"), "asked": neither("queries"),
     }  # fmt: skip
     yield from tabulate(rows, columns, peers=_PEERS)
-
-
-def _print(result: Mapping[str, Any]) -> None:
-    conditions = result["conditions"]
-    click.echo(
-        f"{conditions['documents']:,} documents of {conditions['set']}, {conditions['queries']} queries, "
-        f"{conditions['model']}, {conditions['threads']} threads, {conditions['processor']}; medians of "
-        f"{conditions['rounds']} alternating runs"
-    )
-    click.echo("peak: anonymous resident memory of the process tree; first: seconds from the start to the first result")
-    click.echo(f"{'':32}{'nDCG@10':>8}{'s/query':>9}{'first':>8}{'peak':>10}{'index s':>9}{'peak':>10}{'files':>10}")
-    for name, found in result["systems"].items():
-        quality = f"{found['ndcg']:.3f}" if "ndcg" in found else ""
-        made = (
-            f"{statistics.median(found['index_seconds']):9.1f}{format_size(max(found['index_peak'])):>10}"
-            f"{format_size(found['nbytes']):>10}"
-            if "nbytes" in found
-            else ""
-        )
-        click.echo(
-            f"{name:32}{quality:>8}{statistics.median(found['seconds']):9.3f}{statistics.median(found['first']):8.2f}"
-            f"{format_size(max(found['peak'])):>10}{made}"
-        )

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from edge.apps.bench.figures import higher, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import DEPTH, POOL
@@ -68,15 +68,7 @@ def search_quality(
             table[corpus.name] = measure(collection, corpus, judged, asked[:queries], pool, out)
     stages = {name: higher(name) for name in (*_STAGES, "reranked")} | {"queries": neither("queries")}
     result = {"split": split, "pool": pool, "ndcg@10": table}
-    output.put(result, tabulate(table, stages), lambda: _print(table))
-
-
-def _print(table: dict[str, dict[str, float]]) -> None:
-    columns = list(dict.fromkeys(name for row in table.values() for name in row))
-    click.echo(f"{'nDCG@10':20}" + "".join(f"{name:>12}" for name in columns))
-    for name, row in table.items():
-        shown = (f"{row[column]:12.0f}" if column == "queries" else f"{row[column]:12.3f}" for column in columns)
-        click.echo(f"{name:20}" + "".join(shown))
+    output.put(result, tabulate(table, stages), "nDCG@10")
 
 
 def measure(

@@ -9,15 +9,16 @@ import click
 import numpy as np
 
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, names_option, numbers, output_options
 from edge.apps.bench.process import measure
-from edge.errors import EdgeError, InputError
+from edge.errors import EdgeError
 from edge.planner.device_share import Alternation
 from edge.planner.published_systems import SHARES
 from edge.planner.truncated_queues import queue_length
 
 _WORKER = "edge.apps.bench.searchers_worker"
 
+_CODECS = ("flat", "sq8", "pq")
 _RESULTS = (10, 100)
 _QUEUES = (2, 4, 8, 16, 32, 64)
 _SIMULATED = 100_000
@@ -32,25 +33,22 @@ _FIXED = (("1:4", 0.2), ("1:1", 0.5), ("4:1", 0.8))
 
 
 @click.command("searchers")
-@click.option("--counts", default="1,2,4,8", show_default=True, help="Numbers of searchers.")
+@click.option("--counts", type=numbers(1, 64), default="1,2,4,8", show_default=True, help="Numbers of searchers.")
 @click.option("--of", default="remote", show_default=True, help="Kind of the searchers, as in `--device searchers`.")
-@click.option("--codecs", default="sq8,pq", show_default=True, help="Codecs of the lists: flat, sq8, pq.")
+@names_option("--codecs", _CODECS, "sq8,pq", help="Codecs of the lists: flat, sq8, pq.")
 @click.option("--rows", type=click.IntRange(5000), default=40_000, show_default=True, help="Made-up vectors.")
 @click.option("--queries", type=click.IntRange(2), default=200, show_default=True, help="Measured searches.")
 @output_options
-def searchers(counts: str, of: str, codecs: str, rows: int, queries: int, output: Output) -> None:
+def searchers(counts: list[int], of: str, codecs: list[str], rows: int, queries: int, output: Output) -> None:
     """Search with several searchers behind a coordinator, and compare the results with those of the host alone.
 
     Before that, the queue lengths of the bound are simulated, and the best division of devices is compared with trying
     every one. Exit code 2 if a result differs.
     """
-    numbers, chosen = _numbers(counts), [name.strip() for name in codecs.split(",")]
-    if unknown := set(chosen) - {"flat", "sq8", "pq"}:
-        raise InputError(f"codecs are flat, sq8 and pq, not {', '.join(sorted(unknown))}")
     report: dict[str, Any] = {"queues": queue_rows(), "shares": share_rows(), "searches": []}
-    for codec in chosen:
+    for codec in codecs:
         click.echo(f"searching with codec {codec}", err=True)
-        task = {"name": codec, "codec": codec, "of": of, "counts": numbers, "rows": rows, "queries": queries}
+        task = {"name": codec, "codec": codec, "of": of, "counts": counts, "rows": rows, "queries": queries}
         report["searches"] += measure(_WORKER, task, threads=1)["rows"]
     output.put(report, figures(report), lambda: _print(report))
     if not all(row["identical"] for row in report["searches"]):
@@ -139,10 +137,3 @@ def _print(report: dict[str, Any]) -> None:
             f"{row['codec']:8}{row['searchers'] or 'host':>10}{row['median_s'] * 1e3:>8.2f}{row['asked']:>9}"
             f"{row['again']:>7}{row['queue']:>7}  {'identical' if row['identical'] else 'DIFFERENT'}"
         )
-
-
-def _numbers(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and 1 <= int(part) <= 64 for part in parts):
-        raise InputError(f"--counts takes numbers from 1 to 64 with commas between them, not {text!r}")
-    return [int(part) for part in parts]

@@ -22,14 +22,22 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, higher, lower, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import (
+    Output,
+    names_option,
+    numbers,
+    output_options,
+    rounds_option,
+    threads_option,
+    work_dir_option,
+)
 from edge.apps.bench.process import TreeWatch, drop_page_cache, processor
 from edge.apps.bench.rerank_gguf import RandomReranker
 from edge.apps.bench.texts import documents
 from edge.config import format_size, parse_size
 from edge.errors import EdgeError
 from edge.models.packed import PackedModel
-from edge.models.registry import DEFAULT_RERANKER, models_dir, resolve
+from edge.models.registry import DEFAULT_RERANKER, resolve
 from edge.models.synth import synth
 from edge.models.tokenizer import PairTokenizer
 
@@ -50,11 +58,11 @@ _ANSWER_S = 3600.0
 @click.option("--tokens", default=150, show_default=True, help="Of each query + document pair.")
 @click.option("-k", "--top-k", type=int, help="Results of each request; all if not given, and then nothing is pruned.")
 @click.option("--memory", default="300MB", show_default=True, help="Limit of our server.")
-@click.option("--threads", default=2, show_default=True)
-@click.option("--at-once", "levels", default="1,4,16", show_default=True, help="Numbers of clients.")
+@threads_option
+@click.option("--at-once", "counts", type=numbers(), default="1,4,16", show_default=True, help="Numbers of clients.")
 @click.option("--requests", default=16, show_default=True, help="Of each measurement, over all clients.")
-@click.option("--rounds", default=2, show_default=True, help="Alternating repetitions (A B A B ...).")
-@click.option("--systems", default="shared,alone", show_default=True, help=f"Of {', '.join(_SYSTEMS)}.")
+@rounds_option(2)
+@names_option("--systems", _SYSTEMS, "shared,alone")
 @click.option("--peer-python", default=sys.executable, help="Interpreter that has infinity-emb.")
 @click.option("--peer-model", type=click.Path(exists=True, path_type=Path), help="Checkpoint that the peer serves.")
 @click.option(
@@ -62,7 +70,7 @@ _ANSWER_S = 3600.0
     help="llama.cpp's server, and options for it; it serves random weights of our model's shape in Q8_0.",
 )  # fmt: skip
 @click.option("--cold", is_flag=True, help="Forget the model's cached pages all the time, as where memory has no room.")
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where models are made and kept.")
+@work_dir_option
 @output_options
 def serve(
     model: str,
@@ -73,40 +81,35 @@ def serve(
     top_k: int | None,
     memory: str,
     threads: int,
-    levels: str,
+    counts: list[int],
     requests: int,
     rounds: int,
-    systems: str,
+    systems: list[str],
     peer_python: str,
     peer_model: Path | None,
     peer_server: str,
     cold: bool,
-    work_dir: Path | None,
+    work_dir: Path,
     output: Output,
 ) -> None:
     """Rerank by a server at several numbers of clients; every request has a query and candidates of its own."""
-    chosen = systems.split(",")
-    if unknown := set(chosen) - set(_SYSTEMS):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(_SYSTEMS)}")
-    if "infinity" in chosen and peer_model is None:
+    if "infinity" in systems and peer_model is None:
         raise click.BadParameter("--peer-model names the checkpoint that infinity-emb serves")
-    folder = work_dir or models_dir() / "bench"
     if shape:
-        model = str(folder / f"{shape}-{precision}")
+        model = str(work_dir / f"{shape}-{precision}")
         if not Path(model).exists():
             click.echo(f"making {shape} with random weights, {precision}", err=True)
             synth(shape, Path(model), precision).close()  # type: ignore[arg-type]
     with resolve(model, kind="reranker") as packed:
         bodies = _bodies(packed, requests, candidates, tokens, top_k)
-        gguf = folder / f"{packed.name}-random.gguf"
-        if "llama.cpp" in chosen and not gguf.exists():
+        gguf = work_dir / f"{packed.name}-random.gguf"
+        if "llama.cpp" in systems and not gguf.exists():
             click.echo(f"making {gguf.name}", err=True)
             os.replace(RandomReranker.of(packed).write(gguf.with_suffix(".part")), gguf)
-    counts = [int(level) for level in levels.split(",")]
-    found: dict[str, dict[int, list[dict[str, float]]]] = {name: {n: [] for n in counts} for name in chosen}
-    peaks: dict[str, int] = dict.fromkeys(chosen, 0)
+    found: dict[str, dict[int, list[dict[str, float]]]] = {name: {n: [] for n in counts} for name in systems}
+    peaks: dict[str, int] = dict.fromkeys(systems, 0)
     for turn in range(rounds):
-        for name in chosen:
+        for name in systems:
             click.echo(f"round {turn + 1} of {rounds}: {name}", err=True)
             if name == "infinity":
                 command = _infinity(peer_python, peer_model)
@@ -134,9 +137,19 @@ def serve(
         }
         for name, measured in found.items()
     }
-    output.put({"conditions": conditions, "systems": rows}, figures(found, peaks), lambda: _print(rows, conditions))
-    if any(peaks[name] > parse_size(memory) for name in chosen if name not in _PEERS):
+    output.put({"conditions": conditions, "systems": rows}, figures(found, peaks), _described(conditions))
+    if any(peaks[name] > parse_size(memory) for name in systems if name not in _PEERS):
         raise EdgeError(f"the limit was broken: {format_size(max(peaks.values()))} held")
+
+
+def _described(conditions: dict[str, Any]) -> str:
+    pruned = "all of them asked for" if conditions["top_k"] is None else f"top {conditions['top_k']}"
+    return (
+        f"{conditions['model']}, {conditions['candidates']} candidates of {conditions['tokens']} tokens, {pruned}, "
+        f"{conditions['requests']} requests, {conditions['threads']} threads, limit "
+        f"{format_size(conditions['limit'])}, {'cold' if conditions['cold'] else 'warm'} page cache, "
+        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs, each with a new server"
+    )
 
 
 def figures(found: dict[str, dict[int, list[dict[str, float]]]], peaks: dict[str, int]) -> Iterator[Figure]:
@@ -284,21 +297,3 @@ def _measured(port: int, name: str, bodies: Sequence[bytes], clients: int) -> di
         "median_s": statistics.median(seconds),
         "p95_s": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
     }
-
-
-def _print(rows: dict[str, Any], conditions: dict[str, Any]) -> None:
-    pruned = "all of them asked for" if conditions["top_k"] is None else f"top {conditions['top_k']}"
-    click.echo(
-        f"{conditions['model']}, {conditions['candidates']} candidates of {conditions['tokens']} tokens, {pruned}, "
-        f"{conditions['requests']} requests, {conditions['threads']} threads, limit "
-        f"{format_size(conditions['limit'])}, {'cold' if conditions['cold'] else 'warm'} page cache, "
-        f"{conditions['processor']}; medians of {conditions['rounds']} "
-        f"alternating runs, each with a new server"
-    )
-    click.echo(f"{'':10}{'clients':>8}{'requests/s':>12}{'median s':>10}{'p95 s':>8}{'peak':>10}")
-    for name, row in rows.items():
-        for count, run in row["at_once"].items():
-            click.echo(
-                f"{name:10}{count:>8}{run['requests_per_s']:12.2f}{run['median_s']:10.2f}{run['p95_s']:8.2f}"
-                f"{format_size(row['peak_anonymous']):>10}"
-            )

@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import measure, processor
-from edge.apps.bench.rag_index import stored_sentences, stored_vectors
+from edge.apps.bench.rag_index import say, stored_sentences, stored_vectors
 from edge.apps.bench.vectors import NEIGHBOURS, VectorSet
 from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
@@ -82,14 +82,14 @@ def traversal(
     }  # fmt: skip
     built = _built(task)
     grid = [(groups, candidates) for candidates in _CANDIDATES for groups in _GROUPS]
-    _say("hops and recall by group size")
+    say("hops and recall by group size")
     figure = _run(task, action="counted", settings=grid)["rows"]
-    _say(f"queues for a recall of {recall}")
+    say(f"queues for a recall of {recall}")
     settings = [(1, candidates) for candidates in _BATCHES] + [size for size in grid if size[0] > 1]
     reached = [row for row in _run(task, action="lengths", settings=settings)["rows"] if row is not None]
     if not any(row["groups"] > 1 for row in reached) or (reached[0]["groups"], reached[0]["candidates"]) != (1, 1):
         raise EdgeError(f"this graph does not reach a recall of {recall}; ask for less, or for a higher --degree")
-    _say(f"times with a latency of {latency * 1e6:.0f} microseconds")
+    say(f"times with a latency of {latency * 1e6:.0f} microseconds")
     timed = _run(task, action="timed", watch=60, settings=[_setting(row) for row in reached])
     for row, seconds in zip(reached, timed["seconds"], strict=True):
         row["seconds"] = seconds
@@ -159,7 +159,7 @@ def _vectors(place: Path, folders: Sequence[Path], rows: int, queries: int) -> V
     own = place / names
     own.mkdir(parents=True, exist_ok=True)
     budget = MemoryBudget(_EMBEDDING_MEMORY)
-    held = stored_vectors(own / "vectors.npy", stored_sentences(own / "texts.jsonl", corpora), budget, _say)
+    held = stored_vectors(own / "vectors.npy", stored_sentences(own / "texts.jsonl", corpora), budget, say)
     folder = own / f"questions-{queries}" / "vectors"
     if (folder / "queries.npy").exists():
         asked = np.asarray(np.load(folder / "queries.npy"), np.float32)
@@ -173,7 +173,7 @@ def _built(task: dict[str, Any]) -> dict[str, Any]:
     """Builds the graph unless it exists. Returns the measurements of its building."""
     note = Path(task["graph"]).with_suffix(".json")
     if not note.exists():
-        _say("building the graph")
+        say("building the graph")
         note.write_text(json.dumps(_run(task, action="build")), encoding="utf-8")
     built: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
     return built
@@ -183,13 +183,9 @@ def _run(task: dict[str, Any], **more: Any) -> dict[str, Any]:
     return measure(_WORKER, task | more, threads=1)
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
 def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict[str, Any]:
     """The index of lists on the same vectors, all of which it may hold."""
-    _say("the index of lists")
+    say("the index of lists")
     lists = task | {
         "name": "the index of lists", "index": str(own / "index"), "memory": _LISTS_MEMORY, "codec": "auto",
         "nprobe": None, "cold": 0,

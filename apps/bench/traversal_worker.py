@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.apps.bench.graph_building import hnsw_graph
-from edge.apps.bench.graph_file import open_graph, write_graph
+from edge.apps.bench.graph_file import hnsw_graph, open_graph, write_graph
 from edge.apps.bench.graph_index import GraphIndex
 from edge.apps.bench.process import serve
 from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet, embeddings
 from edge.config import format_size, parse_size

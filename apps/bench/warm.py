@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import lower, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import drop_page_cache, processor
 from edge.apps.collection.registry import locate
 from edge.errors import EdgeError

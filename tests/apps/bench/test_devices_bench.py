@@ -13,11 +13,11 @@ from naive.program import output_of
 
 from edge.apps.bench.devices import _ARMS, _row, devices
 from edge.apps.bench.devices_worker import opened
+from edge.apps.bench.process import Stops
 from edge.apps.bench.proportions import INDEX_GB, PROBED, PROPORTIONS
 from edge.apps.bench.rag_index import build
 from edge.apps.bench.rag_traces import PIPELINES
 from edge.apps.bench.run_record import RunRecord
-from edge.apps.bench.stops import Stops
 from edge.models.training.corpora import load
 
 

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from edge.apps.bench import gpu, gpu_search, gpu_worker
-from edge.apps.bench.gpu import Run
-from edge.apps.bench.gpu_table import table
+from edge.apps.bench.gpu import Run, table
 from edge.apps.cli import edge
 from edge.errors import EdgeError
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from edge.apps.bench.knowledge_simulation import replay, uncached
 from edge.apps.bench.knowledge_worker import work
 from edge.apps.bench.random_gguf import RandomModel
-from edge.apps.bench.request_stream import RequestStream, StreamShape, reusable
+from edge.apps.bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
 from edge.errors import InputError
 from edge.kv_cache.costs import CostTable
 from edge.kv_cache.replacement import LRU, PGDSF

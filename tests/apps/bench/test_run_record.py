@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from edge.apps.bench.command import bench
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.output import Output, output_options
+from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.run_record import RunRecord, machine, records, without_folders
 from edge.errors import InputError
 
@@ -131,7 +131,7 @@ def test_every_benchmark_stores_its_run() -> None:
 
 def test_a_file_of_another_command_is_refused_before_the_measurement(tmp_path: Path) -> None:
     RUN.write(tmp_path / "a.json")
-    arguments = ["layer-speed", "--shapes", "no-such-shape", "--store", str(tmp_path / "a.json")]
+    arguments = ["layer-speed", "--shapes", "tiny-bert", "--store", str(tmp_path / "a.json")]
     refused = CliRunner().invoke(bench, arguments)
     assert isinstance(refused.exception, InputError)
     assert "another command" in str(refused.exception)

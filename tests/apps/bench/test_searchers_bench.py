@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from naive.program import output_of
 
@@ -79,5 +80,5 @@ def test_different_results_end_with_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("arguments", [("--counts", "0"), ("--counts", "two"), ("--codecs", "zip")])
 def test_numbers_and_codecs_that_do_not_exist_are_refused(arguments: tuple[str, str]) -> None:
-    with pytest.raises(EdgeError, match=r"codecs are|--counts takes"):
+    with pytest.raises(click.BadParameter, match=r"not one of flat|each number is|whole numbers are"):
         run(*arguments)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.apps.bench import answers, gpu_table, index, memory, serve
+from edge.apps.bench import answers, gpu, index, memory, serve
 from edge.apps.bench.figures import Figure
 
 
@@ -86,6 +86,6 @@ def test_a_gpu_beside_transformers() -> None:
         "s fp16": {"left_out": "no memory"},
         "search": {"rows": {"cuda": {"queries_per_second": {"1": 5.0}, "recall": 0.9}, "faiss": {"recall": 0.9}}},
     }  # fmt: skip
-    found = named(gpu_table.figures({"shapes": ["s"], "parts": parts}))
+    found = named(gpu.figures({"shapes": ["s"], "parts": parts}))
     assert found["s", "edge int8, two layers", "time"].rounds == (0.5, 0.6)
     assert {figure.row for figure in found.values() if figure.peer} == {"transformers, sorted", "faiss"}
