@@ -6,7 +6,7 @@ import threading
 import time
 from collections import abc
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 
 from edge.apps.assistant.answer import Round
@@ -137,7 +137,7 @@ class Steps:
         before = self.generator.stats
         clock = GeneratorClock()
         try:
-            with self._timed("generate", prompt.name, "generation"):
+            with self.trace.timed("assistant.generate_s", prompt.name, "generation"):
                 answer = self.generator.stream(prompt.messages, sampling, documents=documents, cancel=self.cancel)
                 for token in clock.timed(answer):
                     for piece in [token] if isinstance(token, Quoted) else thinking.feed(token):
@@ -283,7 +283,9 @@ class Steps:
         window = self._prefetcher.ready()
         vectors = self._vectors.of(queries)
         seconds = None if seconds is None else max(0.0, seconds - (time.perf_counter() - started))
-        with self._timed("search", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"):
+        with self.trace.timed(
+            "assistant.search_s", "search" if len(queries) == 1 else f"search, {len(queries)} queries", "retrieval"
+        ):
             found = self.library.candidates(
                 [query.words for query in queries],
                 vectors,
@@ -297,7 +299,7 @@ class Steps:
 
     def _embed(self, texts: Sequence[str]) -> Vectors:
         self._go_on()
-        with self._timed("embed", "embed", "retrieval"):
+        with self.trace.timed("assistant.embed_s", "embed", "retrieval"):
             return self.library.embed_queries(texts)
 
     def _rank(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
@@ -305,7 +307,7 @@ class Steps:
         if not hits or not self.options.rerank:
             return list(hits[: self.options.read])
         started = time.perf_counter()
-        with self._timed("rerank", "rerank", "retrieval"):
+        with self.trace.timed("assistant.rerank_s", "rerank", "retrieval"):
             ranked = self.library.rerank(question, hits, self.options.read)
         self._predictor.learn(_RERANKING, len(hits), time.perf_counter() - started)
         return ranked
@@ -331,7 +333,7 @@ class Steps:
         """
         if not hits or not self.options.rerank:
             return hits, None
-        with self._timed("rerank", "judge", "retrieval"):
+        with self.trace.timed("assistant.rerank_s", "judge", "retrieval"):
             judged = self.library.answered(question, hits)
         if judged is None:
             least = MIN_RELEVANCE if self.options.min_relevance is None else self.options.min_relevance
@@ -368,16 +370,6 @@ class Steps:
             restore_s=min(stats.restore_s, clock.first),
             seconds=clock.seconds,
         )
-
-    @contextmanager
-    def _timed(self, what: str, label: str, track: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - started
-            self.trace.count(f"assistant.{what}_s", seconds)
-            self.trace.event(label, track, started, seconds)
 
 
 def _document(hit: Hit) -> Document:
