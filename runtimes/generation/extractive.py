@@ -3,10 +3,11 @@ model, and cannot state anything that the documents do not contain."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edge.errors import InputError
 from edge.runtimes.generation.base import (
@@ -22,6 +23,8 @@ from edge.sentences import sentences
 
 Score = Callable[[str, Sequence[str]], Sequence[float]]
 """A function that scores sentences by how well they answer a question; higher is better."""
+
+_ENDED = re.compile(r"[.!?…。！？][\"'”’)\]»*_]*$")
 
 Cut = Callable[[str], Sequence[str]]
 """A function that cuts a document's text into parts that can be quoted."""
@@ -41,7 +44,8 @@ class _Candidate:
 
 class ExtractiveGenerator:
     """A `Generator` without a model: it writes the best sentences of the given documents, best first, as `sentence
-    [number]`. The sentence's words are `Quoted`, the citation is not.
+    [number]`. The sentence's words are `Quoted`, the citation is not. A part that does not end like a sentence, such as
+    a row of a table, stands on a line of its own.
 
     The answer is deterministic: of equal scores the earlier document and the earlier sentence win. The answer is empty
     if no sentence scores `floor` or more. Words are the tokens.
@@ -117,7 +121,7 @@ class ExtractiveGenerator:
                 if cancel.is_set():
                     return
                 written += 1
-                yield replace(word, text=f" {word.text}") if written > 1 else word
+                yield word
             finish = "stop"
         finally:
             ended = time.perf_counter()
@@ -145,6 +149,7 @@ class ExtractiveGenerator:
         # `sorted` is stable, so that of equal scores the earlier sentence comes first.
         order = sorted(range(len(candidates)), key=lambda index: -scores[index])
         words: list[Piece] = []
+        before = ""
         for index in order[: self._most]:
             candidate = candidates[index]
             if not scores[index] >= self._floor:
@@ -152,5 +157,9 @@ class ExtractiveGenerator:
             if len(words) + candidate.words + 1 > most_words and words:
                 break
             quoted = candidate.text.split()[: max(1, most_words - len(words) - 1)]
-            words += [*map(Quoted, quoted), Piece(f"[{candidate.document}]")]
+            # Two rows of a table or list items would be unreadable on one line.
+            gap = " " if _ENDED.search(before) and _ENDED.search(candidate.text) else "\n"
+            words.append(Quoted((gap if before else "") + quoted[0]))
+            words += [*(Quoted(f" {word}") for word in quoted[1:]), Piece(f" [{candidate.document}]")]
+            before = candidate.text
         return words

@@ -39,6 +39,15 @@ def test_best_sentences_first_each_with_its_document() -> None:
     assert answer(generator) == answer(generator)
 
 
+def test_rows_and_items_stand_on_lines_of_their_own() -> None:
+    """Behind each other they would read like one sentence."""
+    rows = [Document("a", "name: Lena, city: Bonn"), Document("b", "name: Karl, city: Ulm"), *DOCUMENTS[2:]]
+    generator = ExtractiveGenerator(lambda _, texts: [float(-n) for n in range(len(texts))])
+    text = "name: Lena, city: Bonn [1]\nname: Karl, city: Ulm [2]\nMountains are high. [3]"
+    assert answer(generator, rows) == text
+    assert answer(generator, rows[1:]) == "name: Karl, city: Ulm [1]\nMountains are high. [2]"
+
+
 def test_numbers_follow_the_order_of_the_documents() -> None:
     generator = ExtractiveGenerator(shared_words, most=1)
     assert answer(generator, DOCUMENTS[::-1]) == "The river floods in spring. [2]"
