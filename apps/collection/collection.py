@@ -23,7 +23,7 @@ from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexRepo
 from edge.apps.collection.reranking import reranked
 from edge.apps.collection.roots import absolute, check_there, resolved
 from edge.apps.collection.schema import open_database
-from edge.apps.collection.searching import POOL, Searcher, checked_counts
+from edge.apps.collection.searching import POOL, Searcher, check_options
 from edge.apps.collection.storable import checked_query
 from edge.apps.planning import INDEXING, opened_budget
 from edge.apps.store.folder import COLLECTION
@@ -33,7 +33,7 @@ from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.config import Config, parse_size
-from edge.errors import CollectionMissing, InputError
+from edge.errors import CollectionMissing
 from edge.ivf.index import VectorIndex
 from edge.plan import Stage
 from edge.public_calls import checked_arguments
@@ -277,13 +277,11 @@ class Collection:
 
         Raises:
             InputError: the query is empty or not valid Unicode, `top_k` or `pool` is not in 1 ... 10,000, a filter is
-                invalid, or `min_score` is given without reranking.
+                invalid, a least score is not in 0 ... 1, or `min_score` is given without reranking.
             ModelError: a model is missing, or the embedder is not the one the collection was made with.
             BudgetExceeded: the limit is too small.
         """
-        checked_counts(top_k, pool)
-        if min_score > 0 and not rerank:
-            raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
+        check_options(top_k, pool, rerank=rerank, min_score=min_score, min_blended=min_blended)
         count = max(pool, 2 * top_k) if rerank else 2 * top_k  # twice as many, because neighbouring hits are merged
         if checked_query(query).strip():
             self.check_room("searching", rerank=rerank, candidates=count)

@@ -49,15 +49,21 @@ _PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files
 """Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
 
 
-def checked_counts(top_k: int, pool: int) -> None:
-    """Refuses invalid numbers of results.
+def check_options(top_k: int, pool: int, *, rerank: bool, min_score: float, min_blended: float) -> None:
+    """Refuses options of a search that make no sense.
 
     Raises:
-        InputError: the number of results or of candidates to rerank is not in 1 ... `MOST`.
+        InputError: the number of results or of candidates to rerank is not in 1 ... `MOST`, a least score is not in
+            0 ... 1, or `min_score` is given without reranking.
     """
     for what, count in (("results", top_k), ("candidates to rerank", pool)):
         if not 1 <= count <= MOST:
             raise InputError(f"the number of {what} must be at least 1 and at most {MOST:,}, not {count}")
+    for what, least in (("score", min_score), ("blended score", min_blended)):
+        if not 0 <= least <= 1:
+            raise InputError(f"scores are from 0 to 1, so the least {what} cannot be {least:g}")
+    if min_score > 0 and not rerank:
+        raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
 
 
 class Index(Protocol):

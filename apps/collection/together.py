@@ -17,13 +17,12 @@ from edge.apps.collection.filters import Conditions
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.query import Query
 from edge.apps.collection.registry import locate
-from edge.apps.collection.searching import POOL, checked_counts
+from edge.apps.collection.searching import POOL, check_options
 from edge.apps.collection.storable import checked_query
 from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import InputError
 from edge.runtimes.scoring import LayerReport
 from edge.trace import Trace
 
@@ -125,9 +124,7 @@ class Together:
             )
             name = next(iter(self._collections))
             return [replace(hit, collection=name) for hit in hits]
-        checked_counts(top_k, pool)
-        if min_score > 0 and not rerank:
-            raise InputError("only the reranker tells how relevant a passage is: rerank, or use --min-blended")
+        check_options(top_k, pool, rerank=rerank, min_score=min_score, min_blended=min_blended)
         most = 2 * top_k
         depth = max(pool, most) if rerank else most
         self._first.check_room("searching", rerank=rerank, candidates=depth)

@@ -159,7 +159,8 @@ def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path)
     assert "cannot be compared" in edge.refused("search", "river", "--embedder", "other-embedder")
     only = edge.json("search", "river bread ice", "--filter", "path:docs", "--filter", "type:md")["results"]
     assert {Path(result["path"]).name for result in only} == {"rivers.md", "bread.md"}
-    assert edge.json("search", "river", "--min-score", "1.5", code=1)["results"] == []
+    assert edge.json("search", "river", "--min-score", "1", code=1)["results"] == []
+    assert "from 0 to 1" in edge.refused("search", "river", "--min-score", "2")
     trace = files_home / "trace.json"
     edge.json("search", "river", "--trace", str(trace))
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
@@ -384,7 +385,6 @@ def test_check_and_repair_say_what_they_found(edge: Edge) -> None:
 
 
 def test_a_search_imports_no_module_of_writing(edge: Edge) -> None:
-    """Each of them would delay every search."""
     program = (
         "import atexit, json, sys\n"
         "atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))\n"
