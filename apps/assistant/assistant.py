@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-from edge.apps.assistant import prompts, replies
+from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import UnitJudge
@@ -247,4 +247,4 @@ def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
     if not turns or not steps.generator.follows_instructions:
         return standalone(question, turns)
     ahead = [f"{turns[-1].question} {question}"]
-    return replies.one_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question
+    return prompts.read_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question

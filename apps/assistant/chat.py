@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from edge.apps.assistant.answer import cited, figures, notices, reasons
+from edge.apps.assistant.ask import assistant_options, interruptible, opened, shown
 from edge.apps.assistant.assistant import Assistant, Conversation
-from edge.apps.assistant.options import assistant_options, interruptible, opened, shown
 from edge.apps.assistant.stream import AnswerStream
 from edge.apps.options import OutputFile, engine_options
 from edge.apps.store.health import Health

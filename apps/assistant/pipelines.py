@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from edge.apps.assistant import prompts, replies
+from edge.apps.assistant import prompts
 from edge.apps.assistant.base import NotInDocuments
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.assistant.passages import dealt, merge_passages, relevance
@@ -52,10 +52,10 @@ def subquestion(question: str, steps: Steps) -> Iterator[str]:
     """Retrieves for up to four simpler questions in one batch, then answers from all passages found."""
 
     def queries(reply: str) -> list[Query]:
-        return [Query.of(part) for part in replies.questions(reply, _SUB_QUESTIONS)]
+        return [Query.of(part) for part in prompts.read_questions(reply, _SUB_QUESTIONS)]
 
     reply = steps.write(prompts.sub_questions(question, _SUB_QUESTIONS), ahead=[question], becoming=queries)
-    parts = replies.questions(reply, _SUB_QUESTIONS) or [question]
+    parts = prompts.read_questions(reply, _SUB_QUESTIONS) or [question]
     passages = dealt(steps.most, steps.retrieve_each(parts))
     yield from steps.answer(prompts.answer(question), passages)
 
@@ -68,12 +68,12 @@ def iterative(question: str, steps: Steps) -> Iterator[str]:
     narrower = question
     for _ in range(steps.options.rounds):
         prompt = prompts.narrower(question, findings)
-        narrower = replies.one_line(steps.write(prompt, ahead=[question, narrower], becoming=_one_line)) or question
+        narrower = prompts.read_line(steps.write(prompt, ahead=[question, narrower], becoming=_one_line)) or question
         found = steps.retrieve(narrower)
         passages = merge_passages(steps.most, passages, found)
         finding = steps.write(prompts.answer(narrower, name="finding", max_tokens=96), found, ahead=[question])
         findings.append((narrower, finding))
-        if replies.verdict(steps.write(prompts.enough(question, findings), ahead=[question])):
+        if prompts.read_verdict(steps.write(prompts.enough(question, findings), ahead=[question])):
             break
     yield from steps.answer(prompts.combined(question, findings), passages)
 
@@ -96,7 +96,7 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
 
 
 def _one_line(reply: str) -> list[Query]:
-    line = replies.one_line(reply)
+    line = prompts.read_line(reply)
     return [Query.of(line)] if line else []
 
 
@@ -161,7 +161,7 @@ def self_rag(question: str, steps: Steps) -> Iterator[str]:
     Raises:
         NotInDocuments: no passage supports an answer.
     """
-    needed = replies.verdict(steps.write(prompts.needs_documents(question), ahead=[question]))
+    needed = prompts.read_verdict(steps.write(prompts.needs_documents(question), ahead=[question]))
     if needed is False:
         for piece in steps.stream(prompts.small_talk(question)):
             yield piece.text
@@ -179,16 +179,16 @@ def _draft(question: str, passage: Hit, steps: Steps) -> str:
     """An answer from one passage; empty if the passage holds none."""
     text = steps.write(prompts.answer(question, name="draft"), [passage])
     steps.check_replied()
-    return "" if replies.refused(text) else text
+    return "" if prompts.is_refusal(text) else text
 
 
 def _score(question: str, passage: Hit, draft: str, steps: Steps) -> float | None:
     """The score of an answer; None if its passage does not support it. A missing verdict of the generator counts as
     the middle of the scale."""
-    support = replies.support(steps.write(prompts.supported(question, draft), [passage]))
+    support = prompts.read_support(steps.write(prompts.supported(question, draft), [passage]))
     if support == 0:
         return None
-    use = replies.grade(steps.write(prompts.useful(question, draft)))
+    use = prompts.read_grade(steps.write(prompts.useful(question, draft)))
     return (
         relevance(passage)
         + (_UNJUDGED_SUPPORT if support is None else support)
@@ -238,7 +238,7 @@ def flare(question: str, steps: Steps) -> Iterator[str]:
         left -= len(draft)
         ended = steps.finished
         before, last = last, steps.shown(_text(draft), steps.given)
-        if replies.refused(last):
+        if prompts.is_refusal(last):
             raise NotInDocuments
         # A reply that holds only marks of passages that do not exist would repeat for ever, too.
         if last.strip() in ("", before.strip()):

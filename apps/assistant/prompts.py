@@ -1,12 +1,17 @@
-"""All prompts of the assistant, one function per prompt. No prompt is written anywhere else.
+"""All prompts of the assistant, one function per prompt, and how the replies to them are read. No prompt is written
+anywhere else.
 
 A prompt's name is the name of its step: generation times are learned under it, replayed texts are recorded under it,
 and the trace shows it. Documents are not part of a prompt. They are given to the generator separately, so that their KV
 states can be reused for any question.
+
+Models often do not keep to the requested form of a reply. Every function `read_...` therefore takes the nearest
+meaning, and returns None where there is none.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -138,3 +143,71 @@ def _prompt(
     if begun:
         messages.append(Message("assistant", begun))
     return Prompt(name, tuple(messages), max_tokens, stop)
+
+
+_WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"\d+")
+_BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.):]|[a-z][.)])\s+", re.IGNORECASE)
+_LABEL = re.compile(r"^\s*(?:sub-?question|question|query|q)\s*\d*\s*[:.)]\s*", re.IGNORECASE)
+
+_YES = {"yes", "y", "true", "correct", "fully", "full", "completely", "sure"}
+_NO = {"no", "n", "false", "not", "none", "never", "incorrect"}
+_PARTLY = {"partly", "partially", "partial", "somewhat"}
+
+
+def read_verdict(reply: str) -> bool | None:
+    """True for yes, False for no; None when the reply is neither."""
+    for word in _words(reply)[:4]:
+        if word in _YES:
+            return True
+        if word in _NO:
+            return False
+    return None
+
+
+def read_support(reply: str) -> float | None:
+    """1 for fully, 0.5 for partly, 0 for not supported; None when the reply is none of these."""
+    for word in _words(reply)[:4]:
+        for value, names in ((0.5, _PARTLY), (0.0, _NO), (1.0, _YES)):
+            if word in names:
+                return value
+    return None
+
+
+def read_grade(reply: str, *, least: int = 1, most: int = 5) -> int | None:
+    """The first number of a reply; None if there is none or it lies outside the range."""
+    match = _NUMBER.search(reply)
+    value = int(match[0]) if match else None
+    return value if value is not None and least <= value <= most else None
+
+
+def is_refusal(reply: str) -> bool:
+    """Whether a reply is the refusal that the generator was told to give."""
+    return REFUSAL in " ".join(reply.split()).upper()
+
+
+def read_questions(reply: str, most: int) -> list[str]:
+    """The questions of a list, without numbers, bullets and duplicates. Introductory lines are left out."""
+    found: list[str] = []
+    lines = [line for line in reply.splitlines() if line.strip()]
+    asked = [line for line in lines if line.rstrip().endswith("?")] or [
+        x for x in lines if not x.rstrip().endswith(":")
+    ]
+    for line in asked:
+        text = _LABEL.sub("", _BULLET.sub("", line)).strip().strip('"*').strip()
+        if _words(text) and text.casefold() not in {known.casefold() for known in found}:
+            found.append(text)
+    return found[:most]
+
+
+def read_line(reply: str) -> str:
+    """The first line that has words, without label and quotes; for replies that should be a single question."""
+    for line in reply.splitlines():
+        text = _LABEL.sub("", _BULLET.sub("", line)).strip().strip('"').strip()
+        if _words(text):
+            return text
+    return ""
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]

@@ -1,119 +1,49 @@
-"""Reads a generator's replies: verdicts, lists of questions, a refusal, the thinking before a reply, and its time.
-
-Models often do not keep to the requested form. Every parser therefore takes the nearest meaning, and returns None where
-there is none.
-"""
+"""A reply on its way to the reader: timed, without thinking or a refusal, its citations numbered, its facts checked."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import cast
 
+from edge.apps.assistant.citations import Citations
+from edge.apps.assistant.grounding import Grounding, Unsupported
+from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.prompts import REFUSAL
+from edge.apps.collection.hits import Hit
 from edge.errors import InputError
 from edge.runtimes.generation.base import Piece
-
-_WORD = re.compile(r"[^\W_]+")
-_NUMBER = re.compile(r"\d+")
-_BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.):]|[a-z][.)])\s+", re.IGNORECASE)
-_LABEL = re.compile(r"^\s*(?:sub-?question|question|query|q)\s*\d*\s*[:.)]\s*", re.IGNORECASE)
-
-_YES = {"yes", "y", "true", "correct", "fully", "full", "completely", "sure"}
-_NO = {"no", "n", "false", "not", "none", "never", "incorrect"}
-_PARTLY = {"partly", "partially", "partial", "somewhat"}
+from edge.runtimes.generation.extractive import Quoted
 
 
-def verdict(reply: str) -> bool | None:
-    """True for yes, False for no; None when the reply is neither."""
-    for word in _words(reply)[:4]:
-        if word in _YES:
-            return True
-        if word in _NO:
-            return False
-    return None
-
-
-def support(reply: str) -> float | None:
-    """1 for fully, 0.5 for partly, 0 for not supported; None when the reply is none of these."""
-    for word in _words(reply)[:4]:
-        for value, names in ((0.5, _PARTLY), (0.0, _NO), (1.0, _YES)):
-            if word in names:
-                return value
-    return None
-
-
-def grade(reply: str, *, least: int = 1, most: int = 5) -> int | None:
-    """The first number of a reply; None if there is none or it lies outside the range."""
-    match = _NUMBER.search(reply)
-    value = int(match[0]) if match else None
-    return value if value is not None and least <= value <= most else None
-
-
-def refused(reply: str) -> bool:
-    """Whether a reply is the refusal that the generator was told to give."""
-    return REFUSAL in " ".join(reply.split()).upper()
-
-
-def questions(reply: str, most: int) -> list[str]:
-    """The questions of a list, without numbers, bullets and duplicates. Introductory lines are left out."""
-    found: list[str] = []
-    lines = [line for line in reply.splitlines() if line.strip()]
-    asked = [line for line in lines if line.rstrip().endswith("?")] or [
-        x for x in lines if not x.rstrip().endswith(":")
-    ]
-    for line in asked:
-        text = _LABEL.sub("", _BULLET.sub("", line)).strip().strip('"*').strip()
-        if _words(text) and text.casefold() not in {known.casefold() for known in found}:
-            found.append(text)
-    return found[:most]
-
-
-def one_line(reply: str) -> str:
-    """The first line that has words, without label and quotes; for replies that should be a single question."""
-    for line in reply.splitlines():
-        text = _LABEL.sub("", _BULLET.sub("", line)).strip().strip('"').strip()
-        if _words(text):
-            return text
-    return ""
-
-
-def _words(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(text)]
-
-
-class Refusal:
-    """Holds a reply back while it may still be the refusal that the generator was told to give.
+@dataclass(slots=True)
+class GeneratorClock:
+    """Times one answer. The time that the reader spends between two tokens does not count.
 
     Attributes:
-        said: whether the reply was the refusal.
+        first: seconds to the first token.
+        seconds: seconds to the last token.
+        count: the number of tokens.
     """
 
-    def __init__(self) -> None:
-        self.said = False
-        self._held: str | None = ""
+    first: float = 0.0
+    seconds: float = 0.0
+    count: int = 0
 
-    def feed(self, text: str) -> str:
-        """Takes a piece of the reply and returns the text that can be shown now."""
-        if self._held is None:
-            return text
-        self._held += text
-        begun = " ".join(self._held.split()).strip("\"'*. ").upper()
-        if REFUSAL in begun:
-            self.said = True
-            return ""
-        if REFUSAL.startswith(begun):
-            return ""
-        shown, self._held = self._held, None
-        return shown
-
-    def finish(self) -> str:
-        """Ends the reply and returns the text that was held back."""
-        held, self._held = self._held, None
-        return held or ""
+    def timed(self, answer: Iterator[Piece]) -> Iterator[Piece]:
+        """Yields the answer's tokens. Closing this iterator closes the answer."""
+        with closing(cast("Generator[Piece, None, None]", answer)):
+            while True:
+                asked = time.perf_counter()
+                token = next(answer, None)
+                self.seconds += time.perf_counter() - asked
+                if token is None:
+                    return
+                self.count += 1
+                self.first = self.first or self.seconds
+                yield token
 
 
 _OPEN, _CLOSE = "<think>", "</think>"
@@ -181,29 +111,113 @@ class Thinking:
         return held
 
 
-@dataclass(slots=True)
-class GeneratorClock:
-    """Times one answer. The time that the reader spends between two tokens does not count.
+class Refusal:
+    """Holds a reply back while it may still be the refusal that the generator was told to give.
 
     Attributes:
-        first: seconds to the first token.
-        seconds: seconds to the last token.
-        count: the number of tokens.
+        said: whether the reply was the refusal.
     """
 
-    first: float = 0.0
-    seconds: float = 0.0
-    count: int = 0
+    def __init__(self) -> None:
+        self.said = False
+        self._held: str | None = ""
 
-    def timed(self, answer: Iterator[Piece]) -> Iterator[Piece]:
-        """Yields the answer's tokens. Closing this iterator closes the answer."""
-        with closing(cast("Generator[Piece, None, None]", answer)):
-            while True:
-                asked = time.perf_counter()
-                token = next(answer, None)
-                self.seconds += time.perf_counter() - asked
-                if token is None:
-                    return
-                self.count += 1
-                self.first = self.first or self.seconds
-                yield token
+    def feed(self, text: str) -> str:
+        """Takes a piece of the reply and returns the text that can be shown now."""
+        if self._held is None:
+            return text
+        self._held += text
+        begun = " ".join(self._held.split()).strip("\"'*. ").upper()
+        if REFUSAL in begun:
+            self.said = True
+            return ""
+        if REFUSAL.startswith(begun):
+            return ""
+        shown, self._held = self._held, None
+        return shown
+
+    def finish(self) -> str:
+        """Ends the reply and returns the text that was held back."""
+        held, self._held = self._held, None
+        return held or ""
+
+
+class Showing:
+    """The text that an answer has shown so far. A pipeline may show an answer in several parts.
+
+    Attributes:
+        citations: the passages that the answer has referred to so far.
+        checks: the checks of the answer's sentences, one for each checked part.
+    """
+
+    def __init__(self) -> None:
+        self.citations = Citations()
+        self.checks: list[Grounding] = []
+
+    @property
+    def unsupported(self) -> tuple[Unsupported, ...]:
+        """The sentences so far that the passages do not support."""
+        return tuple(found for check in self.checks for found in check.unsupported)
+
+    def whole(self, text: str, passages: Sequence[Hit], *, question: str | None = None) -> str:
+        """The text to show for a finished part of the answer.
+
+        Args:
+            passages: the passages that the part was written from.
+            question: the question that the sentences are checked as an answer to; None leaves them unchecked.
+        """
+        check = self._check(question, passages)
+        if check is not None:
+            text = check.feed(text) + check.finish()
+        reader = self.citations.reader(passages)
+        return reader.feed(text) + reader.finish()
+
+    def begin(self, passages: Sequence[Hit], *, question: str | None = None) -> GrowingText:
+        """A part of the answer that is shown while it is written. The arguments are those of `whole`."""
+        return GrowingText(self.citations.reader(passages), self._check(question, passages))
+
+    def _check(self, question: str | None, passages: Sequence[Hit]) -> Grounding | None:
+        if question is None:
+            return None
+        self.checks.append(Grounding(question, passages))
+        return self.checks[-1]
+
+
+class GrowingText:
+    """A part of an answer that is still being written."""
+
+    def __init__(self, reader: MarkReader, check: Grounding | None) -> None:
+        self._reader = reader
+        self._check = check
+        self._refusal = Refusal()
+
+    @property
+    def refused(self) -> bool:
+        """Whether the generator has said that the passages hold no answer."""
+        return self._refusal.said
+
+    @property
+    def loops(self) -> bool:
+        """Whether the generator keeps repeating sentences."""
+        return self._check is not None and self._check.loops
+
+    def feed(self, piece: Piece) -> str:
+        """Takes a piece from the generator and returns the text that can be shown now, which may be empty."""
+        if isinstance(piece, Quoted):
+            return self._reader.feed(piece.text, quoted=True)
+        text = self._refusal.feed(piece.text)
+        return self._reader.feed(text if self._check is None else self._check.feed(text), quoted=False)
+
+    def finish(self, *, complete: bool) -> Iterator[str]:
+        """Yields the rest of the text to show.
+
+        Args:
+            complete: whether the text ended by itself. Otherwise an unfinished mark at its end is left out.
+        """
+        text = self._refusal.finish()
+        if self._check is not None:
+            text = self._check.feed(text) + self._check.finish()
+        if text := self._reader.feed(text):
+            yield text
+        if complete and (text := self._reader.finish()):
+            yield text

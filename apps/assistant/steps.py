@@ -16,8 +16,7 @@ from edge.apps.assistant.judged_question import judged_question
 from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
 from edge.apps.assistant.prompts import Prompt
-from edge.apps.assistant.replies import GeneratorClock, Thinking
-from edge.apps.assistant.showing import GrowingText, Showing
+from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.collection.hits import Hit
 from edge.runtimes.generation.base import (
     Document,

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from edge.apps.assistant import replies
+from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, measured
 from edge.apps.assistant.base import Cancelled, NotInDocuments
 from edge.apps.assistant.evidence import CERTAIN
@@ -193,7 +193,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             raise NotInDocuments
         ended = True
         # A refusal that begins like an answer, "I am sorry, ...", has been shown. It still counts as not found.
-        found = bool(steps.showing.citations.of("")) or not replies.refused("".join(shown))
+        found = bool(steps.showing.citations.of("")) or not prompts.is_refusal("".join(shown))
     except NotInDocuments:
         ended = True
         if not shown:

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from edge.apps.assistant import ask, chat
 from edge.apps.assistant.answer import Answer
+from edge.apps.assistant.ask import shown
 from edge.apps.assistant.assistant import Conversation, Turn
-from edge.apps.assistant.options import shown
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.store.health import Health
 from edge.errors import ModelError
