@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from edge.apps.documents.base import Block, Chunk
-from edge.apps.documents.lengths import estimate_pieces
 from edge.apps.documents.line_numbers import counts_up
-from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, units_of
+from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, estimate_pieces, units_of
 
 MAX_TOKENS = 220
 """Estimated word pieces of a chunk with context. Embedders truncate at 256; the estimate may be a sixth too low."""

@@ -2,13 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from edge.apps.documents.base import Block, Document
-from edge.apps.documents.json_tokens import Key, Leaf, NotJson, leaves
+from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
+
+_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n|"')
+_MOST_DEPTH = 1000
+
+Key = str | int
+"""A member's name, or an element's index."""
+
+
+class NotJson(ValueError):
+    """The text is not JSON; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A string, a number, true, false or null.
+
+    Attributes:
+        path: the keys from the top to the value.
+        value: strings without quotes and escapes; other values as written.
+        line: its line number.
+    """
+
+    path: tuple[Key, ...]
+    value: str
+    line: int
+
+
+def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
+    """Values of a JSON text, in order, with their paths and line numbers, which the standard library's parser does not
+    report. Empty objects and arrays yield no value.
+
+    It is iterative, so that deep nesting needs no stack, and linear in the length of the text.
+
+    Raises:
+        NotJson: the text is malformed, or nested deeper than 1,000 levels.
+    """
+    line = first_line
+    path: list[Key] = []
+    inside: list[str] = []  # the open brackets: "{" or "["
+    expected = "value"
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token == "\n":
+            line += 1
+        elif token in ("{", "["):
+            if expected not in ("value", "value or end"):
+                raise NotJson(f"line {line}: {token} where {expected} should be")
+            if len(inside) == _MOST_DEPTH:
+                raise NotJson(f"line {line}: nested deeper than {_MOST_DEPTH:,} levels")
+            inside.append(token)
+            path.append("" if token == "{" else 0)
+            expected = "name or end" if token == "{" else "value or end"
+        elif token in ("}", "]"):
+            ends = ("name or end", "more or end") if token == "}" else ("value or end", "more or end")
+            if not inside or inside[-1] != ("{" if token == "}" else "[") or expected not in ends:
+                raise NotJson(f"line {line}: {token} where {expected} should be")
+            inside.pop()
+            path.pop()
+            expected = "more or end" if inside else "nothing"
+        elif token == ",":
+            if expected != "more or end":
+                raise NotJson(f"line {line}: a comma where {expected} should be")
+            last = path[-1]
+            if isinstance(last, int):
+                path[-1] = last + 1
+            expected = "value" if inside[-1] == "[" else "name"
+        elif token == ":":
+            if expected != "colon":
+                raise NotJson(f"line {line}: a colon where {expected} should be")
+            expected = "value"
+        elif expected in ("name", "name or end"):
+            path[-1] = _string(token, line)
+            expected = "colon"
+        elif expected in ("value", "value or end"):
+            value = _string(token, line) if token[0] == '"' else _word(token, line)
+            yield Leaf(tuple(path), value, line)
+            expected = "more or end" if inside else "nothing"
+        else:
+            raise NotJson(f"line {line}: {token[:20]} where {expected} should be")
+    if expected != "nothing":
+        raise NotJson(f"line {line}: the text ends where {expected} should be")
+
+
+def _string(token: str, line: int) -> str:
+    if token[0] != '"' or len(token) < 2:
+        raise NotJson(f"line {line}: {token[:20]} where a string should be")
+    try:
+        return clean(json.loads(token, strict=False))
+    except ValueError:
+        raise NotJson(f"line {line}: a string with an unknown escape") from None
+
+
+def _word(token: str, line: int) -> str:
+    try:
+        json.loads(token, parse_int=str)  # an int of very many digits would be refused
+    except ValueError:
+        raise NotJson(f"line {line}: {token[:20]} is no value") from None
+    return token
+
 
 _LONGEST_PATH = 120
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from edge.apps.documents.base import Block, Document
 from edge.apps.documents.code import code_blocks
-from edge.apps.documents.json_tokens import NotJson, leaves
+from edge.apps.documents.json_paths import NotJson, leaves
 from edge.apps.documents.markdown import markdown_blocks
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.outline import Outline

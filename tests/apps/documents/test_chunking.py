@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from edge.apps.documents.base import Block, Chunk
 from edge.apps.documents.chunking import _cut, chunks_of
-from edge.apps.documents.lengths import estimate_pieces
-from edge.apps.documents.units import Unit, units_of
+from edge.apps.documents.units import Unit, estimate_pieces, units_of
 
 Cut = Callable[..., list[Chunk]]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents import landlock, process
+from edge.apps.documents import process
 from edge.apps.documents.base import Extracted
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.process import WorkerProcess
+from edge.apps.documents.sandbox import landlock_version
 from edge.apps.documents.seccomp import KILL_PROCESS, _program
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -43,7 +44,7 @@ def test_the_kernel_is_not_asked_for_anything_else(extractor: Extractor, ask: As
 
 
 @linux
-@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+@pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
 @pytest.mark.parametrize("way", ["read", "read-by-path", "list", "write", "create", "beside-the-program", "delete"])
 def test_no_other_file_is_touched(extractor: Extractor, ask: Ask, outside: Path, way: str) -> None:
     assert said(extractor, ask, way) in ("stopped: EACCES", "stopped: ENOSYS")
@@ -69,7 +70,7 @@ def test_what_is_in_force_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         return worker.sandbox
 
     assert parts()["system calls"] is True
-    assert parts()["files"] is True or not landlock.version()
+    assert parts()["files"] is True or not landlock_version()
     monkeypatch.setenv("EDGE_SANDBOX", "off")
     assert parts() == {"files": "switched off by EDGE_SANDBOX", "system calls": "switched off by EDGE_SANDBOX"}
 
