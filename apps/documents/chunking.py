@@ -116,10 +116,10 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
         if previous is not None:
             texts.append("\n\n" if _apart(previous, block) else "\n")
             numbers += [numbers[-1]] * (len(texts[-1]) - 1)
-        begin, stop = pieces[0].start, pieces[-1].end
-        begin = stop - len(block.text[begin:stop].lstrip("\n"))
-        texts.append(block.text[begin:stop].rstrip())
-        first_line = block.text.count("\n", 0, begin)
+        shown = block.text[pieces[0].start : pieces[-1].end].lstrip("\n")
+        texts.append(shown.rstrip())
+        # Not counted from the block's beginning: that would take quadratic time in the length of a long block.
+        first_line = pieces[0].first - shown.count("\n", 0, len(shown) - len(shown.lstrip()))
         numbers += [block.line_at(first_line + i) for i in range(texts[-1].count("\n") + 1)]
         path = block.path if path is None else path[: _shared(path, block.path)]
         previous = block
