@@ -184,7 +184,9 @@ def check_log(report: CheckReport, db: Connection, path: Path) -> None:
         return
     log = log_of(path)
     frames = valid = 0
-    for _ in range(_TRIES):
+    for tried in range(_TRIES):
+        if tried:
+            time.sleep(_PAUSE_S)
         try:
             frames, _ = cast(apsw.Connection, db).wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
             valid = read_log(log).frames
@@ -192,7 +194,6 @@ def check_log(report: CheckReport, db: Connection, path: Path) -> None:
             return
         if frames <= valid:
             return
-        time.sleep(_PAUSE_S)
     what = f"of {frames:,} pages in it only {valid:,} would be there when the processes end that have it open"
     report.add("log", f"{log} is damaged: {what}")
 

@@ -47,16 +47,24 @@ def damaged_pages(path: Path) -> Iterator[int]:
 
 
 def _unlike_their_sums(path: Path) -> Iterator[int]:
+    """Numbers of the pages that differ from their checksums, also when they are read again, and of an incomplete one at
+    the end."""
+    suspects: list[int] = []
+    incomplete: list[int] = []
     number = 1
     with path.open("rb") as file:
         while data := file.read(_TOGETHER * PAGE):
             whole = len(data) // PAGE
-            for at in np.flatnonzero(~_sound(data[: whole * PAGE])).tolist():
-                if not _sound_later(path, number + at):
-                    yield number + at
+            suspects += (number + np.flatnonzero(~_sound(data[: whole * PAGE]))).tolist()
             if len(data) % PAGE:
-                yield number + whole
+                incomplete.append(number + whole)
             number += whole + 1
+    for _ in range(_TRIES - 1):
+        if not suspects:
+            break
+        time.sleep(_PAUSE_S)
+        suspects = [number for number in suspects if not _sound_now(path, number)]
+    yield from sorted(suspects + incomplete)
 
 
 def with_checksum(page: bytes) -> bytes:
@@ -90,13 +98,14 @@ def lost_pages(path: Path) -> int:
         OSError: the file or its log cannot be read.
     """
     lost = 0
-    for _ in range(_TRIES):  # a process that extends the file writes the first page first
+    for tried in range(_TRIES):  # a process that extends the file writes the first page first
+        if tried:
+            time.sleep(_PAUSE_S)
         log = read_log(log_of(path))
         count = log.count or (_stated_pages(path) if header_is_sound(path) else 0)
         lost = sum(not log.supersedes(page) for page in range(path.stat().st_size // PAGE + 1, count + 1))
         if not lost:
             break
-        time.sleep(_PAUSE_S)
     return lost
 
 
@@ -105,15 +114,12 @@ def _stated_pages(path: Path) -> int:
         return int.from_bytes(file.read(_COUNT.stop)[_COUNT], "big")
 
 
-def _sound_later(path: Path, number: int) -> bool:
-    for _ in range(_TRIES):
-        with path.open("rb") as file:
-            file.seek((number - 1) * PAGE)
-            page = file.read(PAGE)
-        if len(page) < PAGE or _sound(page)[0]:  # if the file is shorter now, the page no longer exists
-            return True
-        time.sleep(_PAUSE_S)
-    return False
+def _sound_now(path: Path, number: int) -> bool:
+    """Whether a page of the file is undamaged now. If the file has become shorter, the page no longer exists."""
+    with path.open("rb") as file:
+        file.seek((number - 1) * PAGE)
+        page = file.read(PAGE)
+    return len(page) < PAGE or bool(_sound(page)[0])
 
 
 def _sound(data: bytes) -> npt.NDArray[np.bool_]:
