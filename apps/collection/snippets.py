@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 SNIPPET_CHARS = 240
 """The most characters of a snippet."""
@@ -21,6 +22,9 @@ _SENTENCE_LINES = 8
 _SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "y")
 _LEAST = 3
 """The fewest letters that remain of a word when its ending is removed."""
+
+_STEMS = 1000
+"""Words whose stems are kept, about 200 bytes for each: the passages of one search have many words in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ def _words(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
         yield match.start(), match[0]
 
 
+@lru_cache(maxsize=_STEMS)
 def stem(word: str) -> str:
     """A word without case, accents and the most common English endings, to recognize two forms of one word.
 
