@@ -49,6 +49,14 @@ settings.register_profile(
 settings.load_profile("edge")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unflushed() -> None:
+    """See `naive.unflushed`."""
+    from naive.unflushed import leave_unflushed
+
+    leave_unflushed()
+
+
 def chromium() -> str:
     """The program that the tests of the server's page are run in; empty without one, or without Playwright."""
     if importlib.util.find_spec("playwright") is None:

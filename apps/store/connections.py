@@ -33,6 +33,10 @@ _SHIM = "cksmvfs"
 _JOURNAL_BYTES = 16 << 20
 """The log file is cut back to this size when a checkpoint has emptied it."""
 
+_SYNCHRONOUS = "FULL"
+"""When SQLite flushes its files: at every commit. Files that a committed state no longer names are deleted, so the
+commit must be durable first."""
+
 EMPTIED = "the file is empty, and was not"
 """The error text for a file that `is_emptied`."""
 
@@ -70,8 +74,7 @@ def connect(uri: str, *, writable: bool, cache: int, busy_seconds: float) -> aps
             if db.execute("PRAGMA page_count").fetchall()[0][0] == 0:
                 reserve_checksums(db)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
-            # Files that a committed state no longer names are deleted. So a commit must be durable first.
-            db.execute("PRAGMA synchronous = FULL")
+            db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
             db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}").fetchall()
     except BaseException:
         db.close(True)

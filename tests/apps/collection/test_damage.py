@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from naive.program import config_of
+from naive.rewriting import rewrite
 
 from edge.apps.collection.checking import check
 from edge.apps.collection.collection import Collection
@@ -80,7 +81,10 @@ def test_a_sound_collection_is_said_to_be(whole: Path, tiny_config: Config) -> N
 
 
 @pytest.mark.parametrize("kind", ["flip", "zero"])
-def test_a_damaged_page_changes_no_result_in_silence_and_is_found(whole: Path, tiny_config: Config, kind: str) -> None:
+def test_a_damaged_page_changes_no_result_in_silence_and_is_found(
+    whole: Path, tiny_config: Config, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.store.pages._PAUSE_S", 0)  # nobody else is writing the pages
     right = look(whole, tiny_config)
     path = whole / "edge.db"
     before = path.read_bytes()
@@ -93,7 +97,7 @@ def test_a_damaged_page_changes_no_result_in_silence_and_is_found(whole: Path, t
             continue
         else:
             data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
-        path.write_bytes(data)
+        rewrite(path, data)
         try:
             if look(whole, tiny_config) != right:
                 silent.append(page + 1)

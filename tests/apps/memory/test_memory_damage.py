@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from naive.rewriting import rewrite
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.damage import check, repair
@@ -78,7 +79,10 @@ def test_a_sound_memory_is_said_to_be(make: Make, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["flip", "zero"])
-def test_a_damaged_page_changes_no_result_in_silence_and_is_found(make: Make, whole: Path, kind: str) -> None:
+def test_a_damaged_page_changes_no_result_in_silence_and_is_found(
+    make: Make, whole: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.store.pages._PAUSE_S", 0)  # nobody else is writing the pages
     right = look(make)
     path = whole / "memory.db"
     before = path.read_bytes()
@@ -94,13 +98,13 @@ def test_a_damaged_page_changes_no_result_in_silence_and_is_found(make: Make, wh
             data[own] = bytes(PAGE)
         for name in ("-wal", "-shm"):
             path.with_name(path.name + name).unlink(missing_ok=True)
-        path.write_bytes(data)
+        rewrite(path, data)
         try:
             if look(make) != right:
                 silent.append(page + 1)
         except (DamagedStore, CorruptBlock) as error:
             assert "`edge memory " in str(error)  # noqa: PT017 - not every page is read here
-        path.write_bytes(data)
+        rewrite(path, data)
         assert not check(whole, make, read_data=True).sound, f"page {page + 1}"
     assert silent == []
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from naive.program import printed
 from naive.waiting import until
 
 from edge.apps.store.database import Database
@@ -296,3 +297,14 @@ def test_what_was_committed_survives_a_kill(database: Database) -> None:
         assert last >= int(said[-1] if said else number)
         assert set(found) == {str(i) for i in range(last + 1)}
         number = last + 1
+
+
+def test_every_commit_is_flushed(tmp_path: Path) -> None:
+    """Asked in a process of its own: this one flushes nothing (`naive.unflushed`)."""
+    program = """
+        import sys
+        from edge.apps.store.connections import connect
+        db = connect("file:" + sys.argv[1], writable=True, cache=1 << 20, busy_seconds=1)
+        print(*db.execute("PRAGMA synchronous").fetchone())
+        """
+    assert printed(program, str(tmp_path / "notes.db")).strip() == "2"
