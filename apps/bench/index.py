@@ -124,7 +124,7 @@ def index(
         "churn": changed,
     }  # fmt: skip
     notes = [f"{name} was left out: {reason}" for name, reason in missing.items()]
-    output.put(result, figures(result), lambda: _print(result), notes)
+    output.put(result, figures(result), _described(result), notes)
     peak = max(own["peak_resident"], built["peak_resident"])
     if peak > parse_size(memory):
         raise EdgeError(f"the limit was broken: {format_size(peak)} held")
@@ -213,7 +213,8 @@ def _window(report: dict[str, Any]) -> dict[str, Any]:
 def figures(result: dict[str, Any]) -> Iterator[Figure]:
     """The figures of a stored run."""
     built = {"edge": result["built"]}
-    yield from tabulate(built, {"seconds": lower("time", "s"), "peak_resident": lower("peak", "B")}, "building")
+    columns = {"seconds": lower("time", "s"), "peak_resident": lower("peak", "B"), "nbytes": neither("on disk", "B")}
+    yield from tabulate(built, columns, "building")
     searched = {
         "recall": higher("recall@10"),
         **{f"{name}_p{p}": lower(f"{name} p{p}", "s") for name in ("cold", "warm") for p in (50, 95)},
@@ -226,59 +227,32 @@ def figures(result: dict[str, Any]) -> Iterator[Figure]:
     yield from tabulate(changed, {key: searched[key] for key in kept}, "after deletions and additions, and built anew")
     windows = {
         "demand_stall": lower("waits on demand", "s"), "lookahead_stall": lower("waits with lookahead", "s"),
-        "lookahead_p50": lower("search with lookahead p50", "s"),
+        "demand_p50": neither("search on demand p50", "s"), "lookahead_p50": lower("search with lookahead p50", "s"),
     }  # fmt: skip
     yield from tabulate(result["lookahead"], windows, "lookahead by device")
 
 
-def _print(result: dict[str, Any]) -> None:
-    at, built = result["conditions"], result["built"]
-    click.echo(
-        f"{at['rows']:,} x {at['dim']}: {at['vectors']}\n{at['lists']:,} lists, codec {at['codec']}, nprobe "
-        f"{at['nprobe']}, one query at a time, {at['threads']} threads for peers, {at['processor']}; cold: page cache "
-        f"dropped and index opened anew before each of {at['cold_queries']} queries; warm: files read before, "
-        f"{at['queries'] // 2} queries after {at['queries'] // 2} others"
-    )
-    click.echo(
-        f"built within {format_size(at['limit'])} in {built['seconds']:.0f} s, peak "
-        f"{format_size(built['peak_resident'])}, {format_size(built['nbytes'])} on disk"
-    )
-    click.echo(
-        f"{'':14}{'recall@10':>10}{'cold p50':>10}{'p95':>8}{'warm p50':>10}{'p95 ms':>8}{'peak':>10}{'with files':>12}"
-        f"{'knob':>6}"
-    )
-    for name, row in result["systems"].items():
-        times = "".join(
-            f"{'-' if row[key] is None else format(row[key] * 1e3, '.1f'):>{width}}"
-            for key, width in (("cold_p50", 10), ("cold_p95", 8), ("warm_p50", 10), ("warm_p95", 8))
-        )
-        click.echo(
-            f"{name:14}{row['recall']:10.4f}{times}{format_size(row['peak_resident']):>10}"
-            f"{format_size(row['peak_with_files'] or 0):>12}{row['setting']:>6}"
-        )
-    for name, reason in result["missing"].items():
-        click.echo(f"{name:14}missing: {reason}")
+def _described(result: dict[str, Any]) -> str:
+    """The sentences above the tables of figures."""
+    at, own = result["conditions"], result["systems"].get("edge")
+    lines = [
+        f"{at['rows']:,} x {at['dim']}: {at['vectors']}",
+        f"{at['lists']:,} lists, codec {at['codec']}, nprobe {at['nprobe']}, one query at a time, {at['threads']} "
+        f"threads for peers, {at['processor']}; cold: page cache dropped and index opened anew before each of "
+        f"{at['cold_queries']} queries; warm: files read before, {at['queries'] // 2} queries after "
+        f"{at['queries'] // 2} others",
+        *(f"{name} is missing: {reason}" for name, reason in result["missing"].items()),
+    ]
     if result["identical_to_faiss"] is not None:
-        click.echo(
-            f"same ids in the same order as faiss on the same lists: {result['identical_to_faiss']:.1%} of queries"
-        )
-    own = result["systems"].get("edge")
+        lines.append(f"same ids in the same order as faiss on the same lists: {result['identical_to_faiss']:.1%}")
     if own and own["hit_rate"] is not None:
-        click.echo(f"edge, warm: {own['hit_rate']:.0%} of probed lists were resident")
+        lines.append(f"edge, warm: {own['hit_rate']:.0%} of probed lists were resident")
     if result["churn"]:
-        changed, fresh = result["churn"]["changed"], result["churn"]["fresh"]
-        shown = [
-            f"recall@10 {row['recall']:.4f}, warm p50 {row['warm_p50'] * 1e3:.1f} ms, nprobe {row['setting']}"
-            for row in (changed, fresh)
-        ]
-        click.echo(f"after {result['churn']['rows']:,} rows were deleted and as many added: {shown[0]}")
-        click.echo(f"built at once of the same rows: {shown[1]}")
+        lines.append(f"{result['churn']['rows']:,} rows were deleted and as many added")
     for device, row in result["lookahead"].items():
-        stalls = [f"{row[f'{way}_stall'] * 1e3:.2f} ms" for way in ("demand", "lookahead")]
-        times = " / ".join(f"{row[f'{way}_p50'] * 1e3:.1f}" for way in ("demand", "lookahead"))
-        click.echo(
+        lines.append(
             f"lookahead on {device}: overlap {row['overlap']:.0%}, window {at['window']} s, "
-            f"{format_size(int(row['fetched']))} fetched; stall {stalls[0]} on demand, {stalls[1]} with it "
-            f"({row['stall_ratio']:.0%}); search p50 {times} ms; "
-            f"results {'identical' if row['same'] else 'DIFFER'}; budget {'kept' if row['within'] else 'EXCEEDED'}"
+            f"{format_size(int(row['fetched']))} fetched; waits {row['stall_ratio']:.0%} of those on demand; results "
+            f"{'identical' if row['same'] else 'DIFFER'}; budget {'kept' if row['within'] else 'EXCEEDED'}"
         )
+    return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from edge.apps.bench.figures import lower, tabulate
+from edge.apps.bench.figures import lower, neither, tabulate
 from edge.apps.bench.options import Output, names_option, output_options, rounds_option, threads_option, work_dir_option
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.texts import documents
@@ -98,10 +98,17 @@ def rerank_memory(
         "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": processor(),
         "page_cache": "cold for streamed, warm for the others",
     }  # fmt: skip
-    columns = {"all_seconds": lower("time", "s"), "peak_resident": lower("peak", "B")}
+    first = rows.get("streamed") or next(iter(rows.values()))
+    for row in rows.values():
+        row["agreed"] = len(set(row["scores"]) & set(first["scores"])) / max(1, len(first["scores"]))
+        row["slower"] = row["seconds"] / first["seconds"]
+    columns = {
+        "all_seconds": lower("time", "s"), "peak_resident": lower("peak", "B"), "agreed": neither("same top K", "%"),
+        "slower": neither("times the first"),
+    }  # fmt: skip
     peers = set(_SYSTEMS) - {"streamed", "resident"}
     result = {"conditions": conditions, "systems": rows}
-    output.put(result, tabulate(rows, columns, peers=peers), lambda: _print(rows, conditions))
+    output.put(result, tabulate(rows, columns, peers=peers), _described(rows, conditions))
     held = rows["streamed"]["peak_resident"] if "streamed" in rows else 0
     if held > parse_size(memory):
         raise EdgeError(f"the limit was broken: {format_size(held)} held")
@@ -122,31 +129,21 @@ def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
-    click.echo(
+def _described(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> str:
+    """The sentences above the table of figures."""
+    text = (
         f"{conditions['shape']} (random weights, {conditions['precision']}), {conditions['candidates']} candidates of "
         f"{conditions['tokens']} tokens, top {conditions['top_k']}, full depth, {conditions['threads']} threads, "
-        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs"
+        f"{conditions['processor']}; medians of {conditions['rounds']} alternating runs\n"
+        "peak: anonymous resident memory of the whole process"
     )
-    first = rows.get("streamed") or next(iter(rows.values()))
-    click.echo("peak: anonymous resident memory of the whole process; ratios are medians over the rounds")
-    click.echo(f"{'':14}{'seconds':>9}{'ratio':>8}{'peak':>10}{'ratio':>8}{'same top K':>12}")
-    for name, row in rows.items():
-        ratio = statistics.median(
-            own / other for own, other in zip(row["all_seconds"], first["all_seconds"], strict=False)
-        )
-        agreed = len(set(row["scores"]) & set(first["scores"])) / max(1, len(first["scores"]))
-        click.echo(
-            f"{name:14}{row['seconds']:9.2f}{ratio:8.2f}{format_size(row['peak_resident']):>10}"
-            f"{row['peak_resident'] / first['peak_resident']:8.2f}{agreed:12.0%}"
-        )
-    stats = first["stats"]
-    if stats:
-        click.echo(
-            f"streamed: {stats['buffers']} of {stats['layers']} layers in memory, {format_size(stats['lane_bytes'])} "
+    if "streamed" in rows and (stats := rows["streamed"]["stats"]):
+        text += (
+            f"\nstreamed: {stats['buffers']} of {stats['layers']} layers in memory, {format_size(stats['lane_bytes'])} "
             f"read, {stats['stall_s']:.2f} s waited, {stats['hidden_s']:.2f} s hidden, hidden states "
             f"{'on disk' if stats['offloaded'] else 'in memory'}, chunks of {stats['chunk_tokens']} tokens"
         )
+    return text
 
 
 def _token_ids(path: Path, tokens: list[str]) -> list[int]:

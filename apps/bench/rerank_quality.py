@@ -135,7 +135,7 @@ def rerank_quality(
                 if not no_pruning:
                     pruned += [prune(reranker, path.stem, cut, k, mode) for k in ks if k < count]
     document = {"quality": [asdict(row) for row in quality], "pruning": [asdict(row) for row in pruned]}
-    output.put(document, figures(document), lambda: _print(quality, pruned))
+    output.put(document, figures(document), f"pools of {len(files)} files, results {mode}")
 
 
 def figures(document: dict[str, list[dict[str, Any]]]) -> Iterator[Figure]:
@@ -235,23 +235,3 @@ def prune(reranker: Reranker, name: str, pools: Sequence[JudgedPool], k: int, mo
         statistics.median(seconds["auto"]),
         statistics.median(seconds["inf"]),
     )
-
-
-def _print(quality: list[Quality], pruned: list[Pruned]) -> None:
-    click.echo(f"{'nDCG@10':22}{'queries':>8}{'pool':>6}{'retrieved':>11}{'alone':>8}{'blended':>9}{'gain':>8}")
-    for row in quality:
-        click.echo(
-            f"{row.name:22}{row.queries:8d}{row.candidates:6d}{row.retrieved:11.3f}{row.alone:8.3f}{row.blended:9.3f}"
-            f"{row.blended - row.retrieved:+8.3f}"
-        )
-    if pruned:
-        click.echo("")
-        click.echo(
-            f"{'pruning, ' + pruned[0].mode:22}{'pool':>5}{'K':>4}{'P@K':>8}{'full':>8}{'overlap':>9}{'work':>7}"
-            f"{'ms':>8}{'full ms':>9}"
-        )
-    for line in pruned:
-        click.echo(
-            f"{line.name:22}{line.candidates:5d}{line.k:4d}{line.precision:8.3f}{line.full_precision:8.3f}"
-            f"{line.overlap:9.3f}{line.evaluations:7.0%}{line.seconds * 1e3:8.0f}{line.full_seconds * 1e3:9.0f}"
-        )

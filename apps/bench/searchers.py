@@ -50,7 +50,8 @@ def searchers(counts: list[int], of: str, codecs: list[str], rows: int, queries:
         click.echo(f"searching with codec {codec}", err=True)
         task = {"name": codec, "codec": codec, "of": of, "counts": counts, "rows": rows, "queries": queries}
         report["searches"] += measure(_WORKER, task, threads=1)["rows"]
-    output.put(report, figures(report), lambda: _print(report))
+    shown = f"queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated); shares of {_DEVICES} devices"
+    output.put(report, figures(report), shown)
     if not all(row["identical"] for row in report["searches"]):
         raise EdgeError("the searchers changed what was found")
 
@@ -107,33 +108,14 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
     columns = {
         "published": neither("published", "%"), "closed_form": neither("by the formula", "%"),
         "best_of_all": neither("best of all", "%"),
+        **{f"efficiency.{ratio}": neither(f"of the best rate at {ratio}", "%") for ratio, _ in _FIXED},
     }  # fmt: skip
     yield from tabulate(shares, columns, "share of devices that generate")
     searches = {f"{row['codec']}, {row['searchers'] or 'host'}": row for row in report["searches"]}
-    found = {"median_s": lower("median", "s"), "asked": neither("asked"), "again": neither("asked again")}
+    found = {
+        "median_s": lower("median", "s"),
+        "asked": neither("asked"),
+        "again": neither("asked again"),
+        "queue": neither("queue"),
+    }
     yield from tabulate(searches, found, "searches by codec and number of searchers")
-
-
-def _print(report: dict[str, Any]) -> None:
-    click.echo(f"Queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated):")
-    click.echo(f"{'results':>8}{'queues':>8}{'length':>8}{'lost':>10}{'lost, one shorter':>20}")
-    for row in report["queues"]:
-        click.echo(
-            f"{row['results']:>8}{row['queues']:>8}{row['length']:>8}{row['lost']:>10.2%}{row['lost_shorter']:>20.2%}"
-        )
-    click.echo(
-        f"\nShare of {_DEVICES} devices that generate, and part of the best rate with a fixed ratio "
-        f"(generating to retrieving):"
-    )
-    click.echo(f"{'workload':24}{'figure':>8}{'formula':>9}{'best':>8}" + "".join(f"{f:>7}" for f, _ in _FIXED))
-    for row in report["shares"]:
-        fixed = "".join(f"{row['efficiency'][label]:>7.0%}" for label, _ in _FIXED)
-        click.echo(
-            f"{row['workload']:24}{row['published']:>8.1%}{row['closed_form']:>9.1%}{row['best_of_all']:>8.1%}{fixed}"
-        )
-    click.echo(f"\n{'codec':8}{'searchers':>10}{'ms':>8}{'asked':>9}{'again':>7}{'queue':>7}  results")
-    for row in report["searches"]:
-        click.echo(
-            f"{row['codec']:8}{row['searchers'] or 'host':>10}{row['median_s'] * 1e3:>8.2f}{row['asked']:>9}"
-            f"{row['again']:>7}{row['queue']:>7}  {'identical' if row['identical'] else 'DIFFERENT'}"
-        )
