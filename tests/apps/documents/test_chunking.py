@@ -138,6 +138,12 @@ def test_many_blank_lines_shrink_to_one() -> None:
     assert (chunk.line_start, chunk.line_end) == (1, 54)
 
 
+def test_lines_are_counted_from_the_first_that_is_shown() -> None:
+    (chunk,) = chunks_of([Block("\n\n  \nfirst\nsecond", 1, 5, kind="lines")], "title")
+    assert chunk.text == "  \nfirst\nsecond"
+    assert chunk.lines == (3, 4, 5)
+
+
 def test_lines_that_do_not_count_up_are_kept() -> None:
     block = Block("one\ntwo\nthree", 7, 21, kind="lines", lines=(7, 14, 21))
     (chunk,) = chunks_of([block], "")
