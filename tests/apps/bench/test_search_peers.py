@@ -80,7 +80,7 @@ class LeannSearcher:
 
     def search(self, query, top_k, vector_weight):
         if self.slow:
-            time.sleep(3)
+            time.sleep(1.2)
         return [Row(name) for name in naive.best(self.folder, query, top_k)]
 
     def cleanup(self):

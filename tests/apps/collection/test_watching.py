@@ -22,6 +22,12 @@ from edge.apps.collection.watching import Watcher
 from edge.errors import BudgetExceeded, InputError, StorageError
 
 
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses between two looks are shorter: most of the tests' time is waiting for them."""
+    monkeypatch.setattr("edge.apps.collection.watching._TICK_MS", 50)
+
+
 class Watched:
     """A watcher at work in a thread, and its messages."""
 
