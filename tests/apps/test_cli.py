@@ -36,7 +36,7 @@ def shell(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @posix
 def test_nobody_wants_the_output(shell: Callable[..., Any]) -> None:
-    for line in ("doctor >&-", "rerank river --docs docs.txt >&-"):
+    for line in ("index docs.txt -c col >&-", "rerank river --docs docs.txt >&-"):
         done = shell(line)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), line
     assert shell("rerank river --docs absent.txt >&-").returncode == 2

@@ -15,10 +15,20 @@ from edge.apps import doctor
 Verb = Callable[..., Any]
 
 
+measured = doctor._devices
+
+
+@pytest.fixture(scope="module")
+def devices() -> dict[str, Any]:
+    """The devices of this machine, which are opened and measured once."""
+    return measured()
+
+
 @pytest.fixture(autouse=True)
-def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight processes compute them; `test_smallest.py` looks at their results."""
+def quick(devices: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight processes compute the smallest limits; `test_smallest.py` looks at their results."""
     monkeypatch.setattr(doctor, "smallest_limits", dict)
+    monkeypatch.setattr(doctor, "_devices", lambda: devices)
 
 
 def test_all_is_well(edge_verb: Verb, tmp_path: Path) -> None:
@@ -29,6 +39,8 @@ def test_all_is_well(edge_verb: Verb, tmp_path: Path) -> None:
         "reranker": {"name": "tiny", "state": "ok"},
         "embedder": {"name": "tiny-embedder", "state": "ok"},
     }
+    assert report["libraries"]["onnxruntime"]
+    assert "onnx" in report["runtimes"]
     assert not (tmp_path / "scratch").exists(), "looking creates nothing"
 
 
@@ -41,8 +53,10 @@ def test_devices_are_listed_with_what_they_can_do(edge_verb: Verb, monkeypatch: 
         return opened(name, *arguments)
 
     monkeypatch.setattr(doctor, "open_device", refuse)
+    monkeypatch.setattr(doctor, "_devices", measured)
     ended = edge_verb("doctor", "--json")
     devices = json.loads(ended.out)["devices"]
+    monkeypatch.setattr(doctor, "_devices", lambda: devices)
     assert {"cpu", "fpga", "limited", "null", "remote"} <= set(devices)
     assert devices["cpu"]["can"] == ["place", "search", "profile"]
     assert devices["remote"]["can"] == ["place", "search"]
