@@ -23,8 +23,9 @@ _SUFFIXES = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "s", "e", "
 _LEAST = 3
 """The fewest letters that remain of a word when its ending is removed."""
 
-_STEMS = 1000
-"""Words whose stems are kept, about 200 bytes for each: the passages of one search have many words in common."""
+_STEMS, _STEM_CHARS = 1000, 40
+"""Number and longest length of words whose stems are kept, about 200 bytes for each: the passages of one search have
+many words in common. A longer word, which may be a whole document without spaces, is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,16 @@ def _words(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
         yield match.start(), match[0]
 
 
-@lru_cache(maxsize=_STEMS)
 def stem(word: str) -> str:
     """A word without case, accents and the most common English endings, to recognize two forms of one word.
 
     >>> stem("Flooding") == stem("floods") == "flood"
     True
     """
+    return _kept_stem(word) if len(word) <= _STEM_CHARS else _stem(word)
+
+
+def _stem(word: str) -> str:
     folded = "".join(c for c in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(c))
     for suffix in _SUFFIXES:
         if folded.endswith(suffix) and len(folded) - len(suffix) >= _LEAST:
@@ -97,6 +101,9 @@ def stem(word: str) -> str:
             break
     # An ending may follow a doubled consonant: `running`, `run`.
     return folded[:-1] if len(folded) > _LEAST and folded[-1] == folded[-2] and folded[-1] not in "ls" else folded
+
+
+_kept_stem = lru_cache(maxsize=_STEMS)(_stem)
 
 
 def _window(text: str, words: list[tuple[int, int, str]], wanted: Mapping[str, float], longest: int) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,14 @@ passages = st.lists(words, max_size=120).map(" ".join)
 )
 def test_forms_of_a_word_are_the_same(one: str, other: str) -> None:
     assert stem(one) == stem(other)
+
+
+def test_a_long_word_is_not_kept() -> None:
+    """A thousand words of megabytes would be held outside every lease."""
+    word = "ab" * 10**6 + "ing"
+    before = sys.getrefcount(word)
+    assert stem(word) == "ab" * 10**6
+    assert sys.getrefcount(word) == before
 
 
 def test_short_words_stay() -> None:
