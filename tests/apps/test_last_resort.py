@@ -119,6 +119,7 @@ def test_an_error_in_a_thread_is_reported_too(
         return Config()
 
     monkeypatch.setattr(doctor.Config, "load", load)
+    monkeypatch.setattr(doctor, "smallest_limits", dict)  # of eight processes
     done = edge_verb("doctor")
     assert "ZeroDivisionError" in done.err
     assert "Traceback" not in done.err

@@ -52,7 +52,7 @@ class Attack(ABC):
     Attributes:
         name: how the class is called on the command line and in the report.
         promise: in one sentence.
-        quick: number of cases in the quick form, which CI runs; the whole quick form takes about three minutes.
+        quick: number of cases in the quick form, which CI runs; the whole quick form takes about two minutes.
         order: classes with a smaller number run first.
     """
 

@@ -47,7 +47,7 @@ _RUNS: tuple[tuple[str, list[list[str]]], ...] = (
 class Network(Attack):
     name = "network"
     promise = "No verb opens a socket, and no file appears outside the documented folders."
-    quick = 3
+    quick = 1  # `tests/test_privacy.py` watches the verbs of files and memories, too
 
     def prepare(self, place: Path) -> None:
         Home(place / "made").with_tiny_models()

@@ -17,19 +17,41 @@ from edge.errors import EdgeError
 from edge.planner.measured import Prediction, Reading
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_tiny_models(tmp_path / "models")
-    documents = tmp_path / "documents"
+@pytest.fixture(scope="module")
+def first_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with an indexed collection."""
+    folder = tmp_path_factory.mktemp("home")
+    write_tiny_models(folder / "models")
+    documents = folder / "documents"
     documents.mkdir()
     for number in range(12):
         (documents / f"{number}.md").write_text(f"The river number {number} floods in spring.\n\nBread needs time.\n")
-    (tmp_path / "questions.txt").write_text("when does the river flood\nwhat needs time\n")
-    for name, value in settings_of(tmp_path, EDGE_THREADS="1", EDGE_MEMORY="10GB").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    run("index", "documents", "-c", "store")
-    return tmp_path
+    (folder / "questions.txt").write_text("when does the river flood\nwhat needs time\n")
+    with pytest.MonkeyPatch.context() as patch:
+        enter(folder, patch)
+        run("index", "documents", "-c", "store")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(first_home: Path) -> dict[str, Any]:
+    """The profile of the collection, which several processes measure."""
+    with pytest.MonkeyPatch.context() as patch:
+        enter(first_home, patch)
+        return shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
+
+
+@pytest.fixture
+def home(first_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    enter(first_home, monkeypatch)
+    return first_home
+
+
+def enter(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Makes a folder the home and the working folder of this process."""
+    for name, value in settings_of(folder, EDGE_THREADS="1", EDGE_MEMORY="10GB").items():
+        patch.setenv(name, value)
+    patch.chdir(folder)
 
 
 def run(*arguments: str) -> str:
@@ -41,10 +63,13 @@ def shown(*arguments: str) -> dict[str, Any]:
     return result
 
 
-def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path) -> None:
+def test_what_was_not_profiled_cannot_be_planned(home: Path) -> None:
+    run("index", "documents", "-c", "other")
     with pytest.raises(EdgeError, match="run `edge profile"):
-        run("plan", "here", "-c", "store")
-    measured = shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
+        run("plan", "here", "-c", "other")
+
+
+def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, measured: dict[str, Any]) -> None:
     assert measured["origin"] == "measured"
     assert {row["depth"] for row in measured["readings"]} == {0, 8, 30, 60}
     assert all(row["search"] > 0 and 0 < row["nbytes"] <= 2e9 for row in measured["readings"])
@@ -69,8 +94,8 @@ def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path) -> 
             run("plan", "here", "-c", "store", *arguments)
 
 
-def test_the_bench_runs_each_schedule_in_its_own_process(home: Path) -> None:
-    run("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
+@pytest.mark.usefixtures("home", "measured")
+def test_the_bench_runs_each_schedule_in_its_own_process() -> None:
     report = shown("bench", "plan", "-c", "store", "--questions", "questions.txt", "--depths", "0,12",
                    "--rounds", "2")  # fmt: skip
     assert [row["depth"] for row in report["schedules"]] == [0, 12]

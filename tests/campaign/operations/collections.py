@@ -44,7 +44,7 @@ class OnCollection(Operation):
         self.change(home)
         kept = Snapshot(home.path)
         before = None if self.damaged else self.results(home)
-        done = self.run(home)
+        done = home.look(*self.arguments(home))
         assert done.code == 0, done
         self.right = self.results(home)
         self.before = self.right if before is None else before
