@@ -11,6 +11,7 @@ import numpy.typing as npt
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Codec, Vectors
 from edge.ivf.maintenance.recall import questions
+from edge.ivf.maintenance.retraining import sorting_nbytes
 from edge.ivf.maintenance.rewriting import Source, live_rows, workspace
 from edge.ivf.maintenance.sampling import sample
 from edge.ivf.maintenance.training import choose_nlist
@@ -90,7 +91,8 @@ class Candidates:
         wanted = [lists for lists in self.lists if lists > 1]
         count = min(QUERIES, rows) if given is None else len(given)
         # Centroids, questions and the tables of codecs stay in memory as long as the candidates.
-        self._held = Held(work.budget, 4 * dim * (sum(wanted) + count) + _CODECS * (4 * dim * (256 + dim)))
+        tables = 4 * dim * (sum(wanted) + count) + _CODECS * (4 * dim * (256 + dim))
+        self._held = Held(work.budget, tables)
         queries = _questions(sources, count, seed) if given is None else given
         drawn = int(min(0.8 * rows, max(_SAMPLE_PER_LIST * max(wanted), CALIBRATION_ROWS)))
         # k-means holds the centroids three times, and its part of the sample beside the sample. A codec is trained
@@ -101,7 +103,8 @@ class Candidates:
         spec = sources[0].segment.spec
         sampling = sum(sampled_nbytes(min(count, _FEWEST_QUERIES), rows, wanted, _CODECS - 1, dim, spec))
         # No later step needs more than this, so a refusal names a limit that works.
-        work.budget.reserve("index tuning", max(least, calibrating, sampling)).release()
+        sorting = sorting_nbytes(max(wanted), dim) - tables  # the tables are released before
+        work.budget.reserve("index tuning", max(least, calibrating, sampling, sorting)).release()
         with workspace(work.budget, "index tuning", least, least + drawn * 4 * dim) as lease:
             most = max(CALIBRATION_LEAST, min(CALIBRATION_ROWS, (lease.nbytes - fixed) // (8 * dim)))
             room = lease.nbytes - fixed - 2 * dim * most

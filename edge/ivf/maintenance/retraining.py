@@ -24,7 +24,7 @@ from edge.ivf.parameters import Tuned
 from edge.ivf.plan import member
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.partition import Runs
-from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.storage.segment_writer import WRITER_NBYTES, SegmentWriter
 from edge.resident import trim_heap
 
 _STREAM_NBYTES = 12 << 20
@@ -108,6 +108,15 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
     work.trace.count("index.trainings")
 
 
+def sorting_nbytes(nlist: int, dim: int) -> int:
+    """The least memory in which an index with `nlist` lists is sorted after its training."""
+    return 4 * dim * nlist + WRITER_NBYTES + _sorting_fixed(nlist) + _LEAST_ROOM
+
+
+def _sorting_fixed(nlist: int) -> int:
+    return _STREAM_NBYTES + assign_nbytes(nlist)
+
+
 def _sorted(work: Work, sources: list[Source], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
     """Writes all rows of `sources` into one new segment, sorted by list.
 
@@ -119,7 +128,7 @@ def _sorted(work: Work, sources: list[Source], codec: Codec, centroids: Vectors,
     """
     total = live_rows(sources)
     nlist = len(centroids)
-    fixed = _STREAM_NBYTES + assign_nbytes(nlist)
+    fixed = _sorting_fixed(nlist)
     most = fixed + min(_MOST_ROOM, max(_LEAST_ROOM, total * (4 * work.snapshots.dim + 12)))
     with (
         SegmentWriter(work.folder, codec.spec, work.budget) as writer,

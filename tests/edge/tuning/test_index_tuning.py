@@ -18,6 +18,7 @@ from edge.ivf.maintenance.training import choose_nlist, due
 from edge.ivf.parameters import Goal, Parameters, Tuned
 from edge.ivf.storage.guard import Guard
 from edge.ivf.storage.manifest import Manifest
+from edge.tuning import tuner
 
 ROWS = 400
 GOAL = Goal(recall=0.9)
@@ -186,8 +187,18 @@ def test_too_small_a_limit_changes_nothing(tmp_path: Path, small_process: None) 
     rig.close()
 
 
-def test_the_smallest_limit_that_is_named_works(tmp_path: Path, small_process: None) -> None:
-    """The sample is smaller there, and the ledger never holds more than the limit."""
+@pytest.mark.parametrize("lists", [1, 16, 128])
+def test_the_smallest_limit_that_is_named_works(
+    tmp_path: Path, small_process: None, monkeypatch: pytest.MonkeyPatch, lists: int
+) -> None:
+    """The sample is smaller there, and the ledger never holds more than the limit. The choice depends on measured
+    times, and sorting needs more memory with more lists, so that each number of lists is tried."""
+
+    def tune(*arguments: Any) -> Tuned:
+        found = tuner.tune(*arguments)
+        return replace(found, parameters=replace(found.parameters, lists=lists))
+
+    monkeypatch.setattr("edge.tuning.index_tuning.tune", tune)
     rig = IndexRig(tmp_path, dim=32)
     rig.add(range(2_000), mixture(2_000, 32))
     rig.maintain()
