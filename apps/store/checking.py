@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -157,10 +158,12 @@ def check_file(report: CheckReport, path: Path) -> None:
             lost = lost_pages(path)
             if lost:
                 report.add("database", f"{path} was cut off: {lost * PAGE:,} bytes at its end are missing")
-            pages = list(damaged_pages(path))
-            if pages:
-                shown = ", ".join(map(str, pages[:_SHOWN_PAGES])) + (", ..." if len(pages) > _SHOWN_PAGES else "")
-                what = "page" if len(pages) == 1 else f"{len(pages):,} pages,"
+            pages = damaged_pages(path)
+            first = list(islice(pages, _SHOWN_PAGES))
+            if first:
+                count = len(first) + sum(1 for _ in pages)  # every page may be damaged, so the numbers are not kept
+                shown = ", ".join(map(str, first)) + (", ..." if count > _SHOWN_PAGES else "")
+                what = "page" if count == 1 else f"{count:,} pages,"
                 report.add("database", f"{path}: {what} {shown} not what was written")
         mark = HighWaterMark(path.with_name(path.name + "-mark"))
         if mark.path.exists() and not mark.sound():

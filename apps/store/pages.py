@@ -26,6 +26,9 @@ _TRIES = 3
 """Reads of a page before it counts as damaged: another process may be writing it."""
 _PAUSE_S = 0.02
 
+_SUSPECTS = 4096
+"""Pages that are waited for together. Their numbers are in memory, and every page of a file may be damaged."""
+
 _MAGIC = b"SQLite format 3\0"
 _RESERVED = 20
 _COUNT = slice(28, 32)
@@ -40,31 +43,31 @@ def damaged_pages(path: Path) -> Iterator[int]:
     Raises:
         OSError: the file or its log cannot be read.
     """
-    found = list(_unlike_their_sums(path))
-    if found:
-        log = read_log(log_of(path))
-        yield from (number for number in found if not log.supersedes(number))
-
-
-def _unlike_their_sums(path: Path) -> Iterator[int]:
-    """Numbers of the pages that differ from their checksums, also when they are read again, and of an incomplete one at
-    the end."""
     suspects: list[int] = []
-    incomplete: list[int] = []
     number = 1
     with path.open("rb") as file:
         while data := file.read(_TOGETHER * PAGE):
             whole = len(data) // PAGE
             suspects += (number + np.flatnonzero(~_sound(data[: whole * PAGE]))).tolist()
-            if len(data) % PAGE:
-                incomplete.append(number + whole)
-            number += whole + 1
+            number += whole
+            if len(suspects) >= _SUSPECTS:
+                yield from _still_damaged(path, suspects)
+                suspects = []
+            if len(data) % PAGE:  # an incomplete page at the end
+                suspects.append(number)
+                number += 1
+    yield from _still_damaged(path, suspects)
+
+
+def _still_damaged(path: Path, suspects: list[int]) -> Iterator[int]:
+    """Those of some pages that stay damaged, and that the log does not hold."""
     for _ in range(_TRIES - 1):
         if not suspects:
-            break
+            return
         time.sleep(_PAUSE_S)
         suspects = [number for number in suspects if not _sound_now(path, number)]
-    yield from sorted(suspects + incomplete)
+    log = read_log(log_of(path))
+    yield from (number for number in suspects if not log.supersedes(number))
 
 
 def with_checksum(page: bytes) -> bytes:
@@ -115,11 +118,11 @@ def _stated_pages(path: Path) -> int:
 
 
 def _sound_now(path: Path, number: int) -> bool:
-    """Whether a page of the file is undamaged now. If the file has become shorter, the page no longer exists."""
+    """Whether a page is whole and undamaged now, or no longer exists because the file has become shorter."""
     with path.open("rb") as file:
         file.seek((number - 1) * PAGE)
         page = file.read(PAGE)
-    return len(page) < PAGE or bool(_sound(page)[0])
+    return not page or (len(page) == PAGE and bool(_sound(page)[0]))
 
 
 def _sound(data: bytes) -> npt.NDArray[np.bool_]:

@@ -35,3 +35,19 @@ def test_a_sound_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"".join(WHOLE))
     monkeypatch.setattr(pages.time, "sleep", lambda seconds: pytest.fail("nothing is to be waited for"))
     assert list(damaged_pages(path)) == []
+
+
+def test_the_numbers_of_many_damaged_pages_are_not_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are waited for and given out part by part."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (2_000 * PAGE))
+    waits: list[float] = []
+    monkeypatch.setattr(pages, "_SUSPECTS", 500)
+    monkeypatch.setattr(pages.time, "sleep", waits.append)
+    found = damaged_pages(path)
+    assert next(found) == 1
+    assert len(waits) == 2
+    assert list(found) == list(range(2, 2_001))
+    assert 4 <= len(waits) // 2 <= 5
