@@ -160,11 +160,8 @@ class Answer:
 def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[str]:
     """Yields a line per citation, `[1] path:line`; with `quotes` the passage's sentence below it."""
     for citation in citations:
-        place = (
-            f"{_near(citation.path)}:{citation.line}"
-            if citation.page is None
-            else (f"{_near(citation.path)} p. {citation.page}")
-        )
+        near, page = _near(citation.path), citation.page
+        place = f"{near}:{citation.line}" if page is None else f"{near} p. {page}"
         title = f"  {citation.title}" if citation.title else ""
         yield f"[{citation.number}] {place}{title}"
         if quotes:

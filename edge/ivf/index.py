@@ -346,10 +346,10 @@ class VectorIndex:
             CorruptBlock: the centroids or the codec are damaged.
             BudgetExceeded: a block does not fit the memory limit.
         """
-        manifest = Manifest(db)
-        spec = self._snapshots.training(manifest).codec.spec
         from edge.ivf.storage.verification import verify
 
+        manifest = Manifest(db)
+        spec = self._snapshots.training(manifest).codec.spec
         # Opened anew, because a segment that is already open does not verify its blocks again.
         segments = OpenSegments(self._folder, self._budget)
         return verify(manifest, spec, segments, self._budget, read_data=read_data)

@@ -167,8 +167,8 @@ class LimitProfile:
             more = _curve([(reading.passages, getattr(reading, name)) for reading in by_passages])
             return max(0.0, deeper + more(passages) - more(usual))
 
-        # Passages are refused by their relevance, which the depth hardly changes. So the depths are taken together: in
-        # each single one the few answers that were written differ by chance.
+        # Writing hardly depends on the depth (4.87 s at 8 judged passages and 4.78 s at 30, with SmolLM2-135M). So the
+        # depths are taken together: in each single one, the few answers that were written differ by chance.
         written = [reading for reading in like if reading.written > 0]
         refused = [reading for reading in like if reading.written < 1]
         stages = {

@@ -102,8 +102,8 @@ class Candidates:
         calibrating = 6 * dim * CALIBRATION_LEAST + calibration_nbytes(dim, max(wanted))
         spec = sources[0].segment.spec
         sampling = sum(sampled_nbytes(min(count, _FEWEST_QUERIES), rows, wanted, _CODECS - 1, dim, spec))
-        # No later step needs more than this, so a refusal names a limit that works.
         sorting = sorting_nbytes(max(wanted), dim) - tables  # the tables are released before
+        # No later step needs more than this, so a refusal names a limit that works.
         work.budget.reserve("index tuning", max(least, calibrating, sampling, sorting)).release()
         with workspace(work.budget, "index tuning", least, least + drawn * 4 * dim) as lease:
             most = max(CALIBRATION_LEAST, min(CALIBRATION_ROWS, (lease.nbytes - fixed) // (8 * dim)))
