@@ -11,6 +11,7 @@ import numpy.typing as npt
 from edge.errors import ModelError
 from edge.models.spec import ModelSpec
 from edge.runtimes.base import StatesElsewhere
+from edge.runtimes.native.sequences import compiled, mean_rows
 
 Vectors = npt.NDArray[np.float32]
 
@@ -95,6 +96,8 @@ def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
 
 
 def _means(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
+    if compiled() and states.flags.c_contiguous:
+        return mean_rows(states, lengths)
     parts = np.split(states, np.cumsum(lengths)[:-1])
     stacked: Vectors = np.stack([part.mean(axis=0, dtype=np.float32) for part in parts])
     return stacked

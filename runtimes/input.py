@@ -13,6 +13,7 @@ from edge.lanes import Lane
 from edge.models.layout import EMBED
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
+from edge.runtimes.native.sequences import EmbeddingTables, embedding_tables
 from edge.streaming.embedding_rows import RowCache
 from edge.streaming.hidden_states import Chunk
 
@@ -57,6 +58,7 @@ class InputEmbedding:
             self._scales = model.embedding_scales()
             self._small = model.load(EMBED) if model.spec.embedding_tensors() else {}
             self._positions = np.empty((0, model.spec.layer.hidden), np.float32)
+            self._compiled: EmbeddingTables | None = None
             self._lease = budget.reserve("embedding tables", self._tables_nbytes())
         except BaseException:
             self._rows.close()
@@ -84,6 +86,8 @@ class InputEmbedding:
         if self._model.positions is not None and longest > len(self._positions):
             self._lease.resize(self._tables_nbytes(longest))
             self._positions = self._model.position_rows(longest)
+            eps = self._model.spec.layer.norm_eps
+            self._compiled = embedding_tables(self._scales, self._positions, self._small, eps)
 
     def embed(
         self,
@@ -94,6 +98,8 @@ class InputEmbedding:
     ) -> npt.NDArray[Any]:
         """Layer 0's input, [tokens, hidden], of packed sequences."""
         rows = self._rows.gather(ids.astype(np.int64)).view(self._model.embedding_dtype)
+        if self._compiled is not None:
+            return self._compiled.embed(rows, ids, lengths, types, dtype)
         x = rows.astype(np.float32)
         if self._scales is not None:
             x *= self._scales[ids, None]

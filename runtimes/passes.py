@@ -147,6 +147,8 @@ class JoinedJobs:
 
     def _parts(self, ids: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
         """For sequences in job order: each job's number, and the start and end of its part."""
+        if len(self.jobs) == 1:
+            return [(0, 0, len(ids))] if len(ids) else []
         owners = self.groups[ids]
         breaks = (np.flatnonzero(np.diff(owners)) + 1).tolist()
         starts = [0, *breaks] if len(ids) else []

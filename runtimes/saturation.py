@@ -22,8 +22,9 @@ _SIZES = (128, 256, 512, 1024, 2048)
 _ENOUGH = 0.97
 """A chunk size saturates the cores if it reaches this share of the best measured throughput."""
 
-_SEQUENCE = 128
-"""Tokens per sequence in the measurement. Attention over so few tokens is a small part of the work."""
+_SEQUENCE = 100
+"""Tokens per sequence in the measurement. Attention over so few tokens is a small part of the work. As in a pass, a
+chunk has as many whole sequences as fit, so that it does not fill the last block of a kernel."""
 
 _ROUNDS = 5
 """Number of runs of each size. The sizes take turns, so that other load on the machine does not slow a single size."""
@@ -31,6 +32,9 @@ _ROUNDS = 5
 _STEADY = 1.25
 """A measurement is stored if the slowest run of the chosen size takes at most this multiple of the fastest. Otherwise
 the machine was busy; the result is used in this process only, and the next process measures again."""
+
+_METHOD = 2
+"""The number of this measurement's method. Results of other methods are ignored."""
 
 _unsteady: dict[str, int] = {}
 """The results of this process that were not stored, by the key of the stored ones."""
@@ -48,7 +52,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     sizes = [size for size in _SIZES if _nbytes(kernel, size) <= room]
     if not sizes:
         return _SIZES[0]
-    subject = (runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
+    subject = (_METHOD, runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
     key = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
     path = Path(platformdirs.user_cache_dir("edge-rag", appauthor=False)) / "saturation.json"
     if key in _unsteady:
@@ -77,7 +81,7 @@ def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
     Args:
         seconds: times of the runs, by size in tokens.
     """
-    rates = {size: size / min(runs) for size, runs in seconds.items()}
+    rates = {size: size // _SEQUENCE / min(runs) for size, runs in seconds.items()}
     best = max(rates.values())
     size = min(size for size, rate in rates.items() if rate >= _ENOUGH * best)
     return size, max(seconds[size]) / min(seconds[size])
@@ -97,13 +101,15 @@ def _measure(kernel: LayerKernel, sizes: list[int]) -> dict[int, list[float]]:
             weights[tensor.name] = generator.integers(-127, 128, tensor.shape, dtype=np.int8)
         else:
             weights[tensor.name] = (generator.standard_normal(tensor.shape, np.float32) * 0.02).astype(tensor.dtype)
+    bound = kernel.bind(weights)  # as in a pass, where a layer is bound once for all chunks
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     for turn in range(_ROUNDS + 1):
         for size in sizes:
-            states = generator.standard_normal((size, kernel.spec.hidden), np.float32).astype(kernel.hidden_dtype)
             lengths = np.full(size // _SEQUENCE, _SEQUENCE, np.int32)
+            shape = int(lengths.sum()), kernel.spec.hidden
+            states = generator.standard_normal(shape, np.float32).astype(kernel.hidden_dtype)
             started = time.perf_counter()
-            kernel.run(states, lengths, weights)
+            kernel.run(states, lengths, bound)
             if turn > 0:  # the first round warms up
                 seconds[size].append(time.perf_counter() - started)
     return seconds

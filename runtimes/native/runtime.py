@@ -1,8 +1,8 @@
 """`NativeRuntime`: layers of int8 encoders in one call to compiled code (`layer.c`).
 
 Quantized rows, products, norms and activations of a block of tokens stay in a thread's cache; separate operators would
-pass them through memory. Weights are packed for the processor's matrix instructions at the start of each run, into
-memory that is freed at its end.
+pass them through memory. Weights are packed for the processor's matrix instructions when a layer is bound, once for all
+its chunks. The packed weights and the memory for intermediates are freed with the bound layer.
 """
 
 from __future__ import annotations
@@ -69,8 +69,13 @@ def library() -> ctypes.CDLL | None:
         code.edge_pool_close.argtypes, code.edge_pool_close.restype = (pointer,), None
         code.edge_layer_memory.argtypes = (pointer, ctypes.c_int, size, size)
         code.edge_layer_memory.restype = ctypes.c_size_t
-        code.edge_layer_run.argtypes = (*(pointer,) * 6, size, size, pointer, pointer)
+        code.edge_layer_packed.argtypes, code.edge_layer_packed.restype = (pointer,), ctypes.c_size_t
+        code.edge_layer_pack.argtypes, code.edge_layer_pack.restype = (pointer,) * 4, None
+        code.edge_layer_run.argtypes = (*(pointer,) * 7, size, size, pointer, pointer)
         code.edge_layer_run.restype = None
+        code.edge_mean_rows.argtypes = (pointer, ctypes.c_int, pointer, size, size, pointer)
+        code.edge_mean_rows.restype = None
+        code.edge_embed_rows.argtypes, code.edge_embed_rows.restype = (*(pointer,) * 5, size, pointer), None
     return code
 
 
@@ -88,11 +93,19 @@ def native_state() -> str:
 
 
 class _Bound(dict[str, npt.NDArray[Any]]):
-    """A layer's weights with their addresses, so that a chunk does not look up each of them again."""
+    """A layer's weights, packed, and memory for intermediates, which all chunks of the layer use.
 
-    def __init__(self, weights: Weights) -> None:
+    Attributes:
+        pointers: addresses of the weights.
+        packed: the weights in the order of the processor's matrix instructions.
+        memory: memory for the intermediates of a chunk.
+    """
+
+    def __init__(self, weights: Weights, packed_nbytes: int) -> None:
         super().__init__(weights)
         self.pointers = _Weights()
+        self.packed = np.empty(packed_nbytes, np.uint8)
+        self.memory = np.empty(0, np.uint8)
         for i, name in enumerate(_MATRICES):
             self.pointers.weight[i] = weights[f"{name}.weight"].ctypes.data
             self.pointers.scale[i] = weights[f"{name}.scale"].ctypes.data
@@ -150,7 +163,12 @@ class NativeLayerKernel(LayerKernel):
         self._shape = _Shape(spec.hidden, spec.heads, spec.head_size, spec.ffn, half, spec.norm_eps)
 
     def bind(self, weights: Weights) -> Weights:
-        return _Bound(weights)
+        bound = _Bound(weights, self._code.edge_layer_packed(ctypes.byref(self._shape)))
+        with self._lock:
+            self._code.edge_layer_pack(
+                self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers), bound.packed.ctypes.data
+            )
+        return bound
 
     def run(
         self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
@@ -173,14 +191,18 @@ class NativeLayerKernel(LayerKernel):
         if not len(lengths):
             return
         lengths = np.ascontiguousarray(lengths, np.int32)
-        bound = weights if isinstance(weights, _Bound) else _Bound(weights)
-        memory = np.empty(self._memory(len(states), int(lengths.max())), np.uint8)
+        bound = weights if isinstance(weights, _Bound) else self.bind(weights)
+        assert isinstance(bound, _Bound)
         starts = np.empty(len(lengths), np.int64)
         with self._lock:
+            needed = self._memory(len(states), int(lengths.max()))
+            if len(bound.memory) < needed:
+                bound.memory = np.empty(0, np.uint8)  # the old memory is freed first
+                bound.memory = np.empty(needed, np.uint8)
             self._code.edge_layer_run(
-                self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers),
+                self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers), bound.packed.ctypes.data,
                 states.ctypes.data, result.ctypes.data, lengths.ctypes.data, len(lengths), GROUP,
-                starts.ctypes.data, memory.ctypes.data,
+                starts.ctypes.data, bound.memory.ctypes.data,
             )  # fmt: skip
 
     def run_prefix(self, states: Hidden, weights: Weights) -> tuple[Hidden, Any]:
@@ -189,7 +211,8 @@ class NativeLayerKernel(LayerKernel):
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         row = self.spec.hidden * np.dtype(self.hidden_dtype).itemsize
         # Lengths and starts of the sequences take at most 12 bytes a token.
-        total = tokens * (row + 12) + self._memory(tokens, longest) + self._threads * THREAD_SCRATCH
+        layer = self._code.edge_layer_packed(ctypes.byref(self._shape)) + self._memory(tokens, longest)
+        total = tokens * (row + 12) + layer + self._threads * THREAD_SCRATCH
         return total * MARGIN[0] // MARGIN[1]
 
     def _memory(self, tokens: int, longest: int) -> int:

@@ -16,7 +16,8 @@ from edge.runtimes.saturation import choose, saturating_tokens
 
 
 def test_the_smallest_size_near_the_best_throughput_wins() -> None:
-    assert choose({128: [1.3], 256: [2.02], 512: [4.0], 1024: [8.0]})[0] == 256
+    # Whole sequences of 100 tokens: 1, 2, 5 and 10 of them.
+    assert choose({128: [1.3], 256: [2.02], 512: [5.0], 1024: [10.0]})[0] == 256
 
 
 def test_one_disturbed_run_does_not_decide() -> None:
@@ -36,7 +37,7 @@ def test_only_a_steady_measurement_is_remembered(
     def measure(kernel: Any, sizes: list[int]) -> dict[int, list[float]]:
         measured.append(sizes)
         held.append(budget.used)
-        return {size: [size * run for run in runs] for size in sizes}
+        return {size: [size // 100 * run for run in runs] for size in sizes}
 
     monkeypatch.setattr(saturation, "_measure", measure)
     monkeypatch.setattr(saturation.platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))

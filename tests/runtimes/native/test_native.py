@@ -127,6 +127,31 @@ def test_results_are_equal_to_the_last_bit(
         monkeypatch.undo()
 
 
+def test_every_token_is_in_one_block(layers: Any, levels: range, encoder: LayerSpec) -> None:
+    """Whatever the numbers of tokens and threads: a token in no block would keep random memory as its result."""
+    weights, random = layers.random_weights(encoder), np.random.default_rng(0)
+    states = random.standard_normal((1400, encoder.hidden), np.float32)
+    lengths = np.full(1400, 1, np.int32)
+    for level in levels:
+        expected = NativeLayerKernel(encoder, "float32", 1, level=level).run(states, lengths, weights)
+        for threads in (1, 2, 3, 5):
+            kernel = NativeLayerKernel(encoder, "float32", threads, level=level)
+            bound = kernel.bind(weights)
+            for tokens in (1, 31, 32, 33, 64, 65, 127, 129, 255, 257, 289, 511, 513, 545, 1025, 1400):
+                found = kernel.run(states[:tokens], lengths[:tokens], bound)
+                assert (found == expected[:tokens]).all(), (threads, tokens)
+
+
+def test_a_bound_layer_serves_chunks_of_any_size(layers: Any, levels: range, encoder: LayerSpec) -> None:
+    weights, random = layers.random_weights(encoder), np.random.default_rng(0)
+    for level in levels:
+        kernel = NativeLayerKernel(encoder, "float32", 2, level=level)
+        bound = kernel.bind(weights)
+        for tokens in (3, 200, 17, 90):
+            states, lengths = random.standard_normal((tokens, encoder.hidden), np.float32), np.array([tokens], np.int32)
+            assert (kernel.run(states, lengths, bound) == kernel.run(states, lengths, weights)).all()
+
+
 def test_buffers_are_free_after_run(contract: Any, levels: range, encoder: LayerSpec) -> None:
     for level in levels:
         contract(Leveled(level, threads=2)).keeps_nothing(encoder)
