@@ -26,7 +26,7 @@ from edge.errors import EdgeError
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
 from edge.plugins import names
-from edge.runtimes.native.runtime import native_state, processor_level
+from edge.runtimes.native.library import native_state, processor_level
 
 _LIBRARIES = {
     "numpy": "", "onnxruntime": "", "onnx": "", "tokenizers": "", "safetensors": "", "faiss-cpu": "",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.distinct import distinct
 from edge.lanes import Lane
 from edge.models.layout import EMBED
 from edge.models.packed import PackedModel
@@ -81,7 +82,7 @@ class InputEmbedding:
             CorruptBlock: a row does not match its checksum.
             BudgetExceeded: the position rows do not fit.
         """
-        self._rows.prefetch(np.unique(np.concatenate((batch.tokens, batch.prefix))).astype(np.int64))
+        self._rows.prefetch(distinct(np.concatenate((batch.tokens, batch.prefix))).astype(np.int64))
         longest = int(batch.lengths.max())
         if self._model.positions is not None and longest > len(self._positions):
             self._lease.resize(self._tables_nbytes(longest))

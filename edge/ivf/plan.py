@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.distinct import distinct
 from edge.ivf.base import CHECKSUM_NBYTES, Ids, ListPart, Snapshot
 from edge.ivf.device import ListScan
 
@@ -62,7 +63,7 @@ class Plan:
     @staticmethod
     def memory_needed(snapshot: Snapshot, probes: npt.NDArray[np.int64]) -> int:
         """Bytes that a plan holds, and that a device needs to copy the live rows of one part."""
-        parts = [part for number in np.unique(probes).tolist() for part in snapshot.lists[number]]
+        parts = [part for number in distinct(probes).tolist() for part in snapshot.lists[number]]
         largest = max((part.rows for part in parts), default=0)
         rows = sum(part.rows for part in parts)
         copied = min(COPY_NBYTES, largest * snapshot.codec.spec.code_size)

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
+from edge.distinct import distinct
 from edge.errors import InputError
 from edge.ivf.base import Snapshot, Vectors
 
@@ -33,7 +34,7 @@ def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.i
 
 def keys_of(snapshot: Snapshot, queries: Vectors, nprobe: int) -> set[Hashable]:
     """Keys of the list parts that any of `queries` [q, dim] probes."""
-    numbers = np.unique(probe(queries, snapshot.centroids, nprobe)).tolist()
+    numbers = distinct(probe(queries, snapshot.centroids, nprobe)).tolist()
     return {part.key for number in numbers for part in snapshot.lists[number]}
 
 

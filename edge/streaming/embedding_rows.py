@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from edge.blocks import RowTable
 from edge.budget import MemoryBudget
+from edge.distinct import distinct
 from edge.errors import CorruptBlock
 from edge.lanes import Lane
 from edge.trace import Trace
@@ -84,14 +85,14 @@ class RowCache:
             CorruptBlock: a row does not match its checksum.
             IndexError: a row number is not in the table.
         """
-        unique, inverse = np.unique(ids, return_inverse=True)
+        unique = distinct(ids)
         if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.table.rows:
             outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])
             raise IndexError(f"row {outside} is not among the table's {self.table.rows:,}")
         if len(unique) > self.capacity:
             # More different rows than the cache holds are read without caching, since they would evict each other.
             self._trace.count("rows.misses", len(unique))
-            return self._read(unique)[inverse]
+            return self._read(unique)[np.searchsorted(unique, ids)]
         self.prefetch(unique)
         return self._rows[self._slot_of[ids]]
 

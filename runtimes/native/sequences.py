@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.runtimes.native.runtime import library, processor_level
+from edge.runtimes.native.library import library, processor_level
 
 Floats = npt.NDArray[np.float32]
 

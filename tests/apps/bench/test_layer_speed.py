@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from edge.apps.bench.layer_speed import layer_speed
 from edge.apps.bench.run_record import RunRecord
-from edge.runtimes.native.runtime import processor_level
+from edge.runtimes.native.library import processor_level
 
 
 def test_systems_compute_the_same(tmp_path: Path) -> None:

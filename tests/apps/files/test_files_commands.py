@@ -397,4 +397,4 @@ def test_a_search_imports_no_module_of_writing(edge: Edge) -> None:
     loaded = set(json.loads(done.stderr.splitlines()[-1]))
     assert "edge.apps.collection.searching" in loaded
     writing = ("edge.apps.collection.writing", "edge.apps.documents.extraction", "edge.ivf.maintenance", "encodings.cp")
-    assert not [name for name in loaded if name.startswith(writing)]
+    assert not [name for name in loaded if name.startswith((*writing, "numpy.ma."))]

@@ -201,7 +201,7 @@ def test_refusals(layers: Any, layer: LayerSpec, monkeypatch: pytest.MonkeyPatch
             runtime.layer_kernel(layer, threads=1)
         assert isinstance(runtime_for("auto", layer), OnnxRuntime)
     assert load_runtime(AUTOMATIC[-1]).refusal(layer) is None
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr("edge.runtimes.native.library.library", lambda: None)
     with pytest.raises(CapabilityError, match="not compiled when edge-rag was installed"):
         runtime.layer_kernel(layer, threads=1)
     assert isinstance(runtime_for("auto", layer), OnnxRuntime)
@@ -219,7 +219,8 @@ PEAK = """
 import ctypes, json, sys
 import numpy as np
 from edge.models.spec import LayerSpec
-from edge.runtimes.native.runtime import NativeRuntime, processor_level
+from edge.runtimes.native.library import processor_level
+from edge.runtimes.native.runtime import NativeRuntime
 from edge.resident import small_pages
 
 small_pages()
