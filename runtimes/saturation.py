@@ -17,6 +17,7 @@ from edge.errors import BudgetExceeded
 from edge.files.remembered import recall, remember
 from edge.resident import trim_heap
 from edge.runtimes.base import LayerKernel
+from edge.runtimes.cores import physical_cores
 
 _SIZES = (128, 256, 512, 1024, 2048)
 _ENOUGH = 0.97
@@ -30,14 +31,21 @@ _ROUNDS = 5
 """Number of runs of each size. The sizes take turns, so that other load on the machine does not slow a single size."""
 
 _STEADY = 1.25
-"""A measurement is stored if the slowest run of the chosen size takes at most this multiple of the fastest. Otherwise
-the machine was busy; the result is used in this process only, and the next process measures again."""
+"""A measurement is disturbed if the slowest run of the chosen size takes more than this multiple of the fastest."""
 
-_METHOD = 2
+_WORKING = 0.8
+"""A measurement is disturbed if the threads worked for less than this share of its time, because another process had a
+core. On one core the smallest chunks are as fast as large ones, and this choice would slow later passes by a third."""
+
+_TRIES = 5
+"""A disturbed measurement is used in this process only, and the next process measures again. After this number of them
+the machine is taken to be like that, and the largest of their results is stored."""
+
+_METHOD = 3
 """The number of this measurement's method. Results of other methods are ignored."""
 
-_unsteady: dict[str, int] = {}
-"""The results of this process that were not stored, by the key of the stored ones."""
+_disturbed: dict[str, int] = {}
+"""The results of this process's disturbed measurements, by the key of the stored ones."""
 
 
 def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
@@ -55,21 +63,26 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     subject = (_METHOD, runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
     key = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
     path = Path(platformdirs.user_cache_dir("edge-rag", appauthor=False)) / "saturation.json"
-    if key in _unsteady:
-        return _unsteady[key]
+    if key in _disturbed:
+        return _disturbed[key]
     known = recall(path, "the measured chunk sizes")
     if isinstance(known.get(key), int) and known[key] in _SIZES:
         return int(known[key])
     try:
         with budget.reserve("measurement", _nbytes(kernel, sizes[-1])):
-            seconds = _measure(kernel, sizes)
+            seconds, working = _measure(kernel, sizes, threads or physical_cores())
             trim_heap()
     except BudgetExceeded:  # another thread has taken the free memory
         return _SIZES[0]
     chosen, spread = choose(seconds)
-    if spread > _STEADY:
-        _unsteady[key] = chosen
-        return chosen
+    tries = known.pop(f"disturbed {key}", [])
+    if spread > _STEADY or working < _WORKING:
+        tries = [*(size for size in tries if size in _SIZES), chosen]
+        chosen = max(tries)
+        if len(tries) < _TRIES:
+            _disturbed[key] = chosen
+            remember(path, {**known, f"disturbed {key}": tries})
+            return chosen
     remember(path, {**known, key: chosen})
     return chosen
 
@@ -93,7 +106,8 @@ def _nbytes(kernel: LayerKernel, tokens: int) -> int:
     return kernel.workspace(tokens, _SEQUENCE) + states + 3 * kernel.spec.nbytes
 
 
-def _measure(kernel: LayerKernel, sizes: list[int]) -> dict[int, list[float]]:
+def _measure(kernel: LayerKernel, sizes: list[int], threads: int) -> tuple[dict[int, list[float]], float]:
+    """The times of the runs of each size, and the share of the time in which the threads worked in the largest runs."""
     generator = np.random.default_rng(0)
     weights: dict[str, npt.NDArray[np.generic]] = {}
     for tensor in kernel.spec.tensors():
@@ -103,13 +117,15 @@ def _measure(kernel: LayerKernel, sizes: list[int]) -> dict[int, list[float]]:
             weights[tensor.name] = (generator.standard_normal(tensor.shape, np.float32) * 0.02).astype(tensor.dtype)
     bound = kernel.bind(weights)  # as in a pass, where a layer is bound once for all chunks
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    worked = 0.0
     for turn in range(_ROUNDS + 1):
         for size in sizes:
             lengths = np.full(size // _SEQUENCE, _SEQUENCE, np.int32)
             shape = int(lengths.sum()), kernel.spec.hidden
             states = generator.standard_normal(shape, np.float32).astype(kernel.hidden_dtype)
-            started = time.perf_counter()
+            started, before = time.perf_counter(), time.process_time()
             kernel.run(states, lengths, bound)
             if turn > 0:  # the first round warms up
                 seconds[size].append(time.perf_counter() - started)
-    return seconds
+                worked += (time.process_time() - before) * (size == sizes[-1])
+    return seconds, worked / sum(seconds[sizes[-1]]) / threads

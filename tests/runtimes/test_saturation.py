@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,33 +27,81 @@ def test_one_disturbed_run_does_not_decide() -> None:
     assert choose(quiet) == (128, 1.0)
 
 
-@pytest.mark.parametrize(("runs", "remembered"), [((1.0, 1.1), True), ((1.0, 2.0), False)])
-def test_only_a_steady_measurement_is_remembered(
-    runs: Sequence[float], remembered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = []
-    held: list[int] = []
-    budget = MemoryBudget(1 << 20, part=True)
+Runs = Sequence[float]
 
-    def measure(kernel: Any, sizes: list[int]) -> dict[int, list[float]]:
-        measured.append(sizes)
-        held.append(budget.used)
-        return {size: [size // 100 * run for run in runs] for size in sizes}
 
-    monkeypatch.setattr(saturation, "_measure", measure)
-    monkeypatch.setattr(saturation.platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
-    kernel: Any = SimpleNamespace(
-        spec=SimpleNamespace(nbytes=1, hidden=1), hidden_dtype="f4", workspace=lambda tokens, _: tokens
-    )
-    for _ in range(2):
-        monkeypatch.setattr(saturation, "_unsteady", {})  # a new process
-        for _ in range(2):
-            assert saturating_tokens(kernel, "onnx", 2, budget) == 128
-        assert budget.used == 0
-    assert max(held) == max(measured[0]) * 9 + 3, "the largest size that is tried is leased"
-    assert len(measured) == (1 if remembered else 2)
-    if remembered:
-        assert list(recall(tmp_path / "saturation.json", "sizes").values()) == [128]
+class Machine:
+    """A device whose measurements are given: the ratios of a size's runs to the shortest, and the share of working."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.measured = 0
+        self.held: list[int] = []
+        self.budget = MemoryBudget(1 << 20, part=True)
+        patch.setattr(saturation.platformdirs, "user_cache_dir", lambda *_, **__: str(folder))
+
+    def process(self, runs: Runs = (1.0, 1.1), working: float = 0.9, *, best: int = 128) -> int:
+        """The size that a new process uses, at two calls."""
+
+        def measure(kernel: Any, sizes: list[int], threads: int) -> tuple[dict[int, list[float]], float]:
+            self.measured += 1
+            self.held.append(self.budget.used)
+            slow = {size: 2.0 if size < best else 1.0 for size in sizes}
+            return {size: [size // 100 * run * slow[size] for run in runs] for size in sizes}, working
+
+        self.patch.setattr(saturation, "_measure", measure)
+        self.patch.setattr(saturation, "_disturbed", {})
+        kernel: Any = SimpleNamespace(
+            spec=SimpleNamespace(nbytes=1, hidden=1), hidden_dtype="f4", workspace=lambda tokens, _: tokens
+        )
+        first, second = (saturating_tokens(kernel, "onnx", 2, self.budget) for _ in range(2))
+        assert first == second
+        assert self.budget.used == 0
+        return first
+
+    @property
+    def stored(self) -> list[Any]:
+        return [value for key, value in recall(self.folder / "saturation.json", "sizes").items() if key != "sha256"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_a_steady_measurement_is_made_once(machine: Machine) -> None:
+    assert [machine.process() for _ in range(3)] == [128] * 3
+    assert machine.measured == 1
+    assert machine.stored == [128]
+    assert machine.held == [max(saturation._SIZES) * 9 + 3], "the largest size that is tried is leased"
+
+
+@pytest.mark.parametrize(("runs", "working"), [((1.0, 2.0), 0.9), ((1.0, 1.1), 0.5)], ids=["uneven", "a-core-lost"])
+def test_a_disturbed_measurement_is_made_again(machine: Machine, runs: Runs, working: float) -> None:
+    assert machine.process(runs, working) == 128
+    assert machine.process(best=1024) == 1024
+    assert machine.process() == 1024
+    assert (machine.measured, machine.stored) == (2, [1024])
+
+
+def test_a_machine_that_is_always_disturbed_keeps_the_largest_result(machine: Machine) -> None:
+    found = [machine.process(working=0.5, best=best) for best in (128, 512, 256, 128, 128, 128)]
+    assert found == [128, 512, 512, 512, 512, 512]
+    assert (machine.measured, machine.stored) == (5, [512])
+
+
+def test_the_share_of_working_threads_is_measured() -> None:
+    """A kernel that sleeps works for none of its time, one that computes in one of two threads for half."""
+    shares = []
+    for compute in (False, True):
+        kernel: Any = SimpleNamespace(
+            spec=SimpleNamespace(hidden=4, tensors=tuple), hidden_dtype="float32", bind=lambda weights: weights,
+            run=lambda *_, compute=compute: sum(range(300_000)) if compute else time.sleep(0.005),
+        )  # fmt: skip
+        seconds, working = saturation._measure(kernel, [128, 256], 2)
+        assert [len(runs) for runs in seconds.values()] == [5, 5]
+        shares.append(working)
+    assert 0 <= shares[0] < shares[1] < 0.55
 
 
 def test_where_nothing_is_free_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
