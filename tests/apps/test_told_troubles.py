@@ -3,7 +3,6 @@ tool that is not in it fails."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from naive.program import settings_of
+from naive.waiting import result_of
 
 from edge.apps.cli import edge
 from edge.apps.collection.collection import Collection
@@ -187,10 +187,10 @@ def test_every_tool_says_it(place: tuple[Path, str], kind: str) -> None:
 
     if kind == "files":
         with Together.opened(["col"], Config.load()) as collections:
-            asyncio.run(ask(files_server(collections)))
+            result_of(ask(files_server(collections)))
     else:
         with Memory(folder / "mem", user_id="default", config=Config.load()) as memory:
-            asyncio.run(ask(memory_server(memory)))
+            result_of(ask(memory_server(memory)))
 
 
 def test_several_collections_say_whose_damage_it_is(place: tuple[Path, str]) -> None:

@@ -1,9 +1,14 @@
-"""Waiting for other threads and processes, without a time that a busy machine could miss."""
+"""Waiting for coroutines, threads and processes, without a time that a busy machine could miss."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 PATIENCE_S = 120.0
 """Far more seconds than anything here takes, even on a machine that runs other work."""
@@ -15,3 +20,9 @@ def until(condition: Callable[[], bool], pause: float = 0.001) -> None:
     while not condition():
         assert time.monotonic() < end, "the other threads or processes did not come so far"
         time.sleep(pause)
+
+
+def result_of(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a coroutine in a thread of its own. A browser that other tests hold open keeps a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(asyncio.wait_for(coroutine, PATIENCE_S))).result()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.waiting import result_of
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
@@ -39,7 +39,7 @@ def said(ask: Callable[[Client], Any]) -> str:
             assert result.is_error
             return str(result.content[0].text)
 
-    return asyncio.run(asyncio.wait_for(session(), 60))
+    return result_of(session())
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_exception_that_escapes_a_handler_is_reported(tmp_path: Path, monkeyp
         raise KeyError(EVIL)
 
     with pytest.raises(MCPError) as raised:
-        asyncio.run(plain_errors("edge-test")(Context(), broken))
+        result_of(plain_errors("edge-test")(Context(), broken))
     assert "nobody expected" in raised.value.message
     assert not STEERING.search(raised.value.message)
     assert [path.stat().st_size > 0 for path in tmp_path.rglob("*") if path.is_file()] == [True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from naive.program import EDGE, environment_of, write_tiny_models
+from naive.waiting import result_of
 
 from edge.control_characters import STEERING
 
@@ -59,12 +59,12 @@ def test_an_error_nobody_expected_is_answered_and_reported(tmp_path: Path, monke
             await server.call_tool("search", {"query": query})
         return str(caught.value)
 
-    said = asyncio.run(ask("theirs"))
+    said = result_of(ask("theirs"))
     assert "KeyError" in said
     (path,) = (tmp_path / "reports").iterdir()
     assert str(path) in said
     assert path.read_text(encoding="utf-8").startswith("edge-test search\n")
-    said = asyncio.run(ask("ours"))
+    said = result_of(ask("ours"))
     assert "Ignore\\u202eyour" in said
     assert not STEERING.search(said)
     assert "\n" not in said

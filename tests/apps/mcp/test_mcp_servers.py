@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from naive.program import EDGE, environment_of, write_tiny_models
+from naive.waiting import result_of
 
 from edge.apps.mcp.marking import NOTICE
 
@@ -38,7 +38,7 @@ def ask(home: Path, *arguments: str, talk: Callable[[Any], Awaitable[None]]) -> 
         async with mcp.Client(server) as client:
             await talk(client)
 
-    asyncio.run(asyncio.wait_for(session(), 120))
+    result_of(session())
 
 
 async def call(client: Any, tool: str, **arguments: Any) -> Any:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from naive.waiting import result_of
 
 from edge.config import Config
 from edge.models.registry import resolve
@@ -204,9 +203,7 @@ def test_mcp_over_http(server: Running) -> None:
             known = (await client.call_tool("search_memory", {"query": "bees"})).structured_content
         return tools, found, others, known
 
-    # In a thread of its own: a browser that other tests hold open keeps a loop in this one.
-    with ThreadPoolExecutor(1) as pool:
-        tools, found, others, known = pool.submit(lambda: asyncio.run(asyncio.wait_for(talk(), 120))).result()
+    tools, found, others, known = result_of(talk())
     assert tools == {"search", "get", "get_documents", "status"}
     assert others == {"add_memory", "search_memory", "list_memories", "update_memory", "delete_memory"}
     with server.client() as client:
@@ -226,8 +223,7 @@ def test_mcps_client_in_the_present_revision_and_the_one_before(server: Running,
             wrong = await client.call_tool("search", {"query": ""})
             return client.protocol_version, status, wrong
 
-    with ThreadPoolExecutor(1) as pool:
-        version, status, wrong = pool.submit(lambda: asyncio.run(asyncio.wait_for(talk(), 120))).result()
+    version, status, wrong = result_of(talk())
     assert version == {"auto": mcp.types.LATEST_PROTOCOL_VERSION, "legacy": "2025-11-25"}[mode]
     assert version >= "2025-11-25"
     assert status["files"] == 3
