@@ -216,7 +216,8 @@ class _Streams:
             patient: if memory is short, reserve nothing and return. More is free once the resident parts are scanned.
 
         Raises:
-            BudgetExceeded: not even one buffer fits, and `patient` is off.
+            BudgetExceeded: not even one buffer fits when everything that was being read ahead has arrived, and
+                `patient` is off.
         """
         if self._lease is not None or not self._waiting:
             return
@@ -230,7 +231,10 @@ class _Streams:
             except BudgetExceeded:
                 if patient or count > 1:
                     continue
-                raise
+                if not self._tier.residency.settle():
+                    raise
+                self.start(patient=False)
+                return
             with self._changed:
                 self._lease = lease
                 self._free = [page_buffer(size) for _ in range(count)]

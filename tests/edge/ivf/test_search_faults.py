@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from naive.lists import gridded
+from naive.lists import WatchedFile, gridded
 from naive.searching import Rig
 from naive.waiting import PATIENCE_S
 
@@ -154,3 +154,44 @@ def test_another_cache_may_take_the_lists_while_they_are_searched(rigs: list[Rig
         stop.set()
         thread.join(PATIENCE_S)
     assert not [error for error in wrong if not isinstance(error, BudgetExceeded)]
+
+
+def smallest(folder: Path, query: np.ndarray) -> int:
+    """The smallest limit, within 250 bytes, at which a search works alone."""
+    low, high = 0, 64_000
+    while high - low > 250:
+        memory = (low + high) // 2
+        place = folder / str(memory)
+        place.mkdir(parents=True)
+        rig = Rig(place, gridded(900, DIM), nlist=6, memory=memory)
+        try:
+            rig.search(query, 3, 4)
+            high = memory
+        except BudgetExceeded:
+            low = memory
+        finally:
+            rig.close()
+    return high
+
+
+@pytest.mark.parametrize("more", [0, 2_000, 5_000, 9_000, 14_000])
+def test_a_limit_that_a_search_needs_is_enough_while_lists_are_read_ahead(
+    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """Lists that a lookahead is reading cannot be evicted yet. The search waits for them and is not refused."""
+    query = gridded(1, DIM, seed=4)
+    memory = smallest(tmp_path, query) + more
+    rigs.append(rig := Rig(tmp_path, gridded(900, DIM), nlist=6, memory=memory))
+    go, begun, read = threading.Event(), threading.Event(), WatchedFile.read
+
+    def slow(self: WatchedFile, block: BlockId, into: memoryview) -> None:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        read(self, block, into)
+
+    monkeypatch.setattr(WatchedFile, "read", slow)
+    with rig.searcher.lookahead(rig.lists.snapshot, -query, nbytes=10**9):
+        if more:
+            assert begun.wait(PATIENCE_S)
+        threading.Timer(0.1, go.set).start()
+        rig.check(query, rig.search(query, 3, 4), 3, 4)
