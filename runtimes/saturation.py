@@ -75,7 +75,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     except BudgetExceeded:  # another thread has taken the free memory
         return _SIZES[0]
     chosen, spread = choose(seconds)
-    tries = known.pop(f"disturbed {key}", [])
+    tries: list[int] = known.pop(f"disturbed {key}", [])
     if spread > _STEADY or working < _WORKING:
         tries = [*(size for size in tries if size in _SIZES), chosen]
         chosen = max(tries)

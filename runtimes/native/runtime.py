@@ -121,9 +121,10 @@ class NativeLayerKernel(LayerKernel):
         weakref.finalize(self, code.edge_pool_close, self._pool).atexit = False
         half = int(hidden_dtype == "float16")
         self._shape = _Shape(spec.hidden, spec.heads, spec.head_size, spec.ffn, half, spec.norm_eps)
+        self._packed_nbytes = int(code.edge_layer_packed(ctypes.byref(self._shape)))
 
     def bind(self, weights: Weights) -> Weights:
-        bound = _Bound(weights, self._code.edge_layer_packed(ctypes.byref(self._shape)))
+        bound = _Bound(weights, self._packed_nbytes)
         with self._lock:
             self._code.edge_layer_pack(
                 self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers), bound.packed.ctypes.data
@@ -171,7 +172,7 @@ class NativeLayerKernel(LayerKernel):
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         row = self.spec.hidden * np.dtype(self.hidden_dtype).itemsize
         # Lengths and starts of the sequences take at most 12 bytes a token.
-        layer = self._code.edge_layer_packed(ctypes.byref(self._shape)) + self._memory(tokens, longest)
+        layer = self._packed_nbytes + self._memory(tokens, longest)
         total = tokens * (row + 12) + layer + self._threads * THREAD_SCRATCH
         return total * MARGIN[0] // MARGIN[1]
 

@@ -126,10 +126,10 @@ def embedding_tables(
     names = ("types", "norm.weight", "norm.bias")
     if scales is None or not compiled() or positions.shape[1] > _WIDEST or any(name not in small for name in names):
         return None
-    tables = (scales, positions, *(small[name] for name in names))
-    if any(table.dtype != np.float32 or not table.flags.c_contiguous for table in tables):
+    types, weight, bias = (small[name] for name in names)
+    if any(table.dtype != np.float32 or not table.flags.c_contiguous for table in (scales, positions, *small.values())):
         return None
-    return EmbeddingTables(*tables, eps=eps)
+    return EmbeddingTables(scales, positions, types, weight, bias, eps)
 
 
 def _half(dtype: np.dtype[Any]) -> bool:
