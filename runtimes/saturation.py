@@ -75,9 +75,9 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
     except BudgetExceeded:  # another thread has taken the free memory
         return _SIZES[0]
     chosen, spread = choose(seconds)
-    tries: list[int] = known.pop(f"disturbed {key}", [])
+    found = known.pop(f"disturbed {key}", None)
     if spread > _STEADY or working < _WORKING:
-        tries = [*(size for size in tries if size in _SIZES), chosen]
+        tries: list[int] = [*(size for size in (found if isinstance(found, list) else ()) if size in _SIZES), chosen]
         chosen = max(tries)
         if len(tries) < _TRIES:
             _disturbed[key] = chosen
