@@ -1,7 +1,7 @@
 """Layer 0's input and the means over sequences, in compiled code (`sequences.h`).
 
-The results are those of numpy, to the last bit. numpy takes six times as long, because it converts half precision
-slowly and writes every intermediate array to memory.
+The results are those of numpy, to the last bit. numpy takes four to six times as long, because it converts half
+precision slowly and writes every intermediate array to memory.
 """
 
 from __future__ import annotations
