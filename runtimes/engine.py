@@ -320,7 +320,7 @@ class Engine:
                         tensors=lambda layer, block: self.place.tensors(self.model, layer, block),
                         kernel=self.kernel,
                         states=states,
-                        embed=self.place.embed(feed),
+                        embed=self.place.embed(feed, states),
                         observer=joined,
                         chunk_tokens=memory_plan.chunk_tokens,
                         prefixes=[self.place.prefix(feed.prefix(ids)) for ids in joined.prefixes],

@@ -66,6 +66,11 @@ class InputEmbedding:
             raise
         self.row_capacity = self._rows.capacity
 
+    @property
+    def width(self) -> int:
+        """Values of layer 0's input per token."""
+        return self._model.spec.layer.hidden
+
     @staticmethod
     def memory_needed(model: PackedModel, row_capacity: int, longest: int) -> int:
         """Bytes that this object holds with `row_capacity` cached rows, for sequences of up to `longest` tokens."""
@@ -95,12 +100,12 @@ class InputEmbedding:
         ids: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int32],
         types: npt.NDArray[np.uint8] | None,
-        dtype: str,
-    ) -> npt.NDArray[Any]:
-        """Layer 0's input, [tokens, hidden], of packed sequences."""
+        into: npt.NDArray[Any],
+    ) -> None:
+        """Writes layer 0's input of packed sequences to `into` [tokens, hidden]."""
         rows = self._rows.gather(ids.astype(np.int64)).view(self._model.embedding_dtype)
         if self._compiled is not None:
-            return self._compiled.embed(rows, ids, lengths, types, dtype)
+            return self._compiled.embed(rows, ids, lengths, types, into)
         x = rows.astype(np.float32)
         if self._scales is not None:
             x *= self._scales[ids, None]
@@ -116,7 +121,7 @@ class InputEmbedding:
             x *= 1 / np.sqrt(variance + np.float32(self._model.spec.layer.norm_eps))
             x *= self._small["norm.weight"]
             x += self._small["norm.bias"]
-        return x.astype(dtype, copy=False)
+        into[...] = x
 
     def raw(self, ids: npt.NDArray[np.int32]) -> RawRows:
         """The stored token rows, from which a device computes layer 0's input."""
@@ -152,10 +157,10 @@ class Feed:
         self._dtype = dtype
         self._starts = batch.starts
 
-    def chunk(self, chunk: Chunk) -> npt.NDArray[Any]:
-        """Layer 0's input of a chunk, [chunk.tokens, hidden]."""
+    def chunk(self, chunk: Chunk, into: npt.NDArray[Any]) -> None:
+        """Writes layer 0's input of a chunk to `into` [chunk.tokens, hidden]."""
         ids, types = self._tokens(chunk)
-        return self._embedding.embed(ids, chunk.lengths, types, self._dtype)
+        self._embedding.embed(ids, chunk.lengths, types, into)
 
     def raw(self, chunk: Chunk) -> tuple[RawRows, npt.NDArray[np.uint8] | None]:
         """The stored rows of a chunk's tokens, and the tokens' types [tokens] if there are several."""
@@ -164,7 +169,9 @@ class Feed:
 
     def prefix(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Layer 0's input of a shared prefix, [tokens, hidden]."""
-        return self._embedding.embed(ids, np.array([len(ids)], np.int32), None, self._dtype)
+        states = np.empty((len(ids), self._embedding.width), self._dtype)
+        self._embedding.embed(ids, np.array([len(ids)], np.int32), None, states)
+        return states
 
     def _tokens(self, chunk: Chunk) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]:
         """Ids and types of a chunk's tokens."""

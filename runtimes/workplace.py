@@ -14,7 +14,15 @@ from edge.lanes import Lane
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
 from edge.runtimes.input import Feed, InputEmbedding
-from edge.streaming.hidden_states import Chunk, Groups, HiddenStates, OffloadedStates, ResidentStates, StatesShape
+from edge.streaming.hidden_states import (
+    Chunk,
+    Groups,
+    HiddenStates,
+    NumpyStates,
+    OffloadedStates,
+    ResidentStates,
+    StatesShape,
+)
 from edge.streaming.memory_plan import MemoryPlan
 from edge.streaming.window import HostWay, Way
 
@@ -75,8 +83,12 @@ class Workplace(Protocol):
     def states(self, run: Pass) -> HiddenStates:
         """The storage for a pass's hidden states between layers. Raises the errors of `HiddenStates`."""
 
-    def embed(self, feed: Feed) -> Callable[[Chunk], Any]:
-        """A function that returns layer 0's input of a chunk, in the form that `HiddenStates.store` takes."""
+    def embed(self, feed: Feed, states: Any) -> Callable[[Chunk], Any]:
+        """A function that returns layer 0's input of a chunk, in the form that `states.store` takes.
+
+        Args:
+            states: the result of `states` for this pass.
+        """
 
     def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
         """Bytes that a pass takes here beside weights, states and the buffers of the layers: part of its workspace."""
@@ -105,15 +117,21 @@ class HostPlace:
         """Views of the tensors. Nothing is copied."""
         return model.tensors(model.layer_blocks[layer], buffer)
 
-    def states(self, run: Pass) -> HiddenStates:
+    def states(self, run: Pass) -> NumpyStates:
         """The states are in memory, or in a scratch file."""
         if run.memory_plan.resident:
             return ResidentStates(run.shape, self.memory)
         return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)
 
-    def embed(self, feed: Feed) -> Callable[[Chunk], Any]:
-        """The host computes layer 0's input."""
-        return feed.chunk
+    def embed(self, feed: Feed, states: NumpyStates) -> Callable[[Chunk], npt.NDArray[Any]]:
+        """The host computes layer 0's input in the memory of the states."""
+
+        def embed(chunk: Chunk) -> npt.NDArray[Any]:
+            into = states.room(chunk)
+            feed.chunk(chunk, into)
+            return into
+
+        return embed
 
     def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
         """Nothing."""

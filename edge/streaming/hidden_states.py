@@ -7,9 +7,10 @@ holds at most three chunks: one is computed, one is written, and one is read.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,22 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Sequences that go through a layer together: their numbers and lengths, [batch] each.
+    """Sequences that go through a layer together.
 
     Their tokens are packed one sequence after the other, in this order.
+
+    Attributes:
+        ids: their numbers [batch].
+        lengths: tokens of each sequence [batch].
+        tokens: the sum of `lengths`.
     """
 
     ids: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
+    tokens: int = field(init=False)
 
-    @property
-    def tokens(self) -> int:
-        return int(self.lengths.sum())
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", int(self.lengths.sum()))
 
 
 def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_tokens: int) -> list[Chunk]:
@@ -111,7 +117,7 @@ class HiddenStates(ABC):
         """Yields each chunk with its states, [chunk.tokens, width], which are valid until the next chunk is taken.
 
         The caller may write to the states. The changes are lost unless `store` is called before the next chunk is
-        taken.
+        taken. The states of sequences that are in none of the chunks are lost.
 
         Raises:
             StorageError: offloaded states cannot be read, or could not be written earlier.
@@ -139,7 +145,16 @@ class HiddenStates(ABC):
         return list(zip(first.tolist(), (last - first).tolist(), strict=True))
 
 
-class ResidentStates(HiddenStates):
+class NumpyStates(HiddenStates):
+    """Hidden states in numpy arrays."""
+
+    @abstractmethod
+    def room(self, chunk: Chunk) -> npt.NDArray[Any]:
+        """Memory for the first states of a chunk, [chunk.tokens, width]. Its content is undefined. It is valid until
+        `store` is called with it, which stores it without a copy."""
+
+
+class ResidentStates(NumpyStates):
     """All hidden states in memory."""
 
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
@@ -152,29 +167,44 @@ class ResidentStates(HiddenStates):
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
         self._flat = np.empty((self.tokens, self.width), self.dtype)
         self._streamed: Sequence[Chunk] = ()
-        self._rows: list[list[tuple[int, int]]] = []
 
     def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
         if chunks is not self._streamed:  # most layers have the chunks of the layer before
-            self._streamed, self._rows = chunks, [self._runs(chunk) for chunk in chunks]
-        for chunk, rows in zip(chunks, self._rows, strict=True):
-            runs = [self._flat[first : first + count] for first, count in rows]
-            yield chunk, runs[0] if len(runs) == 1 else np.concatenate(runs)
+            self._streamed = chunks
+            self._close_gaps(chunks)
+        for chunk in chunks:
+            yield chunk, self._rows(chunk)
+
+    def room(self, chunk: Chunk) -> npt.NDArray[Any]:
+        return self._rows(chunk)
 
     def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
-        if states.base is self._flat:  # the caller has changed the states in place
-            return
+        if states.base is not self._flat:  # otherwise the caller has changed the states in place
+            self._rows(chunk)[...] = states
+
+    def _rows(self, chunk: Chunk) -> npt.NDArray[Any]:
+        first = int(self._start[chunk.ids[0]])
+        return self._flat[first : first + chunk.tokens]
+
+    def _close_gaps(self, chunks: Sequence[Chunk]) -> None:
+        """Moves the states of the chunks together, so that every chunk is a part of the array."""
+        row = self.width * self.dtype.itemsize
         at = 0
-        for first, rows in self._runs(chunk):
-            self._flat[first : first + rows] = states[at : at + rows]
-            at += rows
+        for chunk in chunks:
+            for first, rows in self._runs(chunk):
+                if first != at:
+                    ctypes.memmove(self._flat.ctypes.data + at * row, self._flat.ctypes.data + first * row, rows * row)
+                at += rows
+        if chunks:
+            ids, lengths = (np.concatenate(parts) for parts in zip(*((c.ids, c.lengths) for c in chunks), strict=True))
+            self._start[ids] = np.cumsum(lengths, dtype=np.int64) - lengths
 
     def close(self) -> None:
         self._flat = np.empty((0, self.width), self.dtype)
         self._lease.release()
 
 
-class OffloadedStates(HiddenStates):
+class OffloadedStates(NumpyStates):
     """Hidden states in a scratch file. Memory holds three chunks at a time, transferred over the disk lane."""
 
     def __init__(
@@ -222,6 +252,10 @@ class OffloadedStates(HiddenStates):
                 ahead = self._read(chunks[position + 1])
             ticket.wait()
             yield chunk, self._buffers[self._current][: chunk.tokens]
+
+    def room(self, chunk: Chunk) -> npt.NDArray[Any]:
+        self._current = self._next_buffer()
+        return self._buffers[self._current][: chunk.tokens]
 
     def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
         index = self._next_buffer() if self._current is None else self._current

@@ -140,7 +140,7 @@ class CudaPlace:
             readback.close()
             raise
 
-    def embed(self, feed: Feed) -> Callable[[Chunk], Any]:
+    def embed(self, feed: Feed, states: HiddenStates) -> Callable[[Chunk], Any]:
         """The device computes layer 0's input."""
         return feed.raw
 

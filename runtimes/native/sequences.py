@@ -85,15 +85,16 @@ class EmbeddingTables:
         ids: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int32],
         types: npt.NDArray[np.uint8] | None,
-        dtype: str,
-    ) -> npt.NDArray[Any]:
-        """Layer 0's input [tokens, hidden] of packed sequences, in `dtype` (float16 or float32).
+        into: npt.NDArray[Any],
+    ) -> None:
+        """Computes layer 0's input of packed sequences.
 
         Args:
             rows: the tokens' rows of the token table [tokens, hidden].
             ids: the tokens [tokens].
             lengths: tokens of each sequence.
             types: type of each token [tokens]; None means type 0.
+            into: the result [tokens, hidden], float16 or float32, C-contiguous.
 
         Raises:
             IndexError: a sequence is longer than the table of positions, or a type is not in its table.
@@ -102,21 +103,21 @@ class EmbeddingTables:
         tokens, hidden = rows.shape
         assert code is not None
         assert rows.flags.c_contiguous
+        assert into.flags.c_contiguous
+        assert into.shape == rows.shape
         assert int(lengths.sum()) == len(ids) == tokens
         if len(lengths) and int(lengths.max()) > len(self.positions):
             raise IndexError(f"a sequence has {int(lengths.max())} tokens, more than {len(self.positions)} positions")
         if types is not None and len(types) and int(types.max()) >= len(self.types):
             raise IndexError(f"token type {int(types.max())} is not among the table's {len(self.types)}")
-        states = np.empty((tokens, hidden), dtype)
         ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int32)
         types = np.zeros(tokens, np.uint8) if types is None else np.ascontiguousarray(types, np.uint8)
         tables = (self.scales, self.positions, self.types, self.norm_weight, self.norm_bias)
-        shape = _Embedding(hidden, int(_half(states.dtype)), self.eps, *(table.ctypes.data for table in tables))
+        shape = _Embedding(hidden, int(_half(into.dtype)), self.eps, *(table.ctypes.data for table in tables))
         code.edge_embed_rows(
             ctypes.byref(shape), rows.ctypes.data, ids.ctypes.data, lengths.ctypes.data, types.ctypes.data,
-            len(lengths), states.ctypes.data,
+            len(lengths), into.ctypes.data,
         )  # fmt: skip
-        return states
 
 
 def embedding_tables(
