@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from campaign.program import Home
+from campaign.program import Finished, Home
 from campaign.stored.base import Stored
 from campaign.stored.models import rank, results, write_texts
 
@@ -25,7 +25,7 @@ class Saturation(Stored):
         write_texts(home)
         # An entry of another kernel, as long as a measured one: on a busy machine nothing steady may be measured.
         remember(self.files(home)[0], {f"{n:016x}": 256 for n in range(40)})
-        done = rank(home, "tiny")
+        done = self._rank(home)
         assert done.code == 0, done
         assert "damaged" not in done.err
         self.right = results(done)
@@ -33,8 +33,12 @@ class Saturation(Stored):
     def files(self, home: Home) -> list[Path]:
         return [home.path / ".cache" / "edge-rag" / "saturation.json"]
 
+    def _rank(self, home: Home) -> Finished:
+        """Ranks with the runtime whose chunk size is measured."""
+        return rank(home, "tiny", "--runtime", "onnx")
+
     def judge(self, home: Home, path: Path) -> str | None:
-        first, second = rank(home, "tiny"), rank(home, "tiny")
+        first, second = (self._rank(home) for _ in range(2))
         for done in (first, second):
             if problem := done.fault():
                 return problem

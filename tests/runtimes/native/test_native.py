@@ -93,8 +93,8 @@ def test_in_place_is_equal_to_the_last_bit(
     spec = replace(encoder, **WIDE)
     weights, lengths = layers.random_weights(spec), np.array([70, 333, 1, 160, 16], np.int32)
     states = np.random.default_rng(0).standard_normal((int(lengths.sum()), spec.hidden)).astype(hidden_dtype)
-    for group in (64, 10_000):
-        monkeypatch.setattr(native, "GROUP", group)
+    for group in (32, 5_000):
+        monkeypatch.setattr(native, "THREAD_GROUP", group)
         for level in levels:
             kernel = NativeLayerKernel(spec, hidden_dtype, 2, level=level)
             expected, changed = kernel.run(states, lengths, weights), states.copy()
@@ -122,9 +122,10 @@ def test_results_are_equal_to_the_last_bit(
         for end, n in zip(ends, lengths, strict=True):
             one = alone.run(np.ascontiguousarray(states[end - n : end]), np.array([n], np.int32), weights)
             assert (one == together[end - n : end]).all()
-        monkeypatch.setattr(native, "GROUP", 100)
-        assert (alone.run(states, lengths, weights) == together).all()
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "THREAD_GROUP", 100)
+            grouped = NativeLayerKernel(spec, "float32", 1, level=level)
+        assert (grouped.run(states, lengths, weights) == together).all()
 
 
 def test_every_token_is_in_one_block(layers: Any, levels: range, encoder: LayerSpec) -> None:
