@@ -116,8 +116,10 @@ class JoinedJobs:
             job = self.jobs[number]
             if not self._watching[number] or job.error is not None or job.observer is None:
                 continue
-            before, own = int(chunk.lengths[:start].sum()), chunk.lengths[start:end]
-            part = Chunk(chunk.ids[start:end] - self._first[number], own)
+            before, part = 0, chunk
+            if len(self.jobs) > 1:
+                before, own = int(chunk.lengths[:start].sum()), chunk.lengths[start:end]
+                part = Chunk(chunk.ids[start:end] - self._first[number], own)
             try:
                 job.observer.collect(part, states[before : before + part.tokens])
             except Exception as error:
