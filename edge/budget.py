@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
+from weakref import WeakSet
 
 from edge.config import format_size
 from edge.errors import BudgetExceeded, RangeError
@@ -24,6 +25,9 @@ from edge.resident import Growth, anonymous_resident, measured_growth, share_hea
 Shrinker = Callable[[int], object]
 """Called with a number of bytes to give back. It gives back at least as many, if it can, by resizing its lease."""
 
+Settle = Callable[[], bool]
+"""Waits until blocks on their way have arrived, because they cannot be evicted before. Returns whether any were."""
+
 Loss = Callable[[], float]
 """Returns the seconds that the next request would take longer for each byte given back, as measured so far."""
 
@@ -33,6 +37,9 @@ _CUSHION = 1 << 20
 
 _LARGE = 1 << 20
 """Bytes of a reservation before which memory is compared with the limit."""
+
+_ledgers: WeakSet[MemoryBudget] = WeakSet()
+"""All ledgers of the process. A thread that holds the lock of one must not wait for another thread."""
 
 _LOADING = threading.RLock()
 """Held while the growth of the process is measured. Without it, two threads that load at once would each be charged
@@ -73,6 +80,7 @@ class _Cache:
     name: str
     loss: Loss
     shrink: Shrinker
+    settle: Settle | None
 
 
 @checked_arguments
@@ -80,7 +88,8 @@ class MemoryBudget:
     """The ledger of one memory limit. Thread-safe.
 
     A shrinker runs in the thread whose reservation needs it, with the ledger locked. So it must not wait for another
-    thread that may be reserving (see `locked`).
+    thread that may be reserving (see `locked`). Before a reservation is refused, the ledger waits for blocks on their
+    way to caches, and asks again, unless the thread holds the lock of a ledger.
 
     Attributes:
         lock: the lock that `locked` holds, for code that takes it once for each of many blocks.
@@ -109,6 +118,7 @@ class MemoryBudget:
         self._loader: int | None = None
         self._library_lease = Lease(self, "libraries", 0)
         self._unleased = Lease(self, "unleased", 0)
+        _ledgers.add(self)
         if not part:
             share_heap()
             small_pages()
@@ -132,14 +142,17 @@ class MemoryBudget:
                 sizes[lease.owner] = sizes.get(lease.owner, 0) + lease.nbytes
         return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
-    def reserve(self, owner: str, nbytes: int) -> Lease:
+    def reserve(self, owner: str, nbytes: int, *, wait: bool = True) -> Lease:
         """Reserves `nbytes` for `owner`.
+
+        Args:
+            wait: whether to wait for blocks that cannot be evicted before they have arrived.
 
         Raises:
             BudgetExceeded: there is not enough free memory, even after shrinking.
         """
         lease = Lease(self, owner, 0)
-        self._resize(lease, nbytes)
+        self._resize(lease, nbytes, wait=wait)
         return lease
 
     @contextmanager
@@ -160,9 +173,13 @@ class MemoryBudget:
         Returns:
             Bytes that are free now.
         """
-        with self._lock:
-            self._ask(lambda: nbytes)
-            return self.free
+        while True:
+            with self._lock:
+                self._ask(lambda: nbytes)
+                if nbytes <= self.free:
+                    return self.free
+            if not self._settle():
+                return self.free
 
     def hold_libraries(self, names: Sequence[str]) -> None:
         """Imports modules, and reserves the growth of the process for good, because modules stay loaded.
@@ -185,18 +202,21 @@ class MemoryBudget:
                     self._libraries[name] = growth.nbytes
             held.resize(sum(self._libraries.values()))
 
-    def add_shrinker(self, name: str, shrink: Shrinker, *, loss: Loss | float) -> Callable[[], None]:
+    def add_shrinker(
+        self, name: str, shrink: Shrinker, *, loss: Loss | float, settle: Settle | None = None
+    ) -> Callable[[], None]:
         """Registers a cache that can give memory back.
 
         Args:
             shrink: gives back at least the asked bytes if it can, by resizing its own lease.
             loss: seconds that the next request takes longer for each byte given back: a number, or a function that
                 returns the latest measurement. The cache with the smallest loss is asked first.
+            settle: waits for the cache's blocks that are on their way. It is called without the ledger's lock.
 
         Returns:
             A function that removes the registration.
         """
-        entry = _Cache(name, loss if callable(loss) else lambda: loss, shrink)
+        entry = _Cache(name, loss if callable(loss) else lambda: loss, shrink, settle)
         with self._lock:
             self._caches.append(entry)
 
@@ -282,14 +302,20 @@ class MemoryBudget:
             resident = anonymous_resident()
         return resident
 
-    def _resize(self, lease: Lease, nbytes: int) -> None:
+    def _resize(self, lease: Lease, nbytes: int, *, wait: bool = True) -> None:
         if nbytes < 0:
             raise RangeError(f"a lease cannot hold {nbytes} bytes")
+        while (refusal := self._resized(lease, nbytes)) is not None:
+            if not (wait and self._settle()):
+                raise refusal
+
+    def _resized(self, lease: Lease, nbytes: int) -> BudgetExceeded | None:
+        """Changes a lease, or returns the reason why it is impossible now."""
         with self._lock:
             # A growing cache may be asked to give memory back itself, and then needs more.
             self._ask(lambda: nbytes - lease.nbytes)
             if (growth := nbytes - lease.nbytes) > self.free:
-                self._refuse(lease.owner, growth)
+                return self._refusal(lease.owner, growth)
             if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
                 trim_heap()  # the C library may still hold what an earlier owner has freed
             self._used += growth
@@ -299,6 +325,16 @@ class MemoryBudget:
                 self._leases[id(lease)] = lease
             else:
                 self._leases.pop(id(lease), None)
+        return None
+
+    def _settle(self) -> bool:
+        """Waits for blocks on their way to caches, so that they can be evicted. Returns whether there were any.
+
+        Does nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock.
+        """
+        if any(ledger._lock._is_owned() for ledger in list(_ledgers)):  # type: ignore[attr-defined]
+            return False
+        return any([cache.settle() for cache in list(self._caches) if cache.settle is not None])
 
     def _ask(self, wanted: Callable[[], int]) -> None:
         """Asks caches until the wanted bytes are free, or none gives any more."""
@@ -319,10 +355,10 @@ class MemoryBudget:
         if self.free < wanted and self._unleased.nbytes:
             self._resize(self._unleased, 0)  # the estimate may be too high, so the reservation is tried
 
-    def _refuse(self, owner: str, asked: int) -> None:
+    def _refusal(self, owner: str, asked: int) -> BudgetExceeded:
         needed = self._used + asked
         held = ", ".join(f"{name} {format_size(size)}" for name, size in self.holders().items())
-        raise BudgetExceeded(
+        return BudgetExceeded(
             f"{owner} needs {format_size(asked)} but {format_size(max(0, self.free))} of the "
             f"{format_size(self.limit)} memory limit is free (held: {held or 'nothing'}); "
             f"a limit of {format_size(needed, up=True)} is the smallest that works",

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from edge.lanes import Lane
 
 
+_here = threading.local()
+
 _ending = threading.Lock()
 """Held while a ticket ends. All tickets share it, because making a lock takes longer than waiting for this one."""
+
+
+def transferring() -> bool:
+    """Whether this thread performs a transfer now. It must not wait for other transfers then."""
+    return getattr(_here, "transfers", False)
 
 
 class Ticket:
@@ -248,6 +255,7 @@ class Link:
         started = self.clock.now()
         before = self._ends[-1] if self._ends else -math.inf
         due, moved = started, 0
+        _here.transfers = True
         try:
             assert ticket._work is not None
             moved = ticket._work()
@@ -257,6 +265,8 @@ class Link:
                 self.clock.sleep(spare)
         except BaseException as error:  # `Ticket.wait` raises it; its frames would keep the buffer
             ticket._error = error.with_traceback(None) if isinstance(error, EdgeError) else error
+        finally:
+            _here.transfers = False
         ticket.seconds = max(self.clock.now() - started, due - max(ticket._asked, before))
         if not ticket.failed:
             self.rate.add(moved, ticket.seconds)

@@ -165,7 +165,7 @@ class Engine:
         """
         spec = self.model.spec
         request = request_nbytes(texts, self.max_tokens, spec.layer.hidden, spec.layers, query)
-        with self._lock, self.budget.locked():
+        with self._lock:
             self._check_open()
             # Tokenizer and layers can be released as well, because the pass needs only one of them at a time.
             needed = self.working + request

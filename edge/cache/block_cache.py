@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 from edge.budget import Loss, MemoryBudget
 from edge.cache.buffers import ENTRY_NBYTES, Spares, charge_of, page_buffer, pages_of
 from edge.cache.eviction import DecayedHotness, Policy
-from edge.link import Ticket
+from edge.errors import EdgeError
+from edge.link import Ticket, transferring
 from edge.trace import Trace
 
 Fetch = Callable[[Any], Ticket]
@@ -96,7 +98,7 @@ class BlockCache:
         self._allocate = allocate or page_buffer
         self._trace = trace
         self._lease = budget.reserve(name, 0)
-        self._unregister = budget.add_shrinker(name, self._shrink, loss=loss)
+        self._unregister = budget.add_shrinker(name, self._shrink, loss=loss, settle=self._settle)
 
     @property
     def nbytes(self) -> int:
@@ -222,6 +224,17 @@ class BlockCache:
         """Bytes that must be freed before `charged` more can be held."""
         missing = charged - self._budget.free
         return missing if self.capacity is None else max(missing, self._lease.nbytes + charged - self.capacity)
+
+    def _settle(self) -> bool:
+        """Waits for the transfers of blocks that nobody uses, because these can be evicted when they have arrived."""
+        if transferring():
+            return False
+        with self.lock:
+            tickets = [entry.ticket for entry in self.entries.values() if not entry.locks and not entry.ticket.done]
+        for ticket in tickets:
+            with suppress(EdgeError):  # whoever needs the block gets the error
+                ticket.wait()
+        return bool(tickets)
 
     def _shrink(self, nbytes: int) -> None:
         with self.lock:

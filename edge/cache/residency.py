@@ -8,7 +8,6 @@ memory, the residency's own coldest blocks make room.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from edge.cache.block_cache import SPARE, BlockCache, Entry, Fetch
 from edge.cache.buffers import charge_of
 from edge.cache.eviction import Policy
 from edge.cache.handle import Handle
-from edge.errors import BudgetExceeded, DeviceLost, EdgeError
+from edge.errors import BudgetExceeded, DeviceLost
 from edge.link_rate import LinkRate
 from edge.trace import Trace
 
@@ -106,19 +105,6 @@ class Residency:
         """Blocks that are in memory or on their way."""
         with self._lock:
             return list(self._cache.entries)
-
-    def settle(self) -> bool:
-        """Waits for the transfers that are under way, because their blocks cannot be evicted before.
-
-        Returns:
-            Whether there were any, so that more memory can be freed now.
-        """
-        with self._lock:
-            tickets = [entry.ticket for entry in self._cache.entries.values() if not entry.ticket.done]
-        for ticket in tickets:
-            with suppress(EdgeError):  # whoever needs the block gets the error
-                ticket.wait()
-        return bool(tickets)
 
     def loss(self) -> float:
         """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`).

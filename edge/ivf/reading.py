@@ -227,14 +227,11 @@ class _Streams:
             if patient and memory.free < count * size:
                 continue
             try:
-                lease = memory.reserve("list reading", count * size)
+                lease = memory.reserve("list reading", count * size, wait=not patient and count == 1)
             except BudgetExceeded:
                 if patient or count > 1:
                     continue
-                if not self._tier.residency.settle():
-                    raise
-                self.start(patient=False)
-                return
+                raise
             with self._changed:
                 self._lease = lease
                 self._free = [page_buffer(size) for _ in range(count)]

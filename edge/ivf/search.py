@@ -149,10 +149,6 @@ class Searcher:
                     needed = self._search_group(snapshot, queries, some, nprobe, allowed, pending, results, window, on)
                 except _TooLarge as refused:
                     if len(some) == 1:
-                        # A lookahead's blocks can be evicted only when they have arrived.
-                        if any([tier.residency.settle() for tier in self._tiers(on)]):
-                            waiting.appendleft(some)
-                            continue
                         raise refused.cause from None
                     half = len(some) // 2
                     waiting.extendleft((some[half:], some[:half]))
@@ -173,10 +169,6 @@ class Searcher:
             self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
         self._budget.relieve()
         return results.found()
-
-    def _tiers(self, place: Tier | None) -> list[Tier]:
-        """The tiers of a search on `place`."""
-        return [self.host] if place is None else [self.host, place]
 
     def _search_group(
         self,

@@ -296,3 +296,42 @@ def test_threads_share_a_residency(policy: type) -> None:
     rig.residency.close()
     assert rig.budget.used == 0
     rig.lane.close()
+
+
+def test_memory_is_found_when_blocks_have_arrived(rig: Rig) -> None:
+    """A block on its way to a cache is evicted when it has arrived, and one that is in use is not waited for."""
+    rig.source.gate.clear()
+    rig.admit(0).release()
+    assert rig.source.entered.wait(PATIENCE_S)
+    with pytest.raises(BudgetExceeded):
+        rig.budget.reserve("other", rig.budget.limit, wait=False)
+    threading.Timer(0.05, rig.source.gate.set).start()
+    rig.budget.reserve("other", rig.budget.limit).release()
+    assert rig.residency.keys() == []
+    rig.source.gate.clear()
+    used = rig.admit(1)
+    with pytest.raises(BudgetExceeded):
+        rig.budget.reserve("other", rig.budget.limit)
+    rig.source.gate.set()
+    used.release()
+
+
+def test_a_transfer_does_not_wait_for_transfers(rig: Rig) -> None:
+    """A device that needs memory while it receives a block would wait for itself."""
+    refused: list[BaseException] = []
+
+    def work() -> int:
+        try:
+            rig.budget.reserve("device", rig.budget.limit)
+        except BudgetExceeded as error:
+            refused.append(error)
+        return 1
+
+    def fetch(buffer: Bytes) -> Ticket:
+        return rig.lane.submit("own", work, SIZE)
+
+    handle = rig.residency.admit(0, SIZE, fetch, rig.now)
+    assert handle is not None
+    handle.release()
+    rig.settle()
+    assert len(refused) == 1
