@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.searching import MOST
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Outcome
 from edge.errors import InputError
+from edge.public_calls import checked_arguments
 from edge.trace import Trace
 
 Vectors = npt.NDArray[np.float32]
@@ -104,6 +106,7 @@ class Library(Protocol):
         """
 
 
+@checked_arguments
 @dataclass(frozen=True, slots=True)
 class AskOptions:
     """How a question is answered.
@@ -150,6 +153,7 @@ class AskOptions:
                 f"the pool must hold at least {self.passages or 1} passages",
                 self.pool,
             ),
+            (self.pool <= MOST, f"the pool holds at most {MOST:,} passages", self.pool),
             (0 <= (self.min_relevance or 0) <= 1, "the least relevance lies between 0 and 1", self.min_relevance),
             (0 <= self.order_tolerance <= 1, "the tolerance of the order lies between 0 and 1", self.order_tolerance),
             (self.temperature >= 0, "the temperature must be at least 0", self.temperature),

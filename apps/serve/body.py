@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.mcp.envelope import Envelope, parsed_nbytes
-from edge.apps.serve.json_steps import LARGE, read
+from edge.apps.serve.fields import said
+from edge.apps.serve.json_steps import LARGE, read, read_at_once
 from edge.apps.serve.limits import Limits, Shares
 from edge.apps.serve.refusals import Refusal
 from edge.apps.serve.security import CLIENT
@@ -200,7 +200,7 @@ class Requests:
         body = await self.read(request, lease)
         try:
             if len(body) < LARGE:
-                found = json.loads(body.decode("utf-8"))
+                found = read_at_once(body.decode("utf-8"))
             else:
                 found = await self.aside(lambda: read(body.decode("utf-8")))
         except RecursionError:
@@ -210,7 +210,7 @@ class Requests:
         except ValueError as error:
             raise Refusal(400, f"the body is not valid JSON: {error}") from None
         if not isinstance(found, dict):
-            raise Refusal(400, f"the body is a JSON object, not {_KINDS.get(type(found), 'a number')}")
+            raise Refusal(400, f"the body is a JSON object, not {said(found)}")
         return found
 
     def _too_long(self, length: int) -> Refusal:
@@ -227,6 +227,3 @@ class Requests:
                 length += len(piece)
                 if length > _DRAINED * self.limits.body:
                     return
-
-
-_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}

@@ -86,7 +86,7 @@ class Opening:
         """Opens the document at a `path` in the editor that `edge serve --editor` names, at a `line` or `page`. Only an
         indexed document is opened."""
         fields = Fields(await call.json())
-        name, path = fields.text("collection", ""), fields.text("path")
+        name, path = fields.text("collection", ""), fields.path("path")
         line, page = fields.whole("line", 1), fields.whole("page", 1)
         if not self._editor.is_named:
             raise Refusal(501, "the server was started without an editor: `edge serve --editor` names one")

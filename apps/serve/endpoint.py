@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.last_resort import report
 from edge.apps.serve.body import Requests
 from edge.apps.serve.json_steps import is_large, json_response, write
 from edge.apps.serve.metrics import Metrics
-from edge.apps.serve.refusals import Refusal, Shape, plain, refusal
+from edge.apps.serve.refusals import Refusal, Shape, plain, refusal, unexpected
 from edge.apps.serve.security import CLIENT, client_of
 from edge.apps.serve.working import Workers, urgency_of
 from edge.budget import Lease, MemoryBudget
-from edge.control_characters import escaped
 from edge.errors import EdgeError
 from edge.scheduling.urgency import PROGRAM, Urgency
 
@@ -115,6 +112,7 @@ class Endpoint:
 
         try:
             found = await self._handler(call)
+            return found if callable(found) else await self._written(found)
         except Refusal as error:
             return self._refused(error)
         except EdgeError as error:
@@ -122,10 +120,7 @@ class Endpoint:
         except ClientDisconnect:
             return self._refused(Refusal(499, "the client has gone"))
         except Exception as error:
-            sentence = report(error, "edge serve")
-            print(f"edge: {escaped(sentence)}", file=sys.stderr, flush=True)
-            return self._refused(Refusal(500, "the server met an error that it did not expect"))
-        return found if callable(found) else await self._written(found)
+            return self._refused(unexpected(error))
 
     async def _written(self, found: Any) -> Any:
         """An answer with this content as JSON. If it may be long, it is written in a thread."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from edge.apps.serve.refusals import Refusal, refusal
+from edge.apps.serve.refusals import Refusal, refusal, unexpected
 from edge.apps.serve.working import Workers
 from edge.errors import EdgeError
 from edge.scheduling.urgency import Urgency
@@ -52,6 +52,11 @@ class Events:
             while len(self._waiting) >= _MOST:
                 self._urgency.check()
                 self._changed.wait(self._urgency.remaining)
+            self._append(name, data)
+
+    def tell(self, name: str, data: Any) -> None:
+        """Sends an event, however many wait: the last one, about an error."""
+        with self._changed:
             self._append(name, data)
 
     def end(self) -> None:
@@ -128,6 +133,8 @@ class EventResponse:
                 self._failed(events, error)
             except EdgeError as error:
                 self._failed(events, refusal(error))
+            except Exception as error:
+                self._failed(events, unexpected(error))
             finally:
                 events.end()
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from edge.apps.serve.refusals import Refusal
+
+_MOST_WHOLE = 2**63 - 1
+"""Databases and arrays hold no larger whole number."""
+
+_KINDS = {list: "a list", dict: "an object", bool: "true or false", type(None): "null"}
+
+
+def said(value: Any) -> str:
+    """A value of a request as a refusal repeats it: the beginning of a text or number, the kind of anything else."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    return _KINDS.get(type(value)) or str(value)[:60]
 
 
 class Fields:
@@ -40,18 +53,34 @@ class Fields:
             raise self._wrong(name, "a text or a list of texts")
         return found
 
+    def path(self, name: str, default: str | None = None) -> str:
+        """A text that can be a path: it holds no NUL. Raises as `text` does."""
+        return self._paths(name, [self.text(name, default)])[0]
+
+    def paths(self, name: str, default: list[str] | None = None) -> list[str]:
+        """Texts that can be paths; one alone counts as a list of one. Raises as `text` does."""
+        return self._paths(name, self.texts(name, default))
+
     def number(self, name: str, default: float | None = None) -> float:
-        """A number. Raises as `text` does."""
+        """A finite number. Raises as `text` does."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, "a number")
-        return float(value)
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
+        if not math.isfinite(found):
+            raise self._wrong(name, "a finite number of 64 bits")
+        return found
 
     def whole(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number of at least `least`. Raises as `text` does."""
+        """A whole number from `least` to the largest of 64 bits. Raises as `text` does."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self._wrong(name, f"a whole number of at least {least}")
+        if value > _MOST_WHOLE:
+            raise self._wrong(name, f"a whole number of at most {_MOST_WHOLE}")
         return value
 
     def optional_whole(self, name: str) -> int | None:
@@ -72,6 +101,11 @@ class Fields:
             raise self._wrong(name, "a list")
         return value
 
+    def _paths(self, name: str, found: list[str]) -> list[str]:
+        if any("\0" in path for path in found):
+            raise Refusal(422, f"the field `{name}` holds a NUL, and no path does")
+        return found
+
     def _value(self, name: str, default: Any) -> Any:
         value = self._values.get(name)
         if value is None:
@@ -81,4 +115,4 @@ class Fields:
         return value
 
     def _wrong(self, name: str, wanted: str) -> Refusal:
-        return Refusal(422, f"the field `{name}` is {wanted}, not {str(self._values.get(name))[:60]!r}")
+        return Refusal(422, f"the field `{name}` is {wanted}, not {said(self._values.get(name))}")

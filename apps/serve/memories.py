@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -167,13 +168,16 @@ def _named(fields: Fields, filters: dict[str, Any] | None) -> dict[str, Any]:
     return {name: fields.raw(name) for name in SCOPE_FIELDS} if filters else _scope(fields)
 
 
+_DIGITS = re.compile("[0-9]{1,20}")
+
+
 def _count(fields: Fields, default: int, *names: str) -> int:
     for name in names or ("top_k", "limit"):
         value = fields.raw(name)
         if value is not None:
-            if not str(value).isdigit() or int(value) < 1:
-                raise Refusal(422, f"the field `{name}` is a whole number of at least 1, not {str(value)[:40]!r}")
-            return int(value)
+            if isinstance(value, str) and _DIGITS.fullmatch(value):  # of an address, which holds texts only
+                value = int(value)
+            return Fields({name: value}).whole(name)
     return default
 
 

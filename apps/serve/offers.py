@@ -48,7 +48,7 @@ class Collections:
     async def documents(self, call: Call) -> dict[str, Any]:
         """The indexed text of documents or of parts of them: `targets` as `edge get` takes them."""
         fields = Fields(await call.json())
-        names, targets = fields.texts("collections", fields.texts("collection", [])), fields.texts("targets")
+        names, targets = fields.texts("collections", fields.texts("collection", [])), fields.paths("targets")
         lines, most = fields.optional_whole("lines"), fields.whole("max_bytes", _MOST_BYTES)
 
         def read() -> list[dict[str, Any]]:

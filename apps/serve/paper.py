@@ -35,7 +35,7 @@ class Paper:
         from starlette.responses import Response
 
         fields = Fields(await call.json())
-        name, path, page = fields.text("collection", ""), fields.text("path"), fields.whole("page", 1)
+        name, path, page = fields.text("collection", ""), fields.path("path"), fields.whole("page", 1)
         first, last = fields.optional_whole("first"), fields.optional_whole("last")
         end = min(last, _MOST_LINES) if last and last >= (first or 1) else _MOST_LINES
         lines = range(first, end + 1) if first else range(0)

@@ -171,10 +171,10 @@ class Preview:
         where the document is Markdown that is not built to take memory."""
         fields = Fields(await call.json())
         name, most = fields.text("collection", ""), min(fields.whole("max_bytes", MOST_BYTES), MOST_BYTES)
-        passage, path = fields.optional_whole("id"), fields.text("path", "")
+        passage, path = fields.optional_whole("id"), fields.path("path", "")
         line = fields.whole("line", 1)
         if passage is None and not path:
-            fields.text("path")  # which says that it is missing
+            fields.path("path")  # which says that it is missing
 
         def read() -> dict[str, Any]:
             collection = self._library.collection(name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge.apps.last_resort import report
 from edge.control_characters import escaped
 from edge.errors import (
     BudgetExceeded,
@@ -55,6 +57,13 @@ def refusal(error: EdgeError) -> Refusal:
     """The answer to a request whose work met an error of ours."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     return Refusal(status, str(error))
+
+
+def unexpected(error: Exception) -> Refusal:
+    """The answer to a request whose work met an error that nobody expected. The error is reported in a file, and in
+    one sentence on stderr."""
+    print(f"edge: {escaped(report(error, 'edge serve'))}", file=sys.stderr, flush=True)
+    return Refusal(500, "the server met an error that it did not expect")
 
 
 Shape = Callable[[int, str], dict[str, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from edge.apps.serve.endpoint import Call
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.fields import Fields, said
 from edge.apps.serve.library import Library, served_reranker
 from edge.apps.serve.refusals import Refusal
 from edge.runtimes.reranker import Ranking
@@ -105,7 +105,7 @@ def _text(document: Any, fields: Fields, place: int) -> str:
             return found
         if all(isinstance(value, str) for value in document.values()) and document:
             return "\n".join(f"{name}: {value}" for name, value in document.items())
-    raise Refusal(422, f"document {place} is a text or an object with a `text`, not {str(document)[:60]!r}")
+    raise Refusal(422, f"document {place} is a text or an object with a `text`, not {said(document)}")
 
 
 def _logit(score: float) -> float:

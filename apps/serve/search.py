@@ -105,4 +105,4 @@ def record(hit: Hit) -> dict[str, Any]:
 
 def failed(events: Events, error: Refusal) -> None:
     """Tells the client of an error that comes after the first event."""
-    events.offer("error", plain(error.status, error.message))
+    events.tell("error", plain(error.status, error.message))

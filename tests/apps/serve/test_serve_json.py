@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from naive.program import config_of
 
 from edge.apps.serve import body, endpoint
-from edge.apps.serve.json_steps import LARGE, is_large, read, write
+from edge.apps.serve.json_steps import LARGE, is_large, read, read_at_once, write
 from edge.apps.serve.server import Server
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
@@ -31,7 +31,7 @@ VALUES = st.recursive(
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_reading_finds_what_python_finds(value: Any, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    assert read(text) == json.loads(text) == value
+    assert read(text) == read_at_once(text) == json.loads(text) == value
 
 
 @given(st.text(alphabet='[]{}",:01e.-+ntfalse\\u \n', max_size=40))
@@ -40,15 +40,24 @@ def test_reading_finds_what_python_finds(value: Any, ascii_only: bool, indent: i
 @example("[1,]")
 @example("")
 @example("[NaN, Infinity]")
+@example("[1e400]")
+@example('{"\\udfff": [{"a": "\\ud83d\\ude00"}]}')
+@example('"\\ud83d\\ude00"')
+@example('"\\\\ud83d"')
 @example("\ufeff1")
-def test_reading_refuses_what_python_refuses(text: str) -> None:
+def test_reading_refuses_what_python_refuses_and_what_no_answer_can_hold(text: str) -> None:
+    def strictly(text: str) -> Any:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        return value
+
     def found(by: Callable[[str], Any]) -> str:
         try:
             return repr(by(text))
         except ValueError:
             return "no JSON"
 
-    assert found(read) == found(json.loads)
+    assert found(read) == found(read_at_once) == found(strictly)
 
 
 @given(VALUES)
