@@ -19,10 +19,9 @@ from edge.apps.collection.filters import Filters
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.events import EventResponse, Events
 from edge.apps.serve.fields import Fields
-from edge.apps.serve.library import Library, installed_names
+from edge.apps.serve.library import OWN_LLM, Library, installed_names
 from edge.apps.serve.refusals import Refusal, openai
 from edge.apps.serve.search import failed, record
-from edge.models.generator_file import installed_generators
 from edge.runtimes.generation.base import Message, Sampling
 from edge.scheduling.urgency import PERSON, current_urgency
 
@@ -43,12 +42,12 @@ class Ask:
         urgency = call.urgency(PERSON)
 
         def ask(events: Events | None) -> dict[str, Any]:
-            assistant = self._library.assistant(name, llm, pipeline)
-            conversation = assistant.chat(options=options)
-            conversation.turns.extend(turns)
-            stream = conversation.stream(question)
-            answer = written(stream, None if events is None else lambda text: events.put("text", {"text": text}))
-            return {**document(answer), "health": assistant.collection.health().to_json()}
+            with self._library.assistant(name, llm, pipeline) as assistant:
+                conversation = assistant.chat(options=options)
+                conversation.turns.extend(turns)
+                stream = conversation.stream(question)
+                answer = written(stream, None if events is None else lambda text: events.put("text", {"text": text}))
+                return {**document(answer), "health": assistant.collection.health().to_json()}
 
         if fields.flag("stream", False):
             return EventResponse(call.workers, urgency, lambda events: events.put("answer", ask(events)), failed)
@@ -118,10 +117,6 @@ def _turns(fields: Fields) -> list[Turn]:
     return found
 
 
-PLAIN = "llm"
-"""The name of the server's own language model, without any document."""
-
-
 class Chat:
     """The endpoints of one server."""
 
@@ -130,7 +125,8 @@ class Chat:
 
     async def models(self, call: Call) -> dict[str, Any]:
         """`/v1/models`: collections to answer from, generators, rerankers and embedders."""
-        names = [*self._library.names(), PLAIN, *self._generators(), *installed_names(self._library)]
+        library = self._library
+        names = [*library.names(), OWN_LLM, *library.pulled_generators(), *installed_names(library)]
         made = [{"id": name, "object": "model", "created": 0, "owned_by": "edge-rag"} for name in dict.fromkeys(names)]
         return {"object": "list", "data": made}
 
@@ -142,11 +138,11 @@ class Chat:
         model, messages = fields.text("model", ""), _messages(fields)
         urgency = call.urgency(PERSON)
         base = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
-        plain = model == PLAIN or model in self._generators()
+        plain = model == OWN_LLM or model in self._library.pulled_generators()
 
         def answer(show: Any) -> tuple[str, dict[str, Any], dict[str, int]]:
             if plain:
-                return self._plain(fields, "" if model == PLAIN else model, messages, show)
+                return self._plain(fields, model, messages, show)
             return self._grounded(fields, values, model, messages, show)
 
         if fields.flag("stream", False):
@@ -164,18 +160,18 @@ class Chat:
     ) -> tuple[str, dict[str, Any], dict[str, int]]:
         """An answer from a collection; a name that is none means the usual one, as clients send names of services."""
         name = model if model in self._library.names() else ""
-        assistant = self._library.assistant(name)
         most = values.get("max_completion_tokens") or values.get("max_tokens")
         options = options_of(Fields({**values, "max_tokens": most, "filters": values.get("filters")}))
-        conversation = assistant.chat(options=options)
         said = [message for message in messages if message.role != "system"]
-        for asked, reply in pairwise(said):
-            if asked.role == "user" and reply.role == "assistant":
-                told = Answer(reply.content, (), AnswerStats(question=asked.content))
-                conversation.turns.append(Turn(asked.content, asked.content, told))
         if not said or said[-1].role != "user":
             raise Refusal(422, "the last message is the question, and its role is user")
-        answer = written(conversation.stream(said[-1].content), show)
+        with self._library.assistant(name) as assistant:
+            conversation = assistant.chat(options=options)
+            for asked, reply in pairwise(said):
+                if asked.role == "user" and reply.role == "assistant":
+                    told = Answer(reply.content, (), AnswerStats(question=asked.content))
+                    conversation.turns.append(Turn(asked.content, asked.content, told))
+            answer = written(conversation.stream(said[-1].content), show)
         citations = [citation.to_json() for citation in answer.citations]
         stats = answer.stats
         return (
@@ -187,7 +183,6 @@ class Chat:
     def _plain(
         self, fields: Fields, llm: str, messages: list[Message], show: Any
     ) -> tuple[str, dict[str, Any], dict[str, int]]:
-        assistant = self._library.assistant("", llm)
         stop = tuple(fields.texts("stop", []))
         most = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
         sampling = Sampling(
@@ -195,16 +190,14 @@ class Chat:
             seed=fields.whole("seed", 0, least=0), stop=stop, max_tokens=fields.whole(most, 256),
         )  # fmt: skip
         pieces = []
-        for text in _written(assistant.write, messages, sampling):
-            pieces.append(text)
-            if show is not None:
-                show(text)
-        stats = assistant.generator.stats
+        with self._library.assistant("", llm) as assistant:
+            for text in _written(assistant.write, messages, sampling):
+                pieces.append(text)
+                if show is not None:
+                    show(text)
+            stats = assistant.generator.stats
         counts = _usage(0, 0) if stats is None else _usage(stats.prompt_tokens, stats.new_tokens)
         return "".join(pieces), {}, counts
-
-    def _generators(self) -> list[str]:
-        return [name for name, _ in installed_generators(self._library.pool.config.models_dir or None)]
 
 
 def _written(write: Any, messages: list[Message], sampling: Sampling) -> Iterator[str]:
@@ -230,7 +223,7 @@ def _streamed(events: Events, base: dict[str, Any], answer: Any, usage: bool) ->
 
 
 def _failed(events: Events, error: Refusal) -> None:
-    events.offer("", openai(error.status, error.message))
+    events.tell("", openai(error.status, error.message))
 
 
 def _messages(fields: Fields) -> list[Message]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -14,13 +14,20 @@ from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
+from edge.apps.serve.assistants import Assistants
 from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
+from edge.apps.serve.opening import Turns
 from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import CollectionMissing, InputError
+from edge.models.generator_file import installed_generators
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed
+from edge.runtimes.generation.extractive import ExtractiveGenerator
 
 DEFAULT = "default"
 """The name of the collection that is used where none is named."""
+
+OWN_LLM = "llm"
+"""The name of what writes answers on this server."""
 
 
 class _Store(Protocol):
@@ -74,9 +81,9 @@ class Library:
         self.memory_path = memory
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
-        self._lock = threading.RLock()
+        self._turns = Turns()
         self._collections: dict[Path, Held[Collection]] = {}
-        self._assistants: dict[tuple[Path, str, str], Assistant] = {}
+        self._assistants = Assistants()
         self._memories: dict[str | None, Held[Memory]] = {}
 
     def names(self) -> Mapping[str, Path]:
@@ -103,7 +110,7 @@ class Library:
         return self._opened(path)
 
     def _opened(self, path: Path) -> Collection:
-        with self._lock:
+        with self._turns.turn(path):
             held = self._collections.get(path)
             if held is not None and held.is_replaced:
                 self._close_later(self._collections.pop(path).store)
@@ -126,37 +133,41 @@ class Library:
         chosen = dict.fromkeys(names or [""])
         return Together({name: self.collection(name) for name in chosen})
 
-    def assistant(self, name: str = "", llm: str = "", pipeline: str = "plain") -> Assistant:
-        """What answers questions from a collection.
+    def generators(self) -> list[str]:
+        """The names of what may write answers: `extractive`, the server's own, the known generators that were pulled.
+
+        A path or an address is no name: what the owner has not configured is not opened for a request.
+        """
+        return [ExtractiveGenerator.name, OWN_LLM, *self.pulled_generators()]
+
+    def pulled_generators(self) -> list[str]:
+        """The names of the known generators that were pulled."""
+        return [name for name, _ in installed_generators(self.pool.config.models_dir or None)]
+
+    def assistant(self, name: str = "", llm: str = "", pipeline: str = "plain") -> AbstractContextManager[Assistant]:
+        """What answers questions from a collection, open inside the block.
+
+        Args:
+            llm: one of `generators`, or empty for the server's own.
 
         Raises:
-            InputError: there is no such pipeline.
+            InputError: there is no such generator or pipeline.
             ModelError, CapabilityError: the generator cannot be used.
             Others as `collection`.
         """
-        return self._assistant(self._path(name), llm or self._llm, pipeline)
+        if llm and llm not in self.generators():
+            raise InputError(f"no generator is called {llm[:80]!a}; the names are {', '.join(self.generators())}")
+        chosen = self._llm if llm in ("", OWN_LLM) else llm
+        return self._assistants.using(self.collection(name), chosen, pipeline)
 
-    def assistant_in(self, path: Path, pipeline: str) -> Assistant:
+    def assistant_in(self, path: Path, pipeline: str) -> AbstractContextManager[Assistant]:
         """As `assistant`, for the collection in a directory, which must be one of those that are served."""
-        self.collection_in(path)
-        return self._assistant(path, self._llm, pipeline)
-
-    def _assistant(self, path: Path, llm: str, pipeline: str) -> Assistant:
-        collection = self._opened(path)
-        with self._lock:
-            key = (path, llm, pipeline)
-            held = self._assistants.get(key)
-            if held is not None and held.collection is not collection:  # another one lies in its place
-                self._close_later(self._assistants.pop(key))
-            if key not in self._assistants:
-                opened = Assistant(collection, llm=llm or None, pipeline=pipeline)
-                self._assistants[key] = opened
-            return self._assistants[key]
+        return self._assistants.using(self.collection_in(path), self._llm, pipeline)
 
     def memory(self, user: str | None = None) -> Memory:
         """The memory; with `user`, what belongs to that user alone, for clients that name nobody. Raises as `Memory`
         does."""
-        with self._lock:
+        with self._turns.turn(Memory):
             held = self._memories.get(user)
             if held is not None and held.is_replaced:
                 self._close_later(self._memories.pop(user).store)
@@ -187,18 +198,15 @@ class Library:
 
     def close(self) -> None:
         """Closes everything."""
-        with self._lock:
-            with ExitStack() as closing:
-                for collection in self._collections.values():
-                    closing.callback(collection.store.close)
-                for memory in self._memories.values():
-                    closing.callback(memory.store.close)
-                for assistant in self._assistants.values():
-                    closing.callback(assistant.close)
-            self._collections.clear()
-            self._assistants.clear()
-            self._memories.clear()
-        self.pool.close()
+        with ExitStack() as closing:
+            closing.callback(self.pool.close)
+            for collection in self._collections.values():
+                closing.callback(collection.store.close)
+            for memory in self._memories.values():
+                closing.callback(memory.store.close)
+            closing.callback(self._assistants.close)
+        self._collections.clear()
+        self._memories.clear()
 
     def _close_later(self, store: _Store) -> None:
         """Closes what requests may still be using when all of them have ended."""

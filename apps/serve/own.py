@@ -83,7 +83,7 @@ class Own:
         """`edge search`: results with the state of each collection and the figures. The figures of the stages are
         those of the server in that time, other requests included."""
         fields = Fields(await call.json())
-        chosen = fields.list_of("collections")
+        chosen = _places(fields)
         asked: dict[str, Any] = {
             "query": fields.text("query"),
             "top_k": fields.whole("top_k"),
@@ -130,6 +130,8 @@ class Own:
         """`edge embed`: the vectors as float32 in base64, with the figures of the last pass."""
         fields = Fields(await call.json())
         texts, query = fields.texts("texts"), fields.flag("query", False)
+        if not texts:
+            raise Refusal(422, "the field `texts` holds no text")
         embedder = self._library.embedder(self._installed(fields.text("model", "")) or DEFAULT_EMBEDDER)
         passes: list[RunStats] = []
 
@@ -145,23 +147,23 @@ class Own:
     async def ask(self, call: Call) -> Any:
         """`edge ask`: an event `text` for each piece of the answer, then `answer` with all that is printed of it."""
         fields = Fields(await call.json())
-        question, place, pipeline = fields.text("question"), Path(fields.text("collection")), fields.text("pipeline")
-        values = fields.raw("options")
-        if not isinstance(values, dict):
-            raise Refusal(422, "the field `options` is an object")
-        options = AskOptions(**values, where=Filters.parse(fields.texts("filters", [])))
+        question, place, pipeline = fields.text("question"), Path(fields.path("collection")), fields.text("pipeline")
+        values, where = fields.raw("options"), Filters.parse(fields.texts("filters", []))
+        if not isinstance(values, dict) or "where" in values:
+            raise Refusal(422, "the field `options` is an object, and the files are chosen by `filters`")
+        options = AskOptions(**values, where=where)
         urgency, name = call.urgency(PERSON), fields.text("name")
 
         def ask(events: Events) -> None:
-            assistant = self._library.assistant_in(place, pipeline)
-            health = assistant.collection.health()
-            troubles = [str(trouble) for trouble in health]
-            stream = assistant.chat(options=options).stream(question)
-            self._answers[name] = stream
-            try:
-                answer = written(stream, lambda text: events.put("text", {"text": text, "troubles": troubles}))
-            finally:
-                del self._answers[name]
+            with self._library.assistant_in(place, pipeline) as assistant:
+                health = assistant.collection.health()
+                troubles = [str(trouble) for trouble in health]
+                stream = assistant.chat(options=options).stream(question)
+                self._answers[name] = stream
+                try:
+                    answer = written(stream, lambda text: events.put("text", {"text": text, "troubles": troubles}))
+                finally:
+                    del self._answers[name]
             events.put("answer", {
                 "document": answer.to_json() | {"health": health.to_json()},
                 "citations": [asdict(citation) for citation in answer.citations],
@@ -183,7 +185,7 @@ class Own:
     async def memory(self, call: Call) -> dict[str, Any]:
         """`edge memory`: what one verb of the memory returns, with the state of the memory."""
         fields = Fields(await call.json())
-        verb, place, arguments = fields.text("verb"), Path(fields.text("path")), fields.list_of("arguments")
+        verb, place, arguments = fields.text("verb"), Path(fields.path("path")), fields.list_of("arguments")
         named, ids = fields.raw("named"), fields.raw("scope")
         if verb not in READS | WRITES or not isinstance(named, dict) or not isinstance(ids, dict):
             raise Refusal(422, f"{verb[:40]!a} is not called in this way")
@@ -198,12 +200,8 @@ class Own:
         done: dict[str, Any] = await call.done(work, call.urgency(PERSON))
         return done
 
-    def _together(self, chosen: list[Any]) -> Together:
-        """Collections by the names that the program gave them: each a pair of name and directory."""
-        places: dict[Path, str] = {}
-        for name, path in chosen:
-            places.setdefault(Path(path), name)
-        return Together({name: self._library.collection_in(path) for path, name in places.items()})
+    def _together(self, chosen: dict[Path, str]) -> Together:
+        return Together({name: self._library.collection_in(path) for path, name in chosen.items()})
 
     def _installed(self, model: str) -> str:
         """The name of an installed model; empty for the one that a program takes if nobody says.
@@ -214,3 +212,16 @@ class Own:
         if model and model not in installed_names(self._library):
             raise Refusal(404, f"it has no model {model[:80]!a}")
         return model
+
+
+def _places(fields: Fields) -> dict[Path, str]:
+    """The names of the collections that a program searches, by their directories; the program sends pairs of both."""
+    found: dict[Path, str] = {}
+    for pair in fields.list_of("collections"):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise Refusal(422, "an entry of `collections` is a pair of name and directory")
+        each = Fields({"name": pair[0], "directory": pair[1]})
+        found.setdefault(Path(each.path("directory")), each.text("name"))
+    if not found:
+        raise Refusal(422, "the field `collections` names no collection")
+    return found

@@ -67,10 +67,14 @@ class Urgency:
 
     @contextmanager
     def heard(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Inside the block, `cancel` calls `listener`, in the thread that cancels."""
+        """Inside the block, `cancel` calls `listener`, in the thread that cancels. A request that was withdrawn before
+        the block has it called at once."""
         with self._lock:
             self._listeners.append(listener)
+            cancelled = self._cancelled
         try:
+            if cancelled:
+                listener()
             yield
         finally:
             with self._lock, suppress(ValueError):

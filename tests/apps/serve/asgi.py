@@ -56,6 +56,11 @@ class Asked:
         await self.task
         return self._status, json.loads(self._body), self._headers
 
+    @property
+    def text(self) -> str:
+        """The body of the answer."""
+        return self._body.decode()
+
     async def _receive(self) -> dict[str, Any]:
         if self._parts.empty():
             self.taken.set()

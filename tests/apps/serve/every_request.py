@@ -1,0 +1,313 @@
+"""A request of each kind to a server inside this process, and all fields that the server reads of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from edge.apps.collection.collection import Collection
+from edge.apps.serve.application import own_paths, paths
+from edge.apps.serve.editor import Editor
+from edge.apps.serve.fields import Fields
+from edge.apps.serve.server import Server
+from edge.config import Config
+from edge.resident import anonymous_resident
+
+RIVER = "# The river\n\nThe river floods every spring when the snow melts in the hills.\n"
+ADDED = "a-memory-that-was-added"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that a server answers.
+
+    Attributes:
+        kind: the path as the application names it, such as `/memories/{memory_id}`.
+        values: of the parts of the path, by name.
+        query: what stands behind the path.
+        body: a JSON object; None for a request without a body.
+    """
+
+    method: str
+    kind: str
+    body: dict[str, Any] | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_socket(self) -> bool:
+        return self.kind.startswith("/own")
+
+    @property
+    def path(self) -> str:
+        found = self.kind
+        for name, value in self.values.items():
+            found = found.replace(f"{{{name}:path}}", quote(value, safe="/")).replace(f"{{{name}}}", quote(value, "/"))
+        return found
+
+    def with_text(self, old: str, new: str) -> Request:
+        """The request with another text in the parts of its path and behind it."""
+        values, query = (
+            {name: new if value == old else value for name, value in texts.items()}
+            for texts in (self.values, self.query)
+        )
+        return replace(self, values=values, query=query)
+
+    def variants(self, names: frozenset[str], value: Any) -> Iterator[tuple[str, Request]]:
+        """The request with another value at each place where it has or may have one, and what place that is.
+
+        Args:
+            names: of fields that the server reads, whether the request has them or not.
+        """
+        for name in self.values:
+            if isinstance(value, str):
+                yield f"path {name}", replace(self, values={**self.values, name: value})
+        for name in sorted({*self.query, *names}):
+            if isinstance(value, str):
+                yield f"query {name}", replace(self, query={**self.query, name: value})
+        if self.body is not None:
+            for place in _places(self.body, names):
+                yield f"body {'.'.join(map(str, place))}", replace(self, body=_changed(self.body, place, value))
+
+
+def _places(value: Any, names: frozenset[str] = frozenset()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        for name in sorted({*value, *names}):
+            yield (name,)
+            if name in value:
+                yield from ((name, *rest) for rest in _places(value[name]))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield (number,)
+            yield from ((number, *rest) for rest in _places(each))
+
+
+def _changed(body: Any, place: tuple[Any, ...], value: Any) -> Any:
+    made = copy.deepcopy(body)
+    inner = made
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+    return made
+
+
+@contextmanager
+def noted_names() -> Iterator[set[str]]:
+    """The names of the fields that the server reads inside the block."""
+    found: set[str] = set()
+    reading, raw, contains = Fields._value, Fields.raw, Fields.__contains__
+
+    def noted(function: Any) -> Any:
+        def call(self: Fields, name: str, *rest: Any) -> Any:
+            found.add(name)
+            return function(self, name, *rest)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in (("_value", reading), ("raw", raw), ("__contains__", contains)):
+            patch.setattr(Fields, name, noted(function))
+        yield found
+
+
+class Site:
+    """A server with a collection of one document, a memory, and an editor that does nothing.
+
+    Attributes:
+        document: the path of the document.
+        memory_id: of a memory that is there.
+    """
+
+    def __init__(self, server: Server, base: Path) -> None:
+        self.server = server
+        self.application = server.application()
+        self.document = str(base / "documents" / "river.md")
+        self.collection = str(base / "collection")
+        self.memory = str((base / "memory").absolute())
+        self.passage = 1
+        self.memory_id = ADDED
+
+    @asynccontextmanager
+    async def client(self) -> Any:
+        """Sends requests, in one event loop. Errors that the application does not answer are raised here."""
+        import httpx
+
+        made = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.application), timeout=300)
+        async with made:
+            yield made
+            for tools in asyncio.all_tasks() - {asyncio.current_task()}:
+                tools.cancel()
+
+    async def send(self, client: Any, request: Request, *, content: bytes | None = None) -> Any:
+        """The answer to a request, whose body may be given as it is sent."""
+        base = "http://localhost" if request.by_socket else "http://localhost:8777"  # httpx names no port 80
+        headers = {"Accept": "application/json, text/event-stream"}
+        if request.body is not None:
+            content = json.dumps(request.body).encode() if content is None else content
+            headers["Content-Type"] = "application/json"
+        return await client.request(
+            request.method, f"{base}{request.path}", params=request.query or None, content=content, headers=headers
+        )
+
+    def requests(self) -> list[Request]:
+        """One of each kind, and several where a kind has several shapes. Those that delete much are at the end."""
+        ada = {"user_id": "ada"}
+        turn = {"question": "When does the river flood?", "answer": "In spring.", "title": "The river"}
+        messages = [{"role": "user", "content": [{"type": "text", "text": "When does the river flood?"}]}]
+        chat = {"model": "default", "messages": messages, "max_completion_tokens": 5, "stop": ["x"]}
+        document = {"text": "The river floods.", "n": 1}
+        ranked = {"query": "river", "documents": [document, "b"], "return_documents": True, "model": "x"}
+        options = {"passages": 3, "rerank": True, "check": True, "temperature": 0.0, "max_tokens": 5, "seed": 1}
+        ask = {"question": "When does the river flood?", "turns": [turn], "llm": "extractive", "filters": ["path:*"]}
+        own_memory = {"path": self.memory, "scope": ada}
+        memory = {"memory_id": self.memory_id}
+        name = {"name": "default"}
+        found = [
+            Request("POST", "/rerank", ranked),
+            Request("POST", "/rerank", {"query": "river", "texts": ["a", "b"], "return_text": True}),
+            Request("POST", "/v1/rerank", ranked),
+            Request("POST", "/v1/rerank", {**ranked, "rank_fields": ["text", "n"], "top_n": 1}),
+            Request("POST", "/v2/rerank", {**ranked, "query": {"text": "river"}}),
+            Request("POST", "/v1/embeddings", {"input": ["a"], "model": "x", "dimensions": 4}),
+            Request("POST", "/embed", {"inputs": "a"}),
+            Request("GET", "/info"),
+            Request("GET", "/v1/models"),
+            Request("POST", "/v1/chat/completions", chat),
+            Request("POST", "/v1/chat/completions", {**chat, "stream": True, "stream_options": {"include_usage": 1}}),
+            Request("POST", "/v1/chat/completions", {**chat, "model": "llm", "top_p": 0.5, "max_tokens": 4}),
+            Request("POST", "/v1/search", {"query": "river", "collections": ["default"], "filters": ["path:*"]}),
+            Request("POST", "/v1/search", {"query": "river", "stream": True, "min_score": 0.0}),
+            Request("POST", "/v1/ask", {**ask, **options}),
+            Request("POST", "/v1/ask", {**ask, "stream": True}),
+            Request("GET", "/v1/collections"),
+            Request("GET", "/v1/collections/{name:path}/files", values=name),
+            Request("GET", "/v1/collections/{name:path}", values=name),
+            Request("POST", "/v1/documents", {"targets": [self.document], "lines": 3, "max_bytes": 100}),
+            Request("POST", "/v1/preview", {"path": self.document, "line": 1}),
+            Request("POST", "/v1/preview", {"id": self.passage}),
+            Request("POST", "/v1/open", {"path": self.document, "page": 1}),
+            Request("POST", "/v1/page", {"path": self.document, "first": 1, "last": 2}),
+            Request("GET", "/v1/offers"),
+            Request("GET", "/v1/scopes"),
+            Request("GET", "/v1/engine"),
+            Request("GET", "/v1/trace"),
+            Request("POST", "/v1/trace", {"record": False}),
+            Request("GET", "/health"),
+            Request("GET", "/metrics"),
+            Request("GET", "/openapi.json"),
+            Request("GET", "/v1/ping"),
+            Request("POST", "/v3/memories/add", {"messages": [{"role": "user", "content": "Ada likes tea."}], **ada}),
+            *(
+                Request("POST", path, {"query": "tea", "filters": {"AND": [ada, {"k": {"ne": 1}}]}, "top_k": 3})
+                for path in ("/search", "/v1/memories/search", "/v3/memories/search")
+            ),
+            Request("POST", "/v3/memories", {"filters": {"user_id": {"in": ["ada"]}}}, query={"page": "1"}),
+            Request("GET", "/v1/entities"),
+            Request("PUT", "/v1/batch", {"memories": [{**memory, "text": "Ada likes coffee.", "metadata": {"k": 2}}]}),
+            Request("GET", "/own"),
+            Request("POST", "/own/status", {}),
+            Request("POST", "/own/search", {"query": "river", "top_k": 3, "collections": [["", self.collection]]}),
+            Request("POST", "/own/rerank", {"query": "a", "texts": ["b"], "mode": "ranked", "threshold": "auto"}),
+            Request("POST", "/own/embed", {"texts": ["a"], "query": True, "model": "tiny-embedder"}),
+            Request("POST", "/own/ask", {
+                "question": "river?", "collection": self.collection, "pipeline": "plain", "name": "n",
+                "options": options, "filters": [],
+            }),
+            Request("POST", "/own/end", {"name": "n"}),
+            *(
+                Request("POST", "/own/memory", {**own_memory, "verb": verb, "arguments": given, "named": named})
+                for verb, given, named in (
+                    ("search", ["tea", 3], {"filters": {"k": 2}}), ("get_all", [], {"top_k": 3}),
+                    ("get", [self.memory_id], {}), ("history", [self.memory_id], {}),
+                    ("add", ["Ada likes cake."], {"metadata": {"k": 1}}),
+                    ("update", [self.memory_id], {"text": "Ada likes water."}), ("pin", [self.memory_id, True], {}),
+                    ("forget", [self.memory_id, False], {}),
+                )
+            ),
+            *self._tools(),
+        ]  # fmt: skip
+        for base in ("/memories", "/v1/memories"):
+            found += [
+                Request("POST", base, {"messages": "Ada likes tea.", "metadata": {"k": 1}, **ada}),
+                Request("GET", base, query={"user_id": "ada", "top_k": "5"}),
+                Request("GET", base + "/{memory_id}", values=memory),
+                Request("GET", base + "/{memory_id}/history", values=memory),
+                Request("PUT", base + "/{memory_id}", {"text": "Ada likes milk.", "metadata": {"a": 1}}, memory),
+            ]
+        for base in ("/memories", "/v1/memories"):
+            found += [
+                Request("DELETE", base + "/{memory_id}", values={"memory_id": "none"}),
+                Request("DELETE", base, query={"user_id": "bob"}),
+            ]
+        return [
+            *found,
+            Request("DELETE", "/v2/entities/{kind}/{name:path}", values={"kind": "user", "name": "bob"}),
+            Request("DELETE", "/v1/batch", {"memories": [{"memory_id": "none"}]}),
+            Request("POST", "/reset", {}),
+        ]
+
+    def _tools(self) -> list[Request]:
+        if not _has_mcp():
+            return []
+        calls = {
+            "/mcp": {
+                "search": {"query": "river", "filters": ["path:*"]}, "get": {"path": self.document},
+                "get_documents": {"targets": [self.document]}, "status": {},
+            },
+            "/mcp/memory": {
+                "add_memory": {"text": "I like tea.", "metadata": {"k": 1}, "timestamp": "2026-05-08"},
+                "search_memory": {"query": "tea", "filters": {"k": 1}}, "list_memories": {"top_k": 3},
+                "update_memory": {"memory_id": "none", "text": "x"}, "delete_memory": {"memory_id": "none"},
+            },
+        }  # fmt: skip
+        made: list[Request] = []
+        for path, tools in calls.items():
+            for name, given in tools.items():
+                params = {"name": name, "arguments": given}
+                made.append(
+                    Request("POST", path, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+                )
+            made += [Request("GET", path), Request("DELETE", path)]
+        return made
+
+    def kinds(self) -> set[tuple[str, str]]:
+        """Method and path of everything that the server answers."""
+        every = [*paths(self.server), *own_paths(self.server)]
+        return {(operation.method, operation.path) for operation in every} | {("GET", "/openapi.json")}
+
+
+def _has_mcp() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("mcp") is not None
+
+
+@contextmanager
+def site(models: Path, base: Path) -> Iterator[Site]:
+    """A server inside this process, whose files are in `base`."""
+    config = Config(
+        memory=anonymous_resident() + 10**9, models_dir=str(models), embedder="tiny-embedder", reranker="tiny",
+        scratch_dir=str(base / "scratch"),
+    )  # fmt: skip
+    (base / "documents").mkdir()
+    (base / "documents" / "river.md").write_text(RIVER)
+    with Collection(base / "collection", config=config) as collection:
+        collection.index([base / "documents"])
+    with Server(
+        config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}")
+    ) as server:
+        found = Site(server, base)
+        added = server.library.memory().add("Ada likes the sea.", user_id="ada")
+        found.memory_id = added["results"][0]["id"]
+        with server.library.collection().database.read() as db:
+            found.passage = db.execute("SELECT min(id) FROM chunks").fetchone()[0]
+        yield found
