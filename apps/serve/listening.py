@@ -19,6 +19,29 @@ if TYPE_CHECKING:
     from edge.apps.serve.server import Server
 
 
+_LINGER_S = 2.0
+"""How long the rest of a body is thrown away that no endpoint reads."""
+
+
+class _Closing:
+    """A transport that is aborted if a client does not take the last bytes of an answer: a system closes a connection
+    only after them, however long that takes."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Ends the connection as soon as what was written is taken, and after some seconds in any case."""
+        if not self._transport.is_closing():
+            self._transport.close()
+            self._loop.call_later(self._seconds, self._transport.abort)
+
+
 def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
     """uvicorn's protocol of HTTP/1.1, within `limits`."""
     import h11
@@ -30,11 +53,14 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         _head: asyncio.TimerHandle | None = None
         _taking: asyncio.TimerHandle | None = None
 
+        _ending = False
+
         def connection_made(self, transport: Any) -> None:
             if len(self.connections) >= limits.connections:
                 transport.abort()
                 return
-            super().connection_made(transport)
+            closing: Any = _Closing(transport, self.loop, limits.pause_s)
+            super().connection_made(closing)
             self._watch_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -43,7 +69,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self.transport is None:
+            if self.transport is None or self._ending:
                 return
             super().data_received(data)
             self._watch_head()
@@ -51,6 +77,17 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._watch_head(quiet=True)
+            if self.conn.their_state is h11.SEND_BODY:
+                self._end()
+
+        def _end(self) -> None:
+            """Ends the connection after an answer that did not wait for the request's body. The rest of the body is
+            thrown away for a moment: a client that is told of the end while it writes might not read the answer."""
+            self._ending = True
+            self._unset_keepalive_if_required()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._head = self.loop.call_later(_LINGER_S, self.transport.abort)
 
         def pause_writing(self) -> None:
             super().pause_writing()

@@ -1,0 +1,175 @@
+"""No connection stays open because a client does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from naive.waiting import PATIENCE_S, until
+
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.listening import bounded_protocol
+from tests.apps.serve.asgi import in_a_loop
+from tests.apps.serve.conftest import Running
+from tests.apps.serve.test_serve_security import connected
+
+
+def answered(server: Running, method: str, path: str) -> socket.socket:
+    """A connection whose request was answered before its body came."""
+    raw = connected(server)
+    raw.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode())
+    assert raw.recv(1 << 16).startswith(b"HTTP/1.1 ")
+    return raw
+
+
+def ended(raw: socket.socket, until_s: float) -> bool:
+    """Whether the server ends a connection before a moment of the monotonic clock."""
+    raw.settimeout(max(0.01, until_s - time.monotonic()))
+    try:
+        while raw.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_a_body_that_no_endpoint_reads_is_not_waited_for(server: Running) -> None:
+    with server.client() as client:
+        document = client.get("/openapi.json").json()["paths"]
+    unread = [
+        (method.upper(), path.replace("{name}", "x").replace("{memory_id}", "x"))
+        for path, methods in document.items() for method in methods if method in ("get", "delete")
+    ]  # fmt: skip
+    unread += [
+        ("GET", "/"),
+        ("GET", "/page/page.js"),
+        ("GET", "/nothing"),
+        ("POST", "/nothing"),
+        ("OPTIONS", "/health"),
+    ]
+    held = []
+    for method, path in unread:
+        if path == "/v1/batch":  # which has a body
+            continue
+        raw = answered(server, method, path)
+        with contextlib.suppress(ConnectionError):
+            raw.sendall(b"x")
+        held.append((method, path, raw))
+    end = time.monotonic() + 60
+    stays = [(method, path) for method, path, raw in held if not ended(raw, end)]
+    for _, _, raw in held:
+        raw.close()
+    assert not stays
+
+
+def test_idle_clients_lock_nobody_out(start_server: Callable[..., Running], tmp_path: Path) -> None:
+    server = start_server("--connections", "4", runtime=tmp_path / "run")
+    held = []
+    for _ in range(4):
+        held.append(answered(server, "GET", "/health"))
+        held[-1].sendall(b"x")
+
+    def served() -> bool:
+        try:
+            with server.client() as client:
+                return bool(client.get("/health").status_code == 200)
+        except httpx.TransportError:
+            return False
+
+    until(served, 0.05)
+    for raw in held:
+        raw.close()
+
+
+@pytest.mark.parametrize("length", [1000, 10])
+def test_a_client_that_writes_its_body_late_reads_the_answer(server: Running, length: int) -> None:
+    """An answer is not lost because the client still writes when it is told of the end."""
+    for _ in range(20):
+        with connected(server) as raw:
+            raw.sendall(f"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+            raw.sendall(b"x" * 10)
+            raw.settimeout(PATIENCE_S)
+            assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+class Stuck(asyncio.Transport):
+    """A transport to a client that takes nothing: closed, it waits for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = False
+        self.aborted = asyncio.Event()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nx",
+        b"nonsense\r\n\r\n",
+        b"GET / HT",
+        b"",
+    ],
+)
+def test_a_client_that_takes_nothing_is_dropped(sent: bytes) -> None:
+    pytest.importorskip("uvicorn")
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"answer"})
+
+    async def serve() -> None:
+        limits = Limits(pause_s=0.01, head_s=0.01, idle_s=0)
+        config = uvicorn.Config(
+            application, log_config=None, log_level="critical", timeout_keep_alive=0, lifespan="off"
+        )
+        config.load()
+        made: Any = bounded_protocol(limits)
+        protocol, transport = made(config, ServerState(), {}), Stuck()
+        protocol.connection_made(transport)
+        if sent:
+            protocol.data_received(sent)
+        await asyncio.wait_for(transport.aborted.wait(), PATIENCE_S)
+        protocol.connection_lost(None)
+
+    in_a_loop(serve())
