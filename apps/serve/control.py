@@ -25,7 +25,7 @@ from edge.files.own_folder import make_folder
 from edge.files.sealed import replace
 
 _END_S = 30.0
-"""A server gives its requests five seconds, then closes what it holds."""
+"""A server gives its requests a few seconds, then closes what it holds (`limits.GRACE_S`, `limits.LEAVE_S`)."""
 
 
 def running_pid() -> int | None:

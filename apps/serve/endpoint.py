@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edge.apps.serve.body import Requests
 from edge.apps.serve.json_steps import is_large, json_response, write
 from edge.apps.serve.metrics import Metrics
-from edge.apps.serve.refusals import Refusal, Shape, plain, refusal, unexpected
+from edge.apps.serve.refusals import Refusal, Shape, ending, plain, refusal, unexpected
 from edge.apps.serve.security import CLIENT, client_of
 from edge.apps.serve.working import Workers, urgency_of
 from edge.budget import Lease, MemoryBudget
@@ -88,13 +89,17 @@ class Endpoint:
         from starlette.requests import Request
 
         started = time.perf_counter()
-        status = 500
+        status = 0
 
         async def noted(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
+
+        async def refuse(error: Refusal) -> None:
+            if not status:  # otherwise the answer has begun, and its connection is closed before its end
+                await self._refused(error)(scope, receive, noted)
 
         CLIENT.set(client_of(scope))
         try:
@@ -103,9 +108,13 @@ class Endpoint:
                 answer = await self._answer(call)
                 await answer(scope, receive, noted)
         except Refusal as error:
-            await self._refused(error)(scope, receive, noted)
+            await refuse(error)
+        except asyncio.CancelledError:
+            await refuse(ending())
+        except Exception as error:
+            await refuse(unexpected(error))
         finally:
-            self._metrics.count(scope["path"], scope["method"], status, time.perf_counter() - started)
+            self._metrics.count(scope["path"], scope["method"], status or 500, time.perf_counter() - started)
 
     async def _answer(self, call: Call) -> Any:
         from starlette.requests import ClientDisconnect

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from edge.apps.serve.refusals import Refusal, refusal, unexpected
-from edge.apps.serve.working import Workers
+from edge.apps.serve.refusals import Refusal, ending, refusal, unexpected
+from edge.apps.serve.working import Workers, settled
 from edge.errors import EdgeError
 from edge.scheduling.urgency import Urgency
 
@@ -122,9 +122,8 @@ class EventResponse:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Sends the events until the work has ended, or the client has gone."""
-        import anyio
-
         events = Events(self._urgency)
+        ends = False
 
         async def run() -> None:
             try:
@@ -132,7 +131,7 @@ class EventResponse:
             except Refusal as error:
                 self._failed(events, error)
             except EdgeError as error:
-                self._failed(events, refusal(error))
+                self._failed(events, ending() if ends else refusal(error))
             except Exception as error:
                 self._failed(events, unexpected(error))
             finally:
@@ -143,17 +142,24 @@ class EventResponse:
                 pass
             self._urgency.cancel()
 
+        async def pass_on() -> None:
+            async for text in events.texts():
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+
+        running, attending = (asyncio.ensure_future(each()) for each in (run, attend))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            async with anyio.create_task_group() as group:
-                group.start_soon(attend)
-                group.start_soon(run)
-                async for text in events.texts():
-                    await send({"type": "http.response.body", "body": text, "more_body": True})
-                group.cancel_scope.cancel()
-            await send({"type": "http.response.body", "body": b""})
+            await pass_on()
+        except asyncio.CancelledError:  # the server ends
+            ends = True
+            self._urgency.cancel()
+            await settled(running, self._urgency.cancel)
+            await pass_on()
         finally:
             self._urgency.cancel()
+            await settled(running, self._urgency.cancel)
+            attending.cancel()
+        await send({"type": "http.response.body", "body": b""})
 
 
 _HEADERS = [

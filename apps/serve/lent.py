@@ -193,7 +193,7 @@ class Held(Generic[Model]):
         self.pool = pool
         self._opening = opening
         self._model: Model | None = None
-        self._count = threading.Lock()  # nothing is reserved while it is held: the budget takes it from inside
+        self._count = threading.Condition()  # nothing is reserved while it is held: the budget takes it from inside
         self._open = threading.Lock()
         self._load_s = 0.0
         self._forget: Callable[[], None] | None = None
@@ -237,6 +237,7 @@ class Held(Generic[Model]):
         finally:
             with self._count:
                 self.users -= 1
+                self._count.notify_all()
 
     def give_way(self, nbytes: int = 0) -> None:
         """Closes the model, unless a request uses it."""
@@ -251,6 +252,8 @@ class Held(Generic[Model]):
 
     def close(self) -> None:
         """Closes the model for good, when its requests have ended."""
+        with self._count:
+            self._count.wait_for(lambda: not self.users)
         with self._open:
             model, self._model = self._model, None
             if self._forget is not None:

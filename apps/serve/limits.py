@@ -41,6 +41,13 @@ WORKER_BYTES = 160 << 10
 """Memory of a thread that works on a request: the touched part of its stack, Python's own frames and objects."""
 
 
+GRACE_S = 3.0
+"""When the server ends, requests may go on for so long."""
+
+LEAVE_S = 5.0
+"""Then they are withdrawn, and their threads have so long to notice. Whatever works longer is cut off."""
+
+
 class Shares:
     """A client may grow as long as it then holds at most as much as is left for all others. Thread-safe.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.serve.limits import Limits
+from edge.apps.serve.limits import GRACE_S, LEAVE_S, Limits
 from edge.apps.serve.place import listen, socket_path, write_note
 from edge.errors import InputError, StorageError
 
@@ -136,7 +136,7 @@ def run(server: Server, sockets: list[socket.socket]) -> None:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=int(limits.idle_s),
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=int(GRACE_S + LEAVE_S),
         backlog=limits.connections,
         h11_max_incomplete_event_size=32 << 10,
     )
@@ -146,6 +146,15 @@ def run(server: Server, sockets: list[socket.socket]) -> None:
 
         should_exit: bool
         force_exit: bool
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Gives the requests some time, then cancels them: their work is withdrawn, and they are answered."""
+            asyncio.get_running_loop().call_later(GRACE_S, self._withdraw)
+            await super().shutdown(sockets)
+
+        def _withdraw(self) -> None:
+            for task in self.server_state.tasks:
+                task.cancel()
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:

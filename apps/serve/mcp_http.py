@@ -17,6 +17,7 @@ from edge.apps.serve.endpoint import Call
 from edge.apps.serve.library import Library
 from edge.apps.serve.refusals import Refusal
 from edge.budget import Lease, MemoryBudget
+from edge.scheduling.urgency import urgent
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -50,6 +51,7 @@ class McpTools:
         """One message of the Model Context Protocol, and its answer."""
         body = await call.requests.read(call.request, call.lease)
         manager = await self._started(call)
+        urgency = call.urgency()
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             sent = False
@@ -62,10 +64,21 @@ class McpTools:
                     return {"type": "http.request", "body": body, "more_body": False}
                 return await receive()
 
+            async def attend() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                urgency.cancel()
+
             token = ANSWER.set(held)
+            attending = asyncio.ensure_future(attend())
             try:
-                await manager.handle_request(scope, replay, send)
+                with urgent(urgency):
+                    await manager.handle_request(scope, replay, send)
+            except asyncio.CancelledError:
+                urgency.cancel()
+                raise
             finally:
+                attending.cancel()
                 ANSWER.reset(token)
                 for lease in held:
                     lease.release()

@@ -40,6 +40,11 @@ class Refusal(Exception):
         return self.message
 
 
+def ending() -> Refusal:
+    """The answer to a request that is not done when the server ends."""
+    return Refusal(503, "the server is ending: nothing more is done on this request", {"Connection": "close"})
+
+
 _STATUS: tuple[tuple[type[EdgeError], int], ...] = (
     (BudgetExceeded, 413),
     (CollectionMissing, 404),

@@ -15,7 +15,7 @@ from edge.apps.serve.editor import Editor
 from edge.apps.serve.engine_room import EngineRoom, Recording
 from edge.apps.serve.lent import ModelPool
 from edge.apps.serve.library import Library
-from edge.apps.serve.limits import CONNECTION_BYTES, WORKER_BYTES, Limits
+from edge.apps.serve.limits import CONNECTION_BYTES, LEAVE_S, WORKER_BYTES, Limits
 from edge.apps.serve.metrics import Metrics
 from edge.apps.serve.working import Workers
 from edge.budget import MemoryBudget
@@ -112,8 +112,9 @@ class Server:
         return application(self)
 
     def close(self) -> None:
-        """Closes everything that was opened."""
-        self.library.close()
+        """Closes everything that was opened. What a thread still uses is left to the end of the process."""
+        if self.workers.ended(LEAVE_S):
+            self.library.close()
 
     def __enter__(self) -> Server:
         return self

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.serve.limits import Limits
 from edge.apps.serve.refusals import Refusal
@@ -96,11 +98,16 @@ class Workers:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.busy = 0
+        self._changed = threading.Condition()
         self._limiter: CapacityLimiter | None = None
         self._line = Line(limits.workers)
 
     async def run(self, urgency: Urgency, work: Callable[[], Result]) -> Result:
-        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors."""
+        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors.
+
+        A task that is cancelled withdraws the work, and ends when the thread has: what the request holds is not given
+        back while its work still uses it.
+        """
         import anyio
 
         if self._limiter is None:
@@ -108,15 +115,32 @@ class Workers:
 
         def counted() -> Result:
             urgency.check()
-            self.busy += 1
+            self._count(1)
             try:
                 with urgent(urgency):
                     return work()
             finally:
-                self.busy -= 1
+                self._count(-1)
 
         async with self._line.turn(CLIENT.get()):
-            return await anyio.to_thread.run_sync(counted, limiter=self._limiter)
+            thread = asyncio.ensure_future(anyio.to_thread.run_sync(counted, limiter=self._limiter))
+            with anyio.CancelScope(shield=True):
+                cancelled = await settled(thread, urgency.cancel)
+        if cancelled:
+            with suppress(Exception, asyncio.CancelledError):
+                thread.result()
+            raise asyncio.CancelledError
+        return thread.result()
+
+    def ended(self, seconds: float) -> bool:
+        """Waits until no thread works on a request; returns whether that is so after some seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.busy, seconds)
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self.busy += more
+            self._changed.notify_all()
 
     async def attended(self, request: Request, urgency: Urgency, work: Callable[[], Result]) -> Result:
         """As `run`; the work is withdrawn when the client goes away. The request's body must have been read."""
@@ -140,3 +164,24 @@ class Workers:
         if errors:
             raise errors[0]
         return found[0]
+
+
+async def settled(work: asyncio.Future[Any], withdraw: Callable[[], None]) -> bool:
+    """Waits for the end of some work, also if this task is cancelled meanwhile; each time, `withdraw` is called.
+
+    Returns:
+        Whether this task was cancelled.
+    """
+    cancelled = False
+    while not await _awaited(work):
+        cancelled = True
+        withdraw()
+    return cancelled
+
+
+async def _awaited(work: asyncio.Future[Any]) -> bool:
+    try:
+        await asyncio.wait([work])
+    except asyncio.CancelledError:
+        return False
+    return True

@@ -57,6 +57,11 @@ class Asked:
         return self._status, json.loads(self._body), self._headers
 
     @property
+    def status(self) -> int:
+        """The status of the answer; 0 before it."""
+        return self._status
+
+    @property
     def text(self) -> str:
         """The body of the answer."""
         return self._body.decode()

@@ -30,6 +30,7 @@ class Writer(ThreadingHTTPServer):
     """A language model's server that writes until nobody reads any more.
 
     Attributes:
+        asked: set when an answer is being written.
         left: set when the reader of an answer has gone.
     """
 
@@ -37,6 +38,7 @@ class Writer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Writing)
+        self.asked = threading.Event()
         self.left = threading.Event()
         self.closing = threading.Event()
 
@@ -53,6 +55,7 @@ class Writing(BaseHTTPRequestHandler):
             while not self.server.closing.wait(0.01):
                 event = {"choices": [{"delta": {"content": text}, "finish_reason": None}]}
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                self.server.asked.set()
                 text = ENDLESS
         except OSError:
             self.server.left.set()

@@ -1,0 +1,198 @@
+"""How a server ends while requests work, and what becomes of work that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from naive.program import config_of
+from naive.waiting import PATIENCE_S, until
+
+from edge.apps.serve.events import EventResponse
+from edge.apps.serve.limits import GRACE_S, LEAVE_S
+from edge.apps.serve.search import failed
+from edge.apps.serve.server import Server
+from edge.resident import anonymous_resident
+from edge.scheduling.urgency import current_urgency
+from tests.apps.serve.asgi import Asked, in_a_loop
+from tests.apps.serve.conftest import Running, wait_until_it_answers
+from tests.apps.serve.test_serve_interrupt import Writer, writer
+
+__all__ = ["writer"]
+
+LONGEST_S = GRACE_S + LEAVE_S + 10
+"""Far less than the 300 seconds that a request may take, and more than an ending takes on a busy machine."""
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/ask", "/v1/chat/completions"])
+def test_a_slow_language_model_does_not_hold_up_the_end(
+    start_server: Callable[..., Running], tmp_path: Path, writer: Writer, path: str, stream: bool
+) -> None:
+    address = f"http://127.0.0.1:{writer.server_address[1]}/v1"
+    running = start_server(runtime=tmp_path / "run", EDGE_LLM=address)
+    messages = [{"role": "user", "content": "When does the river flood?"}]
+    body = {
+        "question": "When does the river flood?", "check": False, "min_score": 0, "max_tokens": 100_000,
+        "model": "llm", "messages": messages, "stream": stream,
+    }  # fmt: skip
+    found: list[httpx.Response] = []
+    with running.client() as client:
+        asking = threading.Thread(target=lambda: found.append(client.post(path, json=body)))
+        asking.start()
+        until(lambda: writer.asked.is_set())
+        started = time.monotonic()
+        code, errors = running.stop()
+        assert time.monotonic() - started < LONGEST_S
+        asking.join(PATIENCE_S)
+    assert (code, errors) == (0, "")
+    assert writer.left.wait(PATIENCE_S), "the language model is read from no more"
+    (answer,) = found
+    if stream:
+        assert '"status": 503' in answer.text or '"code": 503' in answer.text
+    else:
+        assert answer.status_code == 503
+        said = answer.json()
+        assert "the server is ending" in (said["detail"] if path == "/v1/ask" else said["error"]["message"])
+
+
+def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], tmp_path: Path) -> None:
+    """A thread in a library, for example, that looks at nothing for minutes."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    program = (
+        "import time\nfrom edge.runtimes.reranker import Reranker\n"
+        "Reranker.explain = lambda *given, **named: time.sleep(600)\n"
+        "from edge.apps.cli import main\nmain()"
+    )
+    base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "serve", "--port", "0", "-c", str(base / "collection")], cwd=base,
+        env={**served_settings, "XDG_RUNTIME_DIR": str(tmp_path / "run")}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    address = re.search(r"http://\S+", process.stdout.readline())
+    assert address is not None
+    running = Running(process, address[0], served_settings, base)
+    wait_until_it_answers(running)
+    with running.client() as client:
+        asked = {"query": "x", "documents": ["a", "b"]}
+        asking = threading.Thread(target=lambda: _quietly(lambda: client.post("/v1/rerank", json=asked)))
+        asking.start()
+        until(lambda: client.get("/v1/engine").json()["requests"]["working"] > 0)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert time.monotonic() - started < LONGEST_S + LEAVE_S
+        asking.join(PATIENCE_S)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert "cut off" in errors
+    assert not list((tmp_path / "run" / "edge-rag").iterdir())
+
+
+def _quietly(work: Callable[[], Any]) -> None:
+    with contextlib.suppress(httpx.TransportError):
+        work()
+
+
+@pytest.fixture
+def server(tiny_models: Path, tmp_path: Path) -> Iterator[Server]:
+    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
+    with Server(config, collections=(), memory=tmp_path / "memory") as server:
+        yield server
+
+
+class Work:
+    """Work in a thread that goes on until it is withdrawn, and then until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.withdrawn = threading.Event()
+        self.ends = threading.Event()
+
+    def __call__(self, *given: Any) -> None:
+        urgency = current_urgency()
+        self.begun.set()
+        with urgency.heard(self.withdrawn.set):
+            assert self.withdrawn.wait(PATIENCE_S)
+            assert self.ends.wait(PATIENCE_S)
+            urgency.check()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "gone"])
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
+    server: Server, how: str, streams: bool
+) -> None:
+    from edge.apps.serve.endpoint import Endpoint
+
+    work = Work()
+
+    async def handle(call: Any) -> Any:
+        await call.json()
+        urgency = call.urgency()
+        return EventResponse(call.workers, urgency, work, failed) if streams else await call.done(work, urgency)
+
+    async def serve() -> tuple[int, str]:
+        asked = Asked(Endpoint(handle, server.requests, server.workers, server.metrics), "/")
+        asked.send(b"{}", last=True)
+        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+        asked.task.cancel() if how == "cancelled" else asked.leave()
+        assert await asyncio.to_thread(work.withdrawn.wait, PATIENCE_S)
+        asked.task.cancel()  # as uvicorn and asyncio do once more
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        held = (server.requests.open, server.workers.busy, server.workers._line._working.total())
+        assert held == (1, 1, 1), "what the work uses was given back before its end"
+        assert not asked.task.done()
+        assert not server.workers.ended(0.001)
+        work.ends.set()
+        await asked.task
+        assert (server.requests.open, server.workers.busy, server.workers._line._working.total()) == (0, 0, 0)
+        assert server.workers.ended(PATIENCE_S)
+        return asked.status, asked.text
+
+    status, text = in_a_loop(serve())
+    if streams:
+        assert status == 200
+        if how == "cancelled":
+            assert text.startswith("event: error\n")
+            assert '"status": 503' in text
+    else:
+        assert (status, "the server is ending" in text) == (503, True)
+
+
+def test_a_model_is_closed_when_its_requests_have_ended(server: Server) -> None:
+    lent = server.library.reranker()
+    used, ends, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def use(model: Any) -> None:
+        used.set()
+        assert ends.wait(PATIENCE_S)
+        assert not closed.is_set()
+        assert model.rank("river", ["The river floods."])
+
+    using = threading.Thread(target=lambda: lent.held.run(use))
+    using.start()
+    assert used.wait(PATIENCE_S)
+    closing = threading.Thread(target=lambda: (server.pool.close(), closed.set()))
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    ends.set()
+    for thread in (using, closing):
+        thread.join(PATIENCE_S)
+    assert closed.is_set()
+    assert not lent.held.is_open
