@@ -287,10 +287,18 @@ class Memory(OpenMemory):
         top_k: int | None = None,
         limit: int | None = None,
         show_expired: bool = False,
+        offset: int = 0,
     ) -> dict[str, Any]:
-        """The memories of a scope, newest first, by default at most 20. The arguments are those of `search`."""
+        """The memories of a scope, newest first, by default at most 20. The arguments are those of `search`.
+
+        Args:
+            offset: so many of the newest memories are left out, and not held in memory.
+        """
+        if offset < 0:
+            raise InputError(f"an offset is a whole number of at least 0, not {offset}")
         scope, condition = self._whose(user_id, agent_id, run_id, filters)
-        records = self._searcher.listed(scope, condition, check_count(top_k, limit), show_expired=show_expired)
+        count = check_count(top_k, limit)
+        records = self._searcher.listed(scope, condition, count, show_expired=show_expired, offset=offset)
         return {"results": [record.to_json() for record in records]}
 
     def history(self, memory_id: str) -> list[dict[str, Any]]:

@@ -123,13 +123,15 @@ class Searcher:
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
             return Retrieved(words, near, records)
 
-    def listed(self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool) -> list[Record]:
-        """The memories of `scope` that meet `condition`, newest first."""
+    def listed(
+        self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0
+    ) -> list[Record]:
+        """The memories of `scope` that meet `condition`, newest first, without the first `offset` of them."""
         whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         with self._store.read() as db:
             rows = db.execute(
-                f"{SELECT} WHERE {whose.sql} ORDER BY memories.created_at DESC, memories.id DESC LIMIT ?",
-                (*whose.params, -1 if limit is None else limit),
+                f"{SELECT} WHERE {whose.sql} ORDER BY memories.created_at DESC, memories.id DESC LIMIT ? OFFSET ?",
+                (*whose.params, -1 if limit is None else limit, offset),
             )
             return [Record.of(row) for row in rows]
 

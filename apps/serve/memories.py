@@ -48,20 +48,20 @@ class Memories:
     async def listed(self, call: Call) -> Any:
         """The memories that pass `filters`, newest first, as mem0's hosted service lists them page by page.
 
-        `count` counts up to the first memory of the next page.
+        `count` counts up to the first memory of the next page; 0 behind the last page.
         """
         fields = Fields(await call.json())
         query = Fields(dict(call.request.query_params))
         page, size = _count(query, 1, "page"), _count(query, 100, "page_size")
-        filters = _filters(fields)
+        filters, offset = _filters(fields), (page - 1) * size
 
         def read(memory: Memory) -> dict[str, Any]:
-            found = memory.get_all(**_named(fields, filters), filters=filters, top_k=page * size + 1)
+            found = memory.get_all(**_named(fields, filters), filters=filters, top_k=size + 1, offset=offset)
             results = found["results"]
-            part = results[(page - 1) * size : page * size]
-            after = _page(page + 1, size) if len(results) > page * size else None
+            after = _page(page + 1, size) if len(results) > size else None
             before = _page(page - 1, size) if page > 1 else None
-            return {"count": len(results), "next": after, "previous": before, "results": part}
+            count = offset + len(results) if results else 0
+            return {"count": count, "next": after, "previous": before, "results": results[:size]}
 
         return await call.done(lambda: _told(self._library.memory(), read))
 

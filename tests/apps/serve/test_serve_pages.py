@@ -1,0 +1,82 @@
+"""The pages of memories, as mem0's hosted client asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive.waiting import result_of
+
+from edge.apps.memory import arguments
+from edge.apps.memory.searching import Searcher
+from edge.errors import InputError
+from tests.apps.serve.every_request import Request, Site, site
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+
+MEMORIES, TOGETHER = 25, 10
+
+
+@pytest.fixture
+def here(tiny_models: Path, tmp_path: Path) -> Iterator[Site]:
+    with site(tiny_models, tmp_path) as found:
+        yield found
+
+
+def test_pages_go_on_behind_the_most_that_comes_at_once(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `next` is answered, no memory is missing or twice, and no page reads those before it."""
+    memory = here.server.library.memory()
+    for number in range(MEMORIES):
+        memory.add(f"Bob keeps the number {number}.", user_id="bob")
+    expected = [each["id"] for each in memory.get_all(user_id="bob", top_k=MEMORIES)["results"]]
+    monkeypatch.setattr(arguments, "_MOST", TOGETHER)
+    read: list[int] = []
+    listed = Searcher.listed
+
+    def noted(self: Searcher, *given: Any, **named: Any) -> Any:
+        found = listed(self, *given, **named)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Searcher, "listed", noted)
+
+    async def page(client: Any, number: int, size: int) -> Any:
+        query = {"page": str(number), "page_size": str(size)}
+        answer = await here.send(client, Request("POST", "/v3/memories", {"filters": {"user_id": "bob"}}, query=query))
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def walk(size: int) -> list[str]:
+        found, number = [], 1
+        async with here.client() as client:
+            while True:
+                each = await page(client, number, size)
+                found += [result["id"] for result in each["results"]]
+                assert (each["previous"] is None) == (number == 1)
+                if each["next"] is None:
+                    assert each["count"] == MEMORIES
+                    behind = await page(client, number + 1, size)
+                    assert (behind["results"], behind["next"], behind["count"]) == ([], None, 0)
+                    return found
+                number += 1
+                assert each["next"] == f"/v3/memories/?page={number}&page_size={size}"
+                assert each["count"] == len(found) + 1
+
+    for size in (1, 3, 5, TOGETHER - 1):
+        read.clear()
+        assert result_of(walk(size)) == expected
+        assert max(read) <= size + 1
+
+
+def test_the_offset_of_a_list(here: Site) -> None:
+    memory = here.server.library.memory()
+    for number in range(5):
+        memory.add(f"Bob keeps the number {number}.", user_id="bob")
+    every = memory.get_all(user_id="bob")["results"]
+    for offset in range(7):
+        assert memory.get_all(user_id="bob", offset=offset, top_k=2)["results"] == every[offset : offset + 2]
+    with pytest.raises(InputError, match="offset"):
+        memory.get_all(user_id="bob", offset=-1)
