@@ -51,9 +51,14 @@ def checked_arguments(cls: Class) -> Class:
 def _door(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     annotations: dict[str, Any] = {}
+    passed: set[tuple[object, ...]] = set()  # types of arguments that match, whatever their values
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        values = (*args, *kwargs.values())
+        kinds = (*map(type, values), *kwargs)
+        if kinds in passed and not any(isinstance(value, int) and value.bit_length() > _MOST_BITS for value in values):
+            return function(*args, **kwargs)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -70,9 +75,16 @@ def _door(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise _wrong(function, signature, name, value)
             if isinstance(value, int) and value.bit_length() > _MOST_BITS:
                 raise RangeError(f"{function.__qualname__}: {name} has more than {_MOST_BITS} bits")
+        if all(_decided_by_type(value, annotations[name]) for name, value in bound.arguments.items()):
+            passed.add(kinds)
         return function(*args, **kwargs)
 
     return call
+
+
+def _decided_by_type(value: Any, wanted: Any) -> bool:
+    """Whether any other value of this value's type matches, too. Items of collections and paths must be looked at."""
+    return wanted is str if isinstance(value, str) else not isinstance(value, Iterable)
 
 
 def _wrong(function: Callable[..., Any], signature: inspect.Signature, name: str, value: Any) -> ArgumentError:

@@ -120,3 +120,19 @@ def test_numbers_that_no_database_holds_are_refused() -> None:
     with pytest.raises(RangeError, match="count has more than 63 bits"):
         Door().take(count=2**63)
     assert Door().take(count=2**63 - 1) == "taken"
+
+
+def test_a_call_that_passed_does_not_open_the_door_for_others() -> None:
+    """Calls with arguments of the same types, of which some do not match, or by other names."""
+    door = Door("path")
+    for _ in range(2):
+        assert door.take("a", ["a"], 3) == door.take(texts=["a"], count=3)
+        with pytest.raises(ArgumentError):
+            door.take("a", ["a", 1], 3)  # type: ignore[list-item]
+        with pytest.raises(ArgumentError):
+            door.take(text=3)  # type: ignore[arg-type]
+        assert door.take(count=3) == "taken"
+        with pytest.raises(RangeError):
+            door.take(count=2**64)
+        with pytest.raises(ArgumentError):
+            Door("a\0b")
