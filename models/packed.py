@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,17 @@ Floats = npt.NDArray[np.float32]
 Kind = Literal["reranker", "embedder"]
 
 _VERIFY_ROWS = 4096
+
+
+_Placed = tuple[str, slice, np.dtype[Any], tuple[int, ...]]
+"""A tensor's name, its bytes in a block, its type, and its shape."""
+
+
+def _placed(tensors: Sequence[TensorSpec]) -> tuple[_Placed, ...]:
+    """Tensors that lie one after the other."""
+    ends = list(itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0))
+    parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
+    return tuple((t.name, part, np.dtype(t.dtype), t.shape) for t, part in zip(tensors, parts, strict=True))
 
 
 class PackedModel:
@@ -63,10 +75,10 @@ class PackedModel:
         self.origin = dict(manifest.origin)
         self.nbytes = manifest.data_nbytes
         self.file = BlockFile(path / DATA, manifest.blocks, remedy(path))
-        layer = self.spec.layer.tensors()
-        self._tensors: dict[BlockId, tuple[TensorSpec, ...]] = {
-            EMBED: self.spec.embedding_tensors(),
-            HEAD: self.spec.head_tensors(),
+        layer = _placed(self.spec.layer.tensors())
+        self._tensors: dict[BlockId, tuple[_Placed, ...]] = {
+            EMBED: _placed(self.spec.embedding_tensors()),
+            HEAD: _placed(self.spec.head_tensors()),
             **dict.fromkeys(self.layer_blocks, layer),
         }
 
@@ -112,12 +124,7 @@ class PackedModel:
             buffer: at least `file.nbytes(block)` bytes, C-contiguous, aligned to 4 bytes.
         """
         flat = np.frombuffer(buffer, np.uint8)
-        views: dict[str, npt.NDArray[Any]] = {}
-        start = 0
-        for tensor in self._tensors[block]:
-            views[tensor.name] = flat[start : start + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
-            start += tensor.nbytes
-        return views
+        return {name: flat[part].view(dtype).reshape(shape) for name, part, dtype, shape in self._tensors[block]}
 
     def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
         """Reads a block into newly allocated memory, and returns its tensors.
