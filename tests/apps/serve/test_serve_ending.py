@@ -109,6 +109,8 @@ def _quietly(work: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def server(tiny_models: Path, tmp_path: Path) -> Iterator[Server]:
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
     with Server(config, collections=(), memory=tmp_path / "memory") as server:
         yield server
