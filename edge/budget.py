@@ -152,7 +152,7 @@ class MemoryBudget:
             BudgetExceeded: there is not enough free memory, even after shrinking.
         """
         lease = Lease(self, owner, 0)
-        self._resize(lease, nbytes, wait=wait)
+        (self._resize if wait else self._resize_now)(lease, nbytes)
         return lease
 
     @contextmanager
@@ -302,20 +302,22 @@ class MemoryBudget:
             resident = anonymous_resident()
         return resident
 
-    def _resize(self, lease: Lease, nbytes: int, *, wait: bool = True) -> None:
+    def _resize(self, lease: Lease, nbytes: int) -> None:
+        while True:
+            try:
+                return self._resize_now(lease, nbytes)
+            except BudgetExceeded:  # noqa: PERF203 (held in a variable, it would keep the callers' frames and arrays)
+                if not self._settle():
+                    raise
+
+    def _resize_now(self, lease: Lease, nbytes: int) -> None:
         if nbytes < 0:
             raise RangeError(f"a lease cannot hold {nbytes} bytes")
-        while (refusal := self._resized(lease, nbytes)) is not None:
-            if not (wait and self._settle()):
-                raise refusal
-
-    def _resized(self, lease: Lease, nbytes: int) -> BudgetExceeded | None:
-        """Changes a lease, or returns the reason why it is impossible now."""
         with self._lock:
             # A growing cache may be asked to give memory back itself, and then needs more.
             self._ask(lambda: nbytes - lease.nbytes)
             if (growth := nbytes - lease.nbytes) > self.free:
-                return self._refusal(lease.owner, growth)
+                raise self._refusal(lease.owner, growth)
             if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
                 trim_heap()  # the C library may still hold what an earlier owner has freed
             self._used += growth
@@ -325,7 +327,6 @@ class MemoryBudget:
                 self._leases[id(lease)] = lease
             else:
                 self._leases.pop(id(lease), None)
-        return None
 
     def _settle(self) -> bool:
         """Waits for blocks on their way to caches, so that they can be evicted. Returns whether there were any.

@@ -58,9 +58,13 @@ class Job:
 
     @property
     def result(self) -> RunStats:
-        """The figures of the pass. Raises the error that ended the job, if there was one."""
-        if self.error is not None:
-            raise self.error
+        """The figures of the pass. Raises the error that ended the job, if there was one, the first time."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
         assert self.stats is not None, "a job that was done has ended one way or the other"
         return self.stats
 

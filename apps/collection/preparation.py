@@ -140,8 +140,12 @@ class Preparation:
                 prepared = self._ready.popleft()
                 self._condition.notify_all()
             yield prepared
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
 
     def close(self) -> None:
         """Stops reading ahead, even within a file, and releases files that were not consumed."""

@@ -279,8 +279,12 @@ class _Worker:
             CorruptBlock, StorageError: a part could not be read. A lost device is not an error here; see `unscanned`.
         """
         self.thread.join()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
 
     def give(self, most: int) -> list[int]:
         """Takes away at most `most` parts that are not on their way to the device yet, for the host to scan."""

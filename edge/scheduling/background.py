@@ -73,7 +73,10 @@ class Background:
             thread.join()
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
 
     def _run(self) -> None:
         while True:

@@ -125,7 +125,10 @@ class EventReader(AbstractContextManager["EventReader"]):
             if found is None:
                 return
             if isinstance(found, BaseException):
-                raise found
+                try:
+                    raise found
+                finally:
+                    del found  # it would keep this frame, and the frame would keep it
             yield found
 
     def __exit__(self, *error: object) -> None:
