@@ -21,6 +21,7 @@ _BENCHES = {
     "memory": "edge.apps.bench.memory:memory",
     "memory-relevance": "edge.apps.bench.memory_relevance:memory_relevance",
     "pipelining": "edge.apps.bench.pipelining:pipelining",
+    "overhead": "edge.apps.bench.overhead:overhead",
     "plan": "edge.apps.bench.plan:plan",
     "pruning": "edge.apps.bench.pruning:pruning",
     "report": "edge.apps.bench.report:report",
