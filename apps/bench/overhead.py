@@ -49,7 +49,8 @@ def overhead(
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
     """The figures of a stored run."""
     arms = {name: _columns(rounds) for name, rounds in report["rerank"]["arms"].items()}
-    yield from tabulate(arms, {"seconds": lower("whole", "s"), **{name: lower(name, "s") for name in ("core", *PARTS)}}, "reranking")
+    parts = {name: lower(name, "s") for name in ("core", *PARTS)}
+    yield from tabulate(arms, {"seconds": lower("whole", "s"), **parts}, "reranking")
     lists = {name: {"list": rounds} for name, rounds in report["search"].items()}
     yield from tabulate(lists, {"list": lower("a list", "s")}, "search")
 
