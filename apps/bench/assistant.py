@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from edge.apps.bench.assistant_worker import _LINK
+from edge.apps.bench.computed_replay import computing, pace
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.options import Output, names_option, output_options, rounds_option
+from edge.apps.bench.options import Output, compute_option, names_option, output_options, rounds_option
 from edge.apps.bench.process import measure
 from edge.apps.bench.proportions import COVERAGE
 from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
@@ -39,6 +40,7 @@ lists that earlier searches left in memory; `lookahead` adds lookahead to that."
 @click.option("--bandwidth", default="12MB", show_default=True, help="Of the link to the index, per second.")
 @click.option("--decode", default=100.0, show_default=True, help="Tokens per second the replayed model writes.")
 @click.option("--prefill", default=2000.0, show_default=True, help="Tokens per second it reads.")
+@compute_option
 @click.option("--questions", default=16, show_default=True, help="Measured per pipeline.")
 @click.option("--warmup", default=4, show_default=True, help="Before them; times are learned and lists cached.")
 @rounds_option(1)
@@ -64,6 +66,7 @@ def assistant(
     bandwidth: str,
     decode: float,
     prefill: float,
+    shape: str | None,
     questions: int,
     warmup: int,
     rounds: int,
@@ -85,7 +88,7 @@ def assistant(
     common = {
         "folder": str(made.folder), "questions": [case.question for case in asked], "probe_share": probe_share,
         "list_memory": made.memory, "bandwidth": parse_size(bandwidth),
-        "prefill": prefill, "decode": decode,
+        "prefill": prefill, "decode": decode, **computing(shape, data.work_dir),
     }  # fmt: skip
     if model is not None:
         if traces is None or recorded:
@@ -109,7 +112,7 @@ def assistant(
         results.append(_row(pipeline, *arms.values()))
     conditions = {
         **made.conditions(), "list_memory": made.memory,
-        "nprobe": nprobe, "bandwidth": common["bandwidth"], "decode": decode, "prefill": prefill,
+        "nprobe": nprobe, "bandwidth": common["bandwidth"], **pace(shape, prefill, decode),
         "questions": questions, "rounds": rounds,
         "traces": "assembled" if traces is None else "SmolLM2-135M-Instruct" if recorded else str(traces),
     }  # fmt: skip
@@ -214,8 +217,8 @@ def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any], *, sea
     click.echo(
         f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
         f"{c['lists']} lists, {format_size(c['index_bytes'])} over a link of {format_size(c['bandwidth'])}/s; "
-        f"{format_size(c['list_memory'])} of lists in memory; {c['nprobe']} lists probed; replay at "
-        f"{c['prefill']:.0f} and {c['decode']:.0f} tokens/s; means of {c['questions']} questions, "
+        f"{format_size(c['list_memory'])} of lists in memory; {c['nprobe']} lists probed; replay "
+        f"{c['pace']}; means of {c['questions']} questions, "
         f"medians of {c['rounds']} rounds"
     )
     click.echo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ import numpy as np
 from edge.apps.assistant.base import Ahead, AskOptions, NotInDocuments, Vectors
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
+from edge.apps.bench.computed_replay import ComputedReplay
 from edge.apps.bench.process import serve
 from edge.apps.bench.rag_index import texts_of
 from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
@@ -232,8 +234,16 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         if "model" in task:
             _record(task, library, ask)
             return {}
-        replay = ReplayGenerator(task["trace"], speed=Speed(task["prefill"], task["decode"]))
+        replay = replayed(task, task["trace"], library.budget)
         return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
+
+
+def replayed(task: dict[str, Any], trace: str, budget: MemoryBudget) -> ReplayGenerator:
+    """The generator that replays a trace: it waits as long as the task's speeds say, or computes with its `computes`, a
+    GGUF file."""
+    if task.get("computes"):
+        return ComputedReplay(trace, task["computes"], budget, threads=task["model_threads"])
+    return ReplayGenerator(trace, speed=Speed(task["prefill"] or math.inf, task["decode"] or math.inf))
 
 
 def _record(task: dict[str, Any], library: IndexLibrary, ask: Callable[[str, Generator], object]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from edge.apps.bench.computed_replay import computing, pace
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
-from edge.apps.bench.options import Output, names_option, output_options
+from edge.apps.bench.options import Output, compute_option, names_option, output_options
 from edge.apps.bench.process import measure
 from edge.apps.bench.proportions import COVERAGE, DEVICE_MEMORY, INDEX_GB, PROBED, PROPORTIONS, Proportions, Rates
 from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options, say
@@ -40,6 +41,7 @@ copies` searches copy the lists that lookahead has left out."""
 )  # fmt: skip
 @click.option("--decode", default=200.0, show_default=True, help="Tokens per second the replayed model writes.")
 @click.option("--prefill", default=20000.0, show_default=True, help="Tokens per second it reads.")
+@compute_option
 @click.option("--questions", default=12, show_default=True, help="Measured per pipeline.")
 @click.option("--warmup", default=4, show_default=True, help="Before them; times are learned.")
 @names_option("--pipelines", PIPELINES)
@@ -50,6 +52,7 @@ def devices(
     machine: str,
     decode: float,
     prefill: float,
+    shape: str | None,
     questions: int,
     warmup: int,
     pipelines: list[str],
@@ -73,6 +76,7 @@ def devices(
     common = {
         "folder": str(made.folder), "questions": [case.question for case in asked], "share": PROBED,
         "nbytes": made.nbytes, "cap": made.memory, "prefill": prefill, "decode": decode,
+        **computing(shape, data.work_dir),
     }  # fmt: skip
     window = _window(common, traces)
     rates = proportions.rates(made.nbytes * PROBED, window)
@@ -89,7 +93,7 @@ def devices(
     conditions = {
         "device": "limited (throttled test device, no GPU)", "proportions": machine, **made.conditions(),
         "device_bytes": made.memory, "nprobe": report["nprobe"], "window_s": window,
-        "link": rates.link, "scan": rates.scan, "slow": rates.slow, "decode": decode, "prefill": prefill,
+        "link": rates.link, "scan": rates.scan, "slow": rates.slow, **pace(shape, prefill, decode),
         "questions": questions,
         "traces": "assembled" if assembled else "SmolLM2-135M-Instruct",
     }  # fmt: skip
@@ -107,6 +111,7 @@ def _window(common: dict[str, Any], traces: Mapping[str, Path]) -> float:
     """
     task = {
         **common, **_ARMS["slow place"], "name": "lengths of the replies", "prefill": None, "decode": None,
+        "computes": None,
         "slow": float(common["nbytes"] << 10), "traces": {name: str(path) for name, path in traces.items()},
     }  # fmt: skip
     found = measure(_WORKER, task, threads=1)["rows"]
@@ -185,7 +190,7 @@ def _print(
         f"{format_size(int(rates.slow))}/s; {c['device_bytes'] / c['index_bytes']:.0%} of the index fits the device\n"
         f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
         f"{c['lists']} lists, {format_size(c['index_bytes'])}; {c['nprobe']} lists probed; texts {c['traces']}, "
-        f"replayed at {c['prefill']:.0f} and {c['decode']:.0f} tokens/s, {c['window_s']:.2f} s before a search on "
+        f"replayed {c['pace']}, {c['window_s']:.2f} s before a search on "
         f"average; means of {c['questions']} questions"
     )
     arms = list(results[0]["seconds"])[1:]

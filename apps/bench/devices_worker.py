@@ -10,7 +10,7 @@ from typing import Any
 
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.steps import Steps
-from edge.apps.bench.assistant_worker import MOST_TOKENS, IndexLibrary, answered
+from edge.apps.bench.assistant_worker import MOST_TOKENS, IndexLibrary, answered, replayed
 from edge.apps.bench.process import Stops, serve
 from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
 from edge.apps.store.database import Database
@@ -18,8 +18,6 @@ from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.generation.recording import Speed
-from edge.runtimes.generation.replay import ReplayGenerator
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
@@ -73,8 +71,7 @@ def _replayed(
         passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"],
         max_tokens=MOST_TOKENS,
     )  # fmt: skip
-    speed = Speed(task["prefill"] or math.inf, task["decode"] or math.inf)
-    replay = ReplayGenerator(trace, speed=speed)
+    replay = replayed(task, trace, library.budget)
     found = []
     for question in task["questions"]:
         stopped = stops.seconds

@@ -15,7 +15,7 @@ import numpy as np
 from edge.apps.bench.figures import higher, lower, tabulate
 from edge.apps.bench.options import Output, names_option, output_options, threads_option, work_dir_option
 from edge.apps.bench.process import measure, processor
-from edge.apps.bench.random_gguf import RandomModel
+from edge.apps.bench.random_gguf import SHAPES, made_model
 from edge.apps.bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
@@ -27,18 +27,6 @@ _DISK = "pgdsf+disk"
 _PEERS = ("none", "ram-cache", "ram-cache-held")
 _SYSTEMS = (*_PEERS, *POLICIES, _DISK)
 _BATCH = 512
-SHAPES = {
-    "tiny": RandomModel(vocabulary=4096, context=8192, hidden=128, layers=2, heads=4, ffn=256, tied=True),
-    "0.1b": RandomModel(
-        vocabulary=32_000, context=8192, hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048, precision="Q8_0",
-        tied=True,
-    ),
-    "0.3b": RandomModel(
-        vocabulary=32_000, context=8192, hidden=1024, layers=24, heads=16, kv_heads=4, ffn=2816, precision="Q8_0",
-        tied=True,
-    ),
-}  # fmt: skip
-"""Random models of the llama architecture, by their number of parameters."""
 
 
 @click.command("knowledge")
@@ -85,11 +73,7 @@ def knowledge(
         raise click.BadParameter(f"{warmup} requests of warm-up leave none of {requests} to measure")
     stream = RequestStream.draw(StreamShape(requests, topics, documents, per_request, tokens, spread, exponent, drift))
     work_dir.mkdir(parents=True, exist_ok=True)
-    model = work_dir / f"random-{shape}.gguf"
-    if not model.exists():
-        click.echo(f"making {shape} with random weights", err=True)
-        draft = model.with_suffix(".part")
-        SHAPES[shape].write(draft).replace(model)
+    model = made_model(work_dir, shape)
     longest = max(sum(stream.lengths[i] for i in request) for request in stream.requests)
     common: dict[str, Any] = {
         "model": str(model), "folder": str(work_dir), "context": -(-(longest + 320) // 256) * 256, "threads": threads,

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure, aligned
+from edge.apps.bench.random_gguf import SHAPES
 from edge.apps.bench.run_record import RunRecord
 from edge.apps.options import Command, OutputFile, gathered, json_option
 from edge.models.registry import models_dir
@@ -92,6 +93,13 @@ work_dir_option = click.option(
 )
 threads_option = click.option(
     "--threads", type=click.IntRange(1), default=2, show_default=True, help="Compute threads."
+)
+
+compute_option = click.option(
+    "--compute",
+    "shape",
+    type=click.Choice(sorted(SHAPES)),
+    help="Let llama.cpp compute every token with random weights of this size on this processor, in place of waiting.",
 )
 
 

@@ -97,6 +97,10 @@ class ReplayGenerator:
     def close(self) -> None:
         """Does nothing, because this generator holds no memory."""
 
+    def _next_token(self, prompt_tokens: int, cancel: threading.Event) -> bool:
+        """Spends the time of a new token, and of the prompt before the first one. Returns whether it was cancelled."""
+        return cancel.wait(prompt_tokens / self.speed.prefill + 1 / self.speed.decode)
+
     def _find(self, messages: Sequence[Message]) -> Record:
         if self._records:
             record = self._records.get(key_of(messages))
@@ -112,14 +116,13 @@ class ReplayGenerator:
 
     def _answer(self, record: Record, most: int, cancel: threading.Event) -> Iterator[Piece]:
         called = time.perf_counter()
-        takes = record.prompt_tokens / self.speed.prefill
-        first, new = 0.0, 0
+        prompt_tokens, first, new = record.prompt_tokens, 0.0, 0
         finish: Finish = "cancelled"
         try:
             for piece in record.pieces[:most]:
-                if cancel.wait(takes + 1 / self.speed.decode):
+                if self._next_token(prompt_tokens, cancel):
                     return
-                takes = 0.0
+                prompt_tokens = 0
                 first = first or time.perf_counter()
                 new += 1
                 yield piece

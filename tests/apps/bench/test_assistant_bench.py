@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ from click.testing import CliRunner
 from naive.program import output_of
 
 from edge.apps.bench.assistant import _hideable, assistant
+from edge.apps.bench.computed_replay import ComputedReplay
 from edge.apps.bench.floor import floor
 from edge.apps.bench.pipelining import pipelining
 from edge.apps.bench.pipelining_worker import intervals
 from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, cases, texts_of, write_recorded, write_trace
 from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.run_record import RunRecord
+from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.models.training.corpora import load
 from edge.runtimes.generation.base import Message, Sampling
@@ -115,6 +118,29 @@ def test_traces_of_ones_own_or_those_that_come_with_the_program(
     refused = CliRunner().invoke(assistant, [*arguments, "--traces", str(tmp_path)])
     assert refused.exit_code == 2
     assert "leave --traces out" in refused.output
+
+
+def test_a_model_computes_while_texts_are_replayed(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
+    """The same texts and results as with a generator that waits, and as many tokens are computed as were recorded."""
+    pytest.importorskip("llama_cpp")
+    arguments = [
+        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--questions", "1", "--warmup", "1",
+        "--bandwidth", "10MB", "--memory-share", "0.6", "--json", "--work-dir", str(tmp_path / "bench"),
+        "--pipelines", "hyde,flare", "--compute", "tiny",
+    ]  # fmt: skip
+    report = json.loads(output_of(assistant, *arguments).splitlines()[-1])
+    assert "random model tiny" in report["conditions"]["pace"]
+    assert [row["identical"] for row in report["pipelines"]] == [True, True]
+    trace = tmp_path / "computed.jsonl"
+    write_trace(trace, "hyde", cases(load(judged))[:1], prefill=1, decode=1)
+    replay = ComputedReplay(trace, tmp_path / "bench" / "random-tiny.gguf", MemoryBudget(1 << 40, part=True), threads=1)
+    record = replay._turns[0]
+    pieces = list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000)))
+    assert pieces == list(record.pieces)
+    assert replay._context.length == record.prompt_tokens + len(pieces)
+    cancel = threading.Event()
+    cancel.set()
+    assert list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000), cancel=cancel)) == []
 
 
 def test_a_model_is_recorded_and_replayed(judged: Path, tmp_path: Path, tiny_settings: None) -> None:
