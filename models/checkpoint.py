@@ -1,7 +1,7 @@
 """A Hugging Face checkpoint, read a few rows at a time with positioned reads through the safetensors header.
 
-The header is parsed here, because the safetensors package reads BF16 with PyTorch only. The file is not mapped, because a
-limit that a container or a user sets for all resident memory would count the mapped pages of a 2 GB file.
+The header is parsed here, because the safetensors package reads BF16 with PyTorch only. The file is not mapped: a
+container's limit for all resident memory would count the mapped pages of a 2 GB file.
 """
 
 from __future__ import annotations

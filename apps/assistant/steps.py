@@ -250,7 +250,11 @@ class Steps:
         left = None if seconds is None else seconds - (reranking.upper if reranking else 0.0)
         pools = self._search(queries, self.options.pool, left)
         searched = time.perf_counter()
-        hits = self._rank(rank_by, fused(pools)[: self.options.pool])
+        pool = fused(pools)[: self.options.pool]
+        if self.options.rerank and isinstance(self.generator, ReusesStates):
+            # Most of the best found passages will be in the prompt. Their states are read while the reranker computes.
+            self.generator.read_ahead([_document(hit).id for hit in pool[: self.most]])
+        hits = self._rank(rank_by, pool)
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from edge.errors import StorageError
@@ -39,6 +39,7 @@ class DiskStates:
         self._locked = locked
         self._trace = trace
         self._changed: set[Node] = set()
+        self._announced: set[Node] = set()
         self._rate = LinkRate()
 
     def __contains__(self, node: Node) -> bool:
@@ -72,7 +73,18 @@ class DiskStates:
         started = time.perf_counter()
         with self._trace.span(f"read {node.id}", "generation", bytes=len(into)):
             self._store.read(self.tier[node], into)
-        self._rate.add(len(into), time.perf_counter() - started)
+        if node in self._announced:  # the time is that of the disk only without reading ahead
+            self._announced.discard(node)
+        else:
+            self._rate.add(len(into), time.perf_counter() - started)
+
+    def read_ahead(self, nodes: Iterable[Node]) -> None:
+        """Lets the system read states into its page cache, in this order."""
+        for node in nodes:
+            assert self._store is not None
+            self._announced.add(node)
+            self._store.announce(self.tier[node])
+            self._trace.count("knowledge.announced")
 
     def loss(self) -> float:
         """Seconds per byte to read states of the mean size again (see `edge.budget.Loss`)."""
@@ -141,6 +153,7 @@ class DiskStates:
             except StorageError:
                 self._trace.count("knowledge.disk_errors")
         self._changed.clear()
+        self._announced.clear()
         for node in list(self.tier):
             self.tier.remove(node)
 
@@ -159,4 +172,5 @@ class DiskStates:
         assert self._store is not None
         self._store.remove(take(node))
         self._changed.discard(node)
+        self._announced.discard(node)
         self._tree.prune(node)

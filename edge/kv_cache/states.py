@@ -111,6 +111,22 @@ class KnowledgeStates:
                 if node in self.disk:
                     self.disk.used(node)
 
+    def read_ahead(self, nodes: Iterable[Node]) -> None:
+        """Lets the system read those of some nodes' states that are only on disk, in this order."""
+        with self.locked():
+            self.disk.read_ahead([node for node in nodes if self.place(node) == "disk"])
+
+    def read_ahead_of(self, ids: Sequence[str]) -> None:
+        """The same for all paths of some documents, likeliest documents first. A path's first segment may be any."""
+        ranks = {id: rank for rank, id in enumerate(ids)}
+        with self.locked():
+            found = []
+            for node in self.disk.tier:
+                named = [ranks[above.id] for above in node.path()[1:] if above.id in ranks]
+                if len(named) == len(node.path()) - 1 and node not in self.host:
+                    found.append((max(named, default=0), node.end, node))
+            self.disk.read_ahead([node for *_, node in sorted(found, key=lambda one: one[:2])])
+
     @contextmanager
     def state(self, node: Node) -> Iterator[State | None]:
         """A locked node's state, from host memory or read from disk into a buffer under a lease.

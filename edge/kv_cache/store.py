@@ -16,7 +16,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -176,6 +176,11 @@ class KnowledgeStore:
             file.read(_STATE, into)
         finally:
             file.close()
+
+    def announce(self, stored: StoredState) -> None:
+        """Tells the system that a state will be read soon, so that it reads it into its page cache meanwhile."""
+        with suppress(StorageError), closing(BlockFile(stored.path, {_STATE: stored.extent})) as file:
+            file.announce([(stored.extent.offset, stored.extent.nbytes)])
 
     def note(self, stored: StoredState, usage: Usage, priority: float) -> None:
         """Rewrites a state's usage record. It is not flushed: a torn record is ignored by the next run.

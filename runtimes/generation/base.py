@@ -200,6 +200,10 @@ class ReusesStates(Protocol):
         Raises the errors of `Generator.stream`."""
         ...
 
+    def read_ahead(self, ids: Sequence[str]) -> None:
+        """Begins to read the stored states of documents that the next prompt will probably hold, likeliest first."""
+        ...
+
 
 def numbered(document: Document, number: int) -> str:
     """A document in the form that a model reads: `[number] title`, the text, an empty line."""

@@ -160,6 +160,11 @@ class LlamaGenerator:
 
         return cached_first(scores, cached, tolerance=tolerance)
 
+    def read_ahead(self, ids: Sequence[str]) -> None:
+        """Lets the system read the documents' stored states into its page cache; see `KnowledgeTree.read_ahead`."""
+        if self.tree is not None:
+            self.tree.read_ahead(ids)
+
     def stream(
         self,
         messages: Sequence[Message],

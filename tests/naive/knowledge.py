@@ -89,7 +89,7 @@ class Rig:
             assert node.in_context == (node in self.tree._context)
             assert node in states.host or node in states.disk or node.in_context or node.children
         assert set(states.host) | set(states.disk.tier) <= set(self.nodes())
-        assert states.disk._changed <= set(states.disk.tier)
+        assert states.disk._changed | states.disk._announced <= set(states.disk.tier)
         if self.store is not None and files:
             sizes = {path: path.stat().st_size for path in self.store.directory.iterdir()}
             named = {states.disk.tier[node].path: states.disk.tier[node].nbytes for node in states.disk.tier}

@@ -62,7 +62,11 @@ def test_what_the_reader_does_between_two_tokens_is_not_the_generators_time(
 
 def test_a_prompt_is_expected_to_take_what_will_be_computed_of_it(library: Any, generator: Any, hit: Any) -> None:
     """Of 1,000 tokens 900 are restored at 1 ms each, and 100 computed at 10 ms: 1.9 s, where it once was 100 s."""
-    kinds = {"prompt_work": lambda *_: PromptWork(100, 900), "cached_order": lambda *_, **__: [0]}
+    kinds = {
+        "prompt_work": lambda *_: PromptWork(100, 900),
+        "cached_order": lambda *_, **__: [0],
+        "read_ahead": lambda *_: None,
+    }
     reusing = type("Reusing", (generator,), kinds)
     said = reusing(lambda messages, documents: "one")
     predictor = TimePredictor()
@@ -232,7 +236,7 @@ def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(
         tolerances.append(tolerance)
         return [1, 0]
 
-    kinds = {"prompt_work": lambda *_: PromptWork(1), "cached_order": cached_order}
+    kinds = {"prompt_work": lambda *_: PromptWork(1), "cached_order": cached_order, "read_ahead": lambda *_: None}
     said = type("Reusing", (generator,), kinds)(lambda *_: "One [1]. Two [2].")
     for tolerance, first in ((0.0, 0), (0.2, 1)):
         made = Steps(
@@ -245,6 +249,28 @@ def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(
     made = Steps(library, said, AskOptions(order_tolerance=0.2), pipeline="p", predictor=TimePredictor())
     list(made.stream(prompts.answer(QUESTION), passages[::-1]))
     assert tolerances == [0.2], "passages of several rounds are not in the order of their relevance"
+
+
+@pytest.mark.parametrize("rerank", [True, False])
+def test_states_of_the_best_found_passages_are_read_before_reranking(
+    library: Any, generator: Any, monkeypatch: pytest.MonkeyPatch, rerank: bool
+) -> None:
+    """Without reranking the prompt is built at once, and its own states are read then."""
+    happened: list[Any] = []
+    kinds = {
+        "prompt_work": lambda *_: PromptWork(1), "cached_order": lambda *_, **__: [0],
+        "read_ahead": lambda _, ids: happened.append(list(ids)),
+    }  # fmt: skip
+    said = type("Reusing", (generator,), kinds)(lambda *_: "One.")
+    ranked = library.rerank
+    monkeypatch.setattr(library, "rerank", lambda *given: happened.append("reranked") or ranked(*given))
+    options = AskOptions(passages=2, rerank=rerank)
+    made = Steps(library, said, options, pipeline="p", predictor=TimePredictor())
+    found = library.candidates([QUESTION], library.embed_queries([QUESTION]), options.pool)[0]
+    made.retrieve(QUESTION)
+    named = [str(hit.id) for hit in found[:2]]
+    assert len(named) == 2
+    assert happened == ([named, "reranked"] if rerank else [])
 
 
 def test_nothing_is_answered_from_no_passage(steps: Make, generator: Any, hit: Any) -> None:

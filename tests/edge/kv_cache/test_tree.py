@@ -13,7 +13,9 @@ from naive.kv import CELL, FakeContext
 
 from edge.kv_cache.backend import Segment
 from edge.kv_cache.costs import CostTable, LearnedCosts
+from edge.kv_cache.node import Node
 from edge.kv_cache.replacement import LRU
+from edge.kv_cache.store import StoredState
 
 SYSTEM = segment("system", 10)
 A, B, C, D = (segment(name, 20) for name in "abcd")
@@ -88,6 +90,49 @@ def test_states_survive_a_restart(tmp_path: Path) -> None:
     assert rig.ask([SYSTEM, A, B]) == ["context", "context", "disk"]
     assert rig.ask([SYSTEM, A, C]) == ["context", "context", "host"], "what came from the disk stays in memory"
     assert rig.count("disk_hits") == 4
+
+
+def test_stored_states_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of named documents, likeliest first, whatever the system prompt; and those of a path behind its first."""
+    rig = Rig(disk=10**6, folder=tmp_path)
+    for path in ([SYSTEM, A, B], [SYSTEM, B], [SYSTEM, B, C], [segment("other", 12), D, A], [SYSTEM, C, A]):
+        rig.ask(path)
+    rig.tree.close()
+    rig = Rig(disk=10**6, folder=tmp_path)
+    announced: list[Path] = []
+    monkeypatch.setattr(rig.store, "announce", lambda stored: announced.append(stored.path))
+    names = {stored.path: _path(node) for node, stored in _stored(rig)}
+
+    def read_ahead(*ids: str) -> list[str]:
+        announced.clear()
+        rig.tree.read_ahead(ids)
+        return [names[path] for path in announced if "/" in names[path]]
+
+    assert read_ahead() == []
+    assert read_ahead("b") == ["system/b"]
+    assert read_ahead("b", "a") == ["system/b", "system/a", "system/a/b"]
+    assert read_ahead("a", "d", "x") == ["system/a", "other/d", "other/d/a"]
+    rig.check()
+    announced.clear()
+    assert rig.ask([SYSTEM, A, B]) == ["disk"] * 3
+    assert [names[path] for path in announced] == ["system/a", "system/a/b"]
+    assert read_ahead("b", "a") == ["system/b"], "the others are in memory"
+    assert rig.tree._states.disk.loss() < 1
+    rig.check()
+    rig.tree.close()
+    rig.tree.read_ahead(["a"])
+
+
+def test_a_state_that_is_gone_is_not_read_ahead(tmp_path: Path) -> None:
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.ask([SYSTEM, A])
+    rig.tree.close()
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.tree.read_ahead(["a"])
+    for path in rig.store.directory.iterdir():  # type: ignore[union-attr]
+        path.unlink()
+    rig.tree.read_ahead(["a"])
+    assert rig.ask([SYSTEM, A]) == ["nowhere"] * 2
 
 
 def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
@@ -325,3 +370,12 @@ def test_who_is_worth_as_much_gets_in_and_who_is_not_moves_the_clock(tmp_path: P
     rig.ask([C])
     assert rig.held()[1] == {"b"}
     assert policy.clock > before
+
+
+def _stored(rig: Rig) -> list[tuple[Node, StoredState]]:
+    tier = rig.tree._states.disk.tier
+    return [(node, tier[node]) for node in tier]
+
+
+def _path(node: Node) -> str:
+    return "/".join(above.id for above in node.path())
