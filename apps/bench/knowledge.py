@@ -25,7 +25,9 @@ from edge.kv_cache.replacement import POLICIES
 _WORKER = "edge.apps.bench.knowledge_worker"
 _DISK = "pgdsf+disk"
 _PEERS = ("none", "ram-cache", "ram-cache-held")
-_SYSTEMS = (*_PEERS, *POLICIES, _DISK)
+_AHEAD = {"read when needed": "", "path read ahead": "path", "named before": "named"}
+"""The arms of `--cold`, which are all PGDSF with a disk: how states are read ahead."""
+_SYSTEMS = (*_PEERS, *POLICIES, _DISK, *_AHEAD)
 _BATCH = 512
 
 
@@ -43,8 +45,14 @@ _BATCH = 512
 @click.option("--cache", default="256MB", show_default=True, help="Bytes for states, the same for every system.")
 @click.option("--disk", default="2GB", show_default=True, help=f"Bytes of {_DISK} on disk, beside those in memory.")
 @click.option("--every", default=8, show_default=True, help="Without reuse, serve one request in so many.")
+@click.option(
+    "--cold",
+    type=click.FloatRange(0),
+    help=f"Compare {', '.join(_AHEAD)}: the system's cache of stored states is dropped before each request, and in the "
+    "last arm its documents are named so many seconds before the prompt, as a search does before it reranks.",
+)
 @threads_option
-@names_option("--systems", _SYSTEMS)
+@names_option("--systems", _SYSTEMS, ",".join((*_PEERS, *POLICIES, _DISK)))
 @click.option("--simulate", is_flag=True, help="Measure prefill only, and replay the stream in simulated time.")
 @work_dir_option
 @output_options
@@ -62,6 +70,7 @@ def knowledge(
     cache: str,
     disk: str,
     every: int,
+    cold: float | None,
     threads: int,
     systems: list[str],
     simulate: bool,
@@ -71,6 +80,7 @@ def knowledge(
     """Serve the same skewed stream of requests with document states kept by different rules, and without."""
     if not 0 <= warmup < requests:
         raise click.BadParameter(f"{warmup} requests of warm-up leave none of {requests} to measure")
+    systems = systems if cold is None else list(_AHEAD)
     stream = RequestStream.draw(StreamShape(requests, topics, documents, per_request, tokens, spread, exponent, drift))
     work_dir.mkdir(parents=True, exist_ok=True)
     model = made_model(work_dir, shape)
@@ -80,12 +90,13 @@ def knowledge(
         "memory": 2 * model.stat().st_size + 4 * parse_size(cache) + 2 * 10**9, "bytes": parse_size(cache),
         "costs": str(work_dir / f"random-{shape}-costs.json"), "repeats": 3, "batch": _BATCH, "answer": 4,
         "warmup": warmup, "every": every, "disk": parse_size(disk), "stream": asdict(stream.shape),
+        "cold": cold,
     }  # fmt: skip
     click.echo("measuring prefill", err=True)
     measured = measure(_WORKER, common | {"name": "costs", "system": "costs"}, threads=threads)
     conditions = {
         "shape": shape, "cache": parse_size(cache), "disk": parse_size(disk), "threads": threads, "warmup": warmup,
-        "processor": processor(), "reusable": reusable(stream.requests, warmup), "simulated": simulate,
+        "processor": processor(), "reusable": reusable(stream.requests, warmup), "simulated": simulate, "cold": cold,
         "stream": asdict(stream.shape),
     }  # fmt: skip
     rows = _simulated(systems, stream, common, measured["bytes_per_token"]) if simulate else _served(systems, common)
@@ -102,8 +113,10 @@ def _served(chosen: list[str], common: dict[str, Any]) -> dict[str, dict[str, An
     answers: dict[int, list[int]] = {}
     for name in chosen:
         click.echo(f"serving: {name}", err=True)
-        system = "edge" if name in POLICIES or name == _DISK else name
-        beside = {"disk": common["disk"], "policy": "pgdsf"} if name == _DISK else {"disk": 0, "policy": name}
+        stored = name == _DISK or name in _AHEAD
+        system = "edge" if name in POLICIES or stored else name
+        beside = {"disk": common["disk"], "policy": "pgdsf"} if stored else {"disk": 0, "policy": name}
+        beside["ahead"] = _AHEAD.get(name, "path")
         task = common | beside | {"name": name, "system": system}
         try:
             report = measure(_WORKER, task, threads=common["threads"])
@@ -170,6 +183,7 @@ def _print(rows: dict[str, dict[str, Any]], conditions: dict[str, Any]) -> None:
         f"the first {conditions['warmup']} warm up; {format_size(conditions['cache'])} for states ({_DISK}: and "
         f"{format_size(conditions['disk'])} on disk), {conditions['threads']} threads, {conditions['processor']}; "
         f"{clock}"
+        + ("" if conditions["cold"] is None else "; the system's cache of stored states is dropped before each request")
     )
     click.echo(f"an unlimited cache of prefixes would find {conditions['reusable']:.0%} of the documents")
     click.echo(f"{'TTFT in seconds':16}{'mean':>8}{'p50':>8}{'p95':>8}{'ratio':>8}{'documents found':>17}{'peak':>10}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from edge.apps.bench.process import serve
+from edge.apps.bench.process import drop_page_cache, serve
 from edge.apps.bench.random_gguf import words
 from edge.apps.bench.request_stream import RequestStream, StreamShape
 from edge.budget import MemoryBudget
@@ -69,23 +69,31 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
         states = generator.states
         assert states is not None
         tree = None
+        store = KnowledgeStore(disk, states.fingerprint, task["disk"]) if task.get("disk") else None
         if task["system"] == "edge":
             tree = KnowledgeTree(
                 states,
                 budget,
                 host_limit=task["bytes"],
-                store=KnowledgeStore(disk, states.fingerprint, task["disk"]) if task["disk"] else None,
+                store=store,
                 costs=CostTable.load(task["costs"]),
                 policy=POLICIES[task["policy"]],
                 trace=trace,
             )
             generator.tree = tree
+            if not task["ahead"] and tree is not None and store is not None:
+                setattr(store, "announce", lambda stored: None)  # noqa: B010 (switched off)
         report = _Report()
         before: dict[str, float] = {}
         for number in _numbers(task, stream):
             if number == task["warmup"]:
                 before = trace.snapshot()
             messages, documents = _request(stream, number)
+            if task["cold"] is not None:
+                drop_page_cache(Path(disk))
+                if task["ahead"] == "named":
+                    generator.read_ahead([document.id for document in documents])
+                time.sleep(task["cold"])
             answer = list(generator.stream(messages, _sampling(task), documents=documents))
             stats = generator.stats
             assert stats is not None

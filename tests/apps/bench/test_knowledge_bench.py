@@ -94,6 +94,7 @@ def test_served_answers_are_the_same_with_and_without_reuse(tmp_path: Path) -> N
         "model": str(RandomModel().write(tmp_path / "model.gguf")), "folder": str(tmp_path), "context": 256,
         "threads": 1, "memory": 1 << 33, "bytes": 10**6, "costs": str(tmp_path / "costs.json"), "repeats": 1,
         "batch": 32, "answer": 4, "warmup": 1, "every": 1, "policy": "pgdsf", "disk": 0, "stream": stream,
+        "ahead": "path", "cold": None,
     }  # fmt: skip
     assert work(task | {"system": "costs"})["bytes_per_token"] > 0
     none, edge = (work(task | {"system": system}) for system in ("none", "edge"))
@@ -109,6 +110,9 @@ def test_served_answers_are_the_same_with_and_without_reuse(tmp_path: Path) -> N
     assert memory["answers"] == disk["answers"]
     assert disk["counters"]["knowledge.disk_hits"] > 0
     assert sum(disk["cached"]) > sum(memory["cached"])
+    for ahead in ("", "path", "named"):
+        cold = work(turns | {"system": "edge", "disk": 10**8, "cold": 0.0, "ahead": ahead})
+        assert (cold["answers"], cold["cached"]) == (disk["answers"], disk["cached"])
     assert {path.name for path in tmp_path.iterdir()} == {"model.gguf", "costs.json", "gguf-hashes.json"}
 
 
