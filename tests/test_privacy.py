@@ -26,7 +26,7 @@ if sys.platform != "linux":
 
 _WATCHED = """
 import os, sys
-from edge.apps.documents.seccomp import ALLOW, KILL_PROCESS, restrict
+from edge.apps.documents.sandbox import ALLOW, KILL_PROCESS, restrict
 restrict({sys.argv[1]: None}, KILL_PROCESS, ALLOW)
 os.execv(sys.executable, [sys.executable, "-c", *sys.argv[2:]])
 """

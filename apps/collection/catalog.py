@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.collection.scopes import below, nearest
-from edge.apps.documents.base import Chunk
-from edge.apps.documents.line_numbers import packed
+from edge.apps.documents.base import Chunk, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
@@ -67,7 +66,7 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One row of the table `chunks`; `edge.apps.documents.line_numbers.packed` makes `lines`."""
+    """One row of the table `chunks`; `edge.apps.documents.base.packed` makes `lines`."""
 
     id: int
     ordinal: int

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import Catalog, chunk_hash, passage
 from edge.apps.collection.preparation import Prepared, TextExtractor, with_more_memory
-from edge.apps.documents.base import Chunk
-from edge.apps.documents.line_numbers import packed
+from edge.apps.documents.base import Chunk, packed
 from edge.apps.store.database import Database
 from edge.connection import Connection
 

@@ -15,7 +15,7 @@ from edge.apps.collection.descriptions import description_of, read_descriptions
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.apps.collection.snippets import best_sentence, snippet
-from edge.apps.documents.line_numbers import unpacked
+from edge.apps.documents.base import unpacked
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy

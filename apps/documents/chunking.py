@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from edge.apps.documents.base import Block, Chunk
-from edge.apps.documents.line_numbers import counts_up
+from edge.apps.documents.base import Block, Chunk, counts_up
 from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, estimate_pieces, units_of
 
 MAX_TOKENS = 220

@@ -1,17 +1,25 @@
-"""Splits source code of any language by its layout: blank lines, indentation, and lines that look like the head of a
-function or type.
+"""Source code: split by its syntax into functions, types and modules, or by its layout.
 
-A block begins after a blank line at the left margin, and its name comes from the first head in it. Comments above a
-head belong to the head's block.
+Python's own parser reports the parts of Python files, tree-sitter's parsers those of other languages. These parsers
+come with the extra `code`. Without it, for languages without a parser, and for source that does not parse (another
+version's syntax, a template), the layout decides: blank lines, indentation, and lines that look like the head of a
+function or type. Every line belongs to exactly one block. Comments and decorators above a definition belong to it.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
-from edge.apps.documents.base import Block
+from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents.file_types import LANGUAGES
+from edge.apps.documents.opened import OpenedFile
 
 _LONGEST_HEAD = 300
 _KEYWORD = re.compile(
@@ -37,6 +45,9 @@ _NOT_NAMES = frozenset({"if", "for", "while", "switch", "return", "else", "catch
 def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...]) -> Iterator[Block]:
     """Blocks of the lines from `first` up to `end` (counted from 0). Together they hold all visible characters.
 
+    A block begins after a blank line at the left margin, and its name comes from the first head in it. Comments above a
+    head belong to the head's block.
+
     Args:
         path: the names above the lines.
     """
@@ -44,7 +55,7 @@ def code_blocks(lines: Sequence[str], first: int, end: int, path: tuple[str, ...
     for at in range(first + 1, end + 1):
         if at == end or (not lines[at - 1].strip() and _begins(lines[at])):
             for block in whole_lines(lines, start, at, path):
-                name = _name(block.text)
+                name = _head_name(block.text)
                 yield replace(block, path=(*path, name)) if name else block
             start = at
 
@@ -63,7 +74,7 @@ def _begins(line: str) -> bool:
     return bool(line) and not line[0].isspace() and line[0] not in ")]}"
 
 
-def _name(text: str) -> str:
+def _head_name(text: str) -> str:
     """The name of the first function or type in a block; empty if there is none."""
     for line in text.split("\n", 60)[:60]:
         if not line or line[0].isspace() or line[0] in "#/*;-%'\"" or len(line) > _LONGEST_HEAD:
@@ -73,3 +84,229 @@ def _name(text: str) -> str:
             if found and found[1] not in _NOT_NAMES:
                 return found[1].strip()
     return ""
+
+
+_COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
+_WHOLE_LINES = 40
+"""A class or module with no more lines stays one block."""
+
+
+def extract_python(file: OpenedFile) -> Document:
+    """Reads a Python file."""
+    cookie = _COOKIE.search(b"\n".join(file.head.split(b"\n", 2)[:2]))
+    decoded = file.text(declared=cookie[1].decode("ascii") if cookie else None)
+    lines = decoded.text.split("\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes in the file
+            tree = ast.parse(decoded.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Document("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
+    return Document("", list(_python_blocks(lines, tree.body, 0, len(lines), ())), decoded.encoding)
+
+
+def _python_blocks(
+    lines: Sequence[str], body: Sequence[ast.stmt], first: int, end: int, path: tuple[str, ...]
+) -> Iterator[Block]:
+    """Blocks of lines `first` up to `end` (counted from 0), which contain the statements of `body`."""
+    done = first
+    for statement in body:
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        start = _python_start(lines, statement, done)
+        stop = min(end, statement.end_lineno or end)
+        if start < done or stop <= start:
+            continue  # several statements on one line
+        yield from whole_lines(lines, done, start, path)
+        name = (*path, statement.name)
+        if isinstance(statement, ast.ClassDef) and stop - start > _WHOLE_LINES:
+            yield from _python_blocks(lines, statement.body, start, stop, name)
+        else:
+            yield from whole_lines(lines, start, stop, name)
+        done = stop
+    yield from whole_lines(lines, done, end, path)
+
+
+def _python_start(
+    lines: Sequence[str], statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, done: int
+) -> int:
+    """The first line of a definition (counted from 0), including decorators and comments directly above."""
+    start = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]) - 1
+    while start > done and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    return start
+
+
+_GRAMMARS = {
+    "javascript": ("tree_sitter_javascript", "language"),
+    "typescript": ("tree_sitter_typescript", "language_typescript"),
+    "java": ("tree_sitter_java", "language"),
+    "go": ("tree_sitter_go", "language"),
+    "rust": ("tree_sitter_rust", "language"),
+    "c": ("tree_sitter_c", "language"),
+    "cpp": ("tree_sitter_cpp", "language"),
+    "csharp": ("tree_sitter_c_sharp", "language"),
+    "ruby": ("tree_sitter_ruby", "language"),
+    "php": ("tree_sitter_php", "language_php"),
+    "shell": ("tree_sitter_bash", "language"),
+    "scala": ("tree_sitter_scala", "language"),
+    "kotlin": ("tree_sitter_kotlin", "language"),
+    "lua": ("tree_sitter_lua", "language"),
+}
+"""Packages and their functions, by language (see `file_types`)."""
+
+_OTHERS = {".tsx": ("tree_sitter_typescript", "language_tsx"), ".fish": None}
+"""Suffixes that need another parser than their language, or none."""
+
+_DEFINITIONS = frozenset({
+    "abstract_class_declaration", "annotation_type_declaration", "class", "class_declaration", "class_definition",
+    "class_specifier", "constructor_declaration", "enum_declaration", "enum_definition", "enum_item",
+    "enum_specifier", "function_declaration", "function_definition", "function_item", "generator_function_declaration",
+    "impl_item", "interface_declaration", "internal_module", "macro_definition", "method", "method_declaration",
+    "method_definition", "mod_item", "module", "namespace_declaration", "namespace_definition", "object_declaration",
+    "object_definition", "record_declaration", "singleton_method", "struct_declaration", "struct_item",
+    "struct_specifier", "trait_declaration", "trait_definition", "trait_item", "type_alias_declaration",
+    "type_declaration", "type_item", "type_spec", "union_item", "union_specifier",
+})  # fmt: skip
+_WRAPPERS = frozenset({
+    "ambient_declaration", "declaration", "export_statement", "expression_statement", "lexical_declaration",
+    "template_declaration", "type_declaration", "variable_declaration",
+})  # fmt: skip
+_FUNCTIONS = frozenset({"arrow_function", "class", "function", "function_expression", "generator_function"})
+_ABOVE = frozenset({"attribute_item", "block_comment", "comment", "line_comment", "multiline_comment", "decorator"})
+_BODIES = frozenset({"class_body", "declaration_list", "enum_class_body", "field_declaration_list", "template_body"})
+_DEEPEST = 8
+_MINIFIED_LINE = 500
+"""Code whose lines have more characters on average is minified."""
+
+
+def extract(file: OpenedFile) -> Document:
+    """Reads a source file.
+
+    Raises:
+        Skipped: it is minified, and therefore not readable as text.
+    """
+    decoded = file.text()
+    lines = decoded.text.split("\n")
+    full = [line for line in lines if line.strip()]
+    if full and sum(map(len, full)) > _MINIFIED_LINE * len(full):
+        raise Skipped(Reason.UNSUPPORTED, "minified or generated code")
+    blocks = syntax_blocks(decoded.text, file.suffix)
+    if blocks is None:
+        blocks = list(code_blocks(lines, 0, len(lines), ()))
+    return Document("", blocks, decoded.encoding)
+
+
+def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
+    """The blocks of a source file with all its visible characters; None if no parser for it is installed.
+
+    Args:
+        suffix: of the file's name, lower case, with the dot.
+    """
+    parser = _parser(suffix)
+    if parser is None:
+        return None
+    root = parser.parse(text.encode("utf-8", "replace")).root_node
+    lines = text.split("\n")
+    return list(_node_blocks(lines, root.named_children, 0, len(lines), (), 0))
+
+
+@cache
+def _parser(suffix: str) -> Any:
+    """The parser for a suffix; None if there is none, or the extra `code` is not installed."""
+    grammar = _OTHERS[suffix] if suffix in _OTHERS else _BY_SUFFIX.get(suffix)
+    if grammar is None:
+        return None
+    try:
+        tree_sitter = importlib.import_module("tree_sitter")
+        module = importlib.import_module(grammar[0])
+    except ImportError:
+        return None
+    return tree_sitter.Parser(tree_sitter.Language(getattr(module, grammar[1])()))
+
+
+_BY_SUFFIX: dict[str, tuple[str, str]] = {}
+for _language, _grammar in _GRAMMARS.items():
+    for _suffix in LANGUAGES[_language].split():
+        _BY_SUFFIX.setdefault(f".{_suffix}", _grammar)
+
+
+def _node_blocks(
+    lines: Sequence[str], nodes: Sequence[Any], first: int, end: int, path: tuple[str, ...], depth: int
+) -> Iterator[Block]:
+    """Blocks of lines `first` up to `end` (counted from 0), which contain `nodes`."""
+    done = first
+    for at, node in enumerate(nodes):
+        found = _definition(node)
+        if found is None:
+            continue
+        inner, name = found
+        start = _node_start(nodes, at)
+        stop = min(end, node.end_point[0] + (1 if node.end_point[1] else 0))
+        if start < done or stop <= start:
+            continue  # several definitions on one line
+        yield from code_blocks(lines, done, start, path) if done < start else ()
+        below = (*path, name)
+        body = _body(inner)
+        if body is not None and stop - start > _WHOLE_LINES and depth < _DEEPEST and _holds(body):
+            yield from _node_blocks(lines, body.named_children, start, stop, below, depth + 1)
+        else:
+            yield from whole_lines(lines, start, stop, below)
+        done = stop
+    yield from code_blocks(lines, done, end, path) if done < end else ()
+
+
+def _definition(node: Any) -> tuple[Any, str] | None:
+    """The function, type or module that a node is or wraps, with its name; None if there is none."""
+    waiting = [(node, 0)]
+    while waiting:
+        found, depth = waiting.pop(0)
+        if found.type in _DEFINITIONS and (name := _node_name(found)):
+            return found, name
+        if found.type == "variable_declarator":
+            value = found.child_by_field_name("value")
+            if value is not None and value.type in _FUNCTIONS and (name := _node_name(found)):
+                return value, name
+        if depth < 3 and (found.type in _WRAPPERS or found.type == "variable_declarator"):
+            waiting += [(child, depth + 1) for child in found.named_children]
+    return None
+
+
+def _node_name(node: Any) -> str:
+    """The name of a definition; empty if it has none."""
+    named = node.child_by_field_name("name")
+    if named is None and node.type == "impl_item":
+        trait, kind = node.child_by_field_name("trait"), node.child_by_field_name("type")
+        parts = [part.text.decode("utf-8", "replace") for part in (trait, kind) if part is not None]
+        return " for ".join(parts)
+    if named is None:
+        named = node
+        while (inner := named.child_by_field_name("declarator")) is not None:
+            named = inner
+        if named is node:
+            return ""
+    return " ".join(named.text.decode("utf-8", "replace").split())[:100]
+
+
+def _body(node: Any) -> Any:
+    """The part of a definition that may contain further definitions."""
+    body = node.child_by_field_name("body")
+    return body if body is not None else next((child for child in node.named_children if child.type in _BODIES), None)
+
+
+def _holds(body: Any) -> bool:
+    return any(_definition(child) is not None for child in body.named_children)
+
+
+def _node_start(nodes: Sequence[Any], at: int) -> int:
+    """The first line of a definition (counted from 0), including comments and attributes directly above."""
+    start = int(nodes[at].start_point[0])
+    while at and nodes[at - 1].type in _ABOVE and _last_line(nodes[at - 1]) >= start - 1:
+        at -= 1
+        start = min(start, int(nodes[at].start_point[0]))
+    return start
+
+
+def _last_line(node: Any) -> int:
+    """The line of a node's last character. The nodes of some comments include their line end."""
+    return int(node.end_point[0]) - (0 if node.end_point[1] else 1)

@@ -1,8 +1,227 @@
-"""Names of file types that users know: kinds of documents, languages, programs that write a format, suffixes."""
+"""The types of files: their names, and the choice of the extractor for a file.
+
+A file's first bytes choose its extractor if they are characteristic, else its name does, else it is plain text. A
+plug-in is a suffix and `package.module:function`. The function is an `Extract`.
+"""
 
 from __future__ import annotations
 
-from edge.apps.documents.registry import KINDS
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+from edge.apps.documents.base import Extract, Reason, Skipped
+
+_HOME = "edge.apps.documents"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        name: the kind as filters name it.
+        extractor: `package.module:function`, imported with the first file of the kind.
+        suffixes: lower case, with the dot.
+        names: whole file names, lower case.
+    """
+
+    name: str
+    extractor: str
+    suffixes: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+
+
+def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
+    return Kind(
+        name, f"{_HOME}.{extractor}", frozenset(f".{suffix}" for suffix in suffixes.split()), frozenset(names.split())
+    )
+
+
+TEXT = _kind("text", "plain:extract", "txt text log org tex srt vtt adoc asciidoc", "readme license copying")
+PDF = _kind("pdf", "pdf:extract", "pdf")
+DOCX = _kind("docx", "docx_pptx:extract_docx", "docx docm dotx")
+PPTX = _kind("pptx", "docx_pptx:extract_pptx", "pptx pptm ppsx potx")
+IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
+MAIL = _kind("mail", "mail:extract", "eml mbox mbx")
+XLSX = _kind("xlsx", "xlsx:extract", "xlsx xlsm xltx xltm")
+ODF = {
+    "text": _kind("odt", "odf:extract", "odt ott"),
+    "spreadsheet": _kind("ods", "odf:extract", "ods ots"),
+    "presentation": _kind("odp", "odf:extract", "odp otp"),
+}
+"""By the type in the container's first member."""
+
+EPUB = _kind("epub", "html:extract_epub", "epub")
+HTML = _kind("html", "html:extract", "html htm xhtml xht")
+PYTHON = _kind("code", "code:extract_python", "py pyi pyw")
+CODE = _kind(
+    "code",
+    "code:extract",
+    "c h cc cpp cxx hpp hh hxx inl ino m mm cs java kt kts scala groovy gradle go rs swift zig nim d v sv vhd vhdl "
+    "js mjs cjs jsx ts tsx vue svelte css scss sass less php rb pl pm lua r jl hs lhs elm ml mli fs fsx clj cljs lisp "
+    "el scm rkt erl hrl ex exs dart pas f f77 f90 f95 f03 for cob asm s sql sh bash zsh fish ps1 psm1 bat cmd awk sed "
+    "tcl cmake mk mak ninja proto thrift graphql tf hcl nix bzl toml yaml yml ini cfg conf properties desktop service "
+    "xml xsd xsl xslt rng dtd po pot diff patch",
+    "makefile gnumakefile dockerfile containerfile jenkinsfile vagrantfile rakefile gemfile cmakelists.txt meson.build "
+    "build workspace justfile procfile",
+)
+KINDS = (
+    _kind("markdown", "markdown:extract", "md markdown mdown mkd mdx"),
+    _kind("rst", "plain:extract_rst", "rst rest"),
+    PYTHON,
+    CODE,
+    HTML,
+    PDF,
+    DOCX,
+    PPTX,
+    XLSX,
+    *ODF.values(),
+    EPUB,
+    MAIL,
+    IMAGE,
+    _kind("csv", "tables:extract", "csv tsv tab"),
+    _kind("json", "json_files:extract", "json geojson webmanifest"),
+    _kind("json", "json_files:extract_lines", "jsonl ndjson jsonlines"),
+    _kind("notebook", "json_files:extract_notebook", "ipynb"),
+    TEXT,
+)
+
+_CONTAINERS = (DOCX, PPTX, XLSX, *ODF.values(), EPUB)
+"""Kinds that are ZIP containers."""
+
+_OPEN_DOCUMENT = re.compile(rb"mimetypeapplication/vnd\.oasis\.opendocument\.(text|spreadsheet|presentation)")
+
+_BY_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
+_BY_NAME = {name: kind for kind in KINDS for name in kind.names}
+
+_REFUSED = {
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+        Reason.UNSUPPORTED,
+        "an old binary Office file, or an encrypted one; save it as DOCX, XLSX, PPTX or PDF without a password",
+    ),
+    b"%!PS": (Reason.UNSUPPORTED, "PostScript is not read; convert it to PDF"),
+    b"{\\rtf": (Reason.UNSUPPORTED, "RTF is not read; save it as DOCX or plain text"),
+}
+_UNSUPPORTED = {
+    ".svg": "SVG drawings are not read",
+    ".xlsb": "XLSB is not read; save it as XLSX",
+}
+_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
+_LETTERED_PICTURES = (b"GIF87a", b"GIF89a", b"BM")
+"""Signatures that a text may begin with, such as one about BMI. Only a binary file with one of them is a picture."""
+
+_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+_CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
+_CONTROL_SHARE = 0.04
+"""Random bytes contain a tenth of these control characters; text contains hardly any."""
+
+_MARKUP = re.compile(
+    rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S
+)
+_SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua|awk|tclsh)")
+
+
+def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
+    """The kind of a file.
+
+    Args:
+        name: the file's name.
+        head: the first `HEAD_BYTES` bytes of the file, or all of them.
+        plugins: extractors by suffix, which take precedence.
+
+    Raises:
+        Skipped: the file is binary, or its kind is not supported.
+    """
+    suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
+    if plugins and suffix in plugins:
+        return Kind(suffix[1:], plugins[suffix])
+    by_name = _BY_SUFFIX.get(suffix) or _BY_NAME.get(name.lower())
+    if head.lstrip().startswith(b"%PDF-") or (by_name in (PDF, None) and b"%PDF-" in head[:1024]):
+        return PDF
+    for magic, (reason, message) in _REFUSED.items():
+        if head.startswith(magic):
+            raise Skipped(reason, message)
+    if head.startswith(b"PK\x03\x04"):
+        return _zipped(suffix, head)
+    if head.startswith(_PICTURES) or (head.startswith(_LETTERED_PICTURES) and is_binary(head)):
+        return IMAGE
+    if by_name in _CONTAINERS or by_name is PDF:
+        raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
+    if is_binary(head):
+        raise Skipped(Reason.BINARY, "the file is binary")
+    if suffix in _UNSUPPORTED:
+        raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED[suffix])
+    if by_name is not None and by_name is not TEXT:
+        return by_name
+    if is_mailbox(head) or is_message(head):
+        return MAIL
+    if _MARKUP.match(head):
+        return HTML
+    if by_name is None and (shebang := _SHEBANG.match(head)):
+        return PYTHON if shebang[1] == b"python" else CODE
+    return TEXT
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether the first bytes are not text in any supported encoding."""
+    if head.startswith(_BOMS):
+        return False
+    return b"\0" in head or len(head) - len(head.translate(None, _CONTROL)) > len(head) * _CONTROL_SHARE
+
+
+@cache
+def load(extractor: str) -> Extract:
+    """Imports an extractor.
+
+    Raises:
+        ImportError, AttributeError: there is no such module or function.
+    """
+    module, _, function = extractor.partition(":")
+    return cast(Extract, getattr(importlib.import_module(module), function))
+
+
+def _zipped(suffix: str, head: bytes) -> Kind:
+    """The kind of a ZIP container: by its suffix, else by the names of its first members."""
+    for kind in _CONTAINERS:
+        if suffix in kind.suffixes:
+            return kind
+    if b"mimetypeapplication/epub+zip" in head[:100]:
+        return EPUB
+    if opened := _OPEN_DOCUMENT.search(head[:200]):
+        return ODF[opened[1].decode("ascii")]
+    if b"[Content_Types].xml" in head[:200] or b"docProps/" in head[:200]:
+        for kind, folder in ((DOCX, b"word/"), (PPTX, b"ppt/"), (XLSX, b"xl/")):
+            if folder in head:
+                return kind
+    raise Skipped(Reason.UNSUPPORTED, _UNSUPPORTED.get(suffix, "a ZIP archive, which is not read"))
+
+
+def is_message(head: bytes) -> bool:
+    """Whether a file begins like an e-mail: with headers, among them some that every message has. The files of
+    a Maildir have no suffix."""
+    names: list[bytes] = []
+    for line in head.split(b"\n")[:60]:
+        if not line.strip():
+            break
+        if line[:1] in b" \t" and names:
+            continue
+        name, colon, _ = line.partition(b":")
+        if not colon or not name.replace(b"-", b"").isalnum():
+            return False
+        names.append(name.lower())
+    known = {b"from", b"date", b"subject", b"to", b"message-id", b"received", b"return-path", b"mime-version"}
+    return b"from" in names and len(known.intersection(names)) >= 3
+
+
+def is_mailbox(head: bytes) -> bool:
+    """Whether a file begins like an mbox file: with an envelope line, followed by a message."""
+    envelope, _, rest = head.partition(b"\n")
+    return envelope.startswith(b"From ") and is_message(rest.lstrip(b"\r\n"))
+
 
 LANGUAGES: dict[str, str] = {
     "python": "py pyi pyw",

@@ -16,9 +16,9 @@ from typing import IO, Any
 
 from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import decode, normalised
+from edge.apps.documents.headings import Outline
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.opened import HEAD_BYTES, Attached, OpenedFile, too_much_text
-from edge.apps.documents.outline import Outline
 from edge.apps.documents.plain import text_blocks
 from edge.errors import InputError
 
@@ -175,7 +175,7 @@ class _Reader:
 
     def _attachment(self, name: str, data: bytes, path: tuple[str, ...]) -> None:
         """Adds the blocks of an attached document, if its format is supported."""
-        from edge.apps.documents.registry import MAIL, choose, load
+        from edge.apps.documents.file_types import MAIL, choose, load
 
         below = (*path, f"attachment {name}")
         self._add(f"Attachment: {name}", "lines", below)

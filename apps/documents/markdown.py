@@ -12,8 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from edge.apps.documents.base import Block, Document
+from edge.apps.documents.headings import Outline
 from edge.apps.documents.opened import OpenedFile
-from edge.apps.documents.outline import Outline
 from edge.apps.documents.plain import paragraphs
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Any
 from edge.apps.documents.archive import Archive, attribute, local
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
+from edge.apps.documents.headings import Outline
 from edge.apps.documents.opened import OpenedFile, too_much_text
-from edge.apps.documents.outline import Outline
-from edge.apps.documents.rows import MOST_COLUMNS, row_blocks
+from edge.apps.documents.tables import MOST_COLUMNS, row_blocks
 
 _LEFT_OUT = frozenset({"tracked-changes", "annotation", "annotation-end", "forms", "sequence-decls", "table-of-content",
                        "ruby-text"})  # fmt: skip

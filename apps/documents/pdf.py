@@ -19,9 +19,8 @@ from typing import Any
 
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.meaningful_title import meaningful
+from edge.apps.documents.headings import Outline, meaningful
 from edge.apps.documents.opened import OpenedFile, too_much_text
-from edge.apps.documents.outline import Outline
 from edge.errors import InputError
 
 _MOST_PAGES = 10_000

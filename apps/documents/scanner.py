@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.apps.documents.base import MAX_FILE_BYTES, Found, Reason, Skipped, SkippedFile, printable
+from edge.apps.documents.file_types import choose
 from edge.apps.documents.ignoring import Rules, component, read_patterns
 from edge.apps.documents.opened import OpenedFile
-from edge.apps.documents.registry import choose
 from edge.config import format_size
 from edge.errors import InputError
 

@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.meaningful_title import meaningful
+from edge.apps.documents.file_types import choose, load
+from edge.apps.documents.headings import meaningful
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, OpenedFile
 from edge.apps.documents.pictures import PACKAGE
-from edge.apps.documents.registry import choose, load
 from edge.apps.documents.sandbox import enter
 from edge.errors import InputError
 
@@ -107,7 +107,7 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
     """Yields the kind and title of a file, its chunks, and an end; or the picture of a page; or an error."""
     try:
         if "page" in request:
-            from edge.apps.documents.page_drawing import drawn
+            from edge.apps.documents.page_picture import drawn
 
             with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
                 yield drawn(file, request["page"], frozenset(request["lines"]))

@@ -15,7 +15,7 @@ from edge.apps.documents.archive import Archive, attribute, local
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile, too_much_text
-from edge.apps.documents.rows import row_blocks
+from edge.apps.documents.tables import row_blocks
 from edge.errors import InputError
 
 _DATES = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])

@@ -15,7 +15,7 @@ from campaign.program import Home
 
 _WATCHED = """
 import os, sys
-from edge.apps.documents.seccomp import ALLOW, KILL_PROCESS, restrict
+from edge.apps.documents.sandbox import ALLOW, KILL_PROCESS, restrict
 restrict({"socket": None}, KILL_PROCESS, ALLOW)
 os.execv(sys.executable, [sys.executable, "-c", "from edge.apps.cli import main; main()", *sys.argv[1:]])
 """

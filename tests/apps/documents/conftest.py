@@ -14,8 +14,8 @@ import pytest
 from edge.apps.documents.base import Chunk, Document, Extracted
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.opened import OpenedFile
-from edge.apps.documents.registry import choose, load
 from edge.budget import MemoryBudget
 from edge.trace import Trace
 

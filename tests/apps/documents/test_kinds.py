@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.documents.base import Reason, Skipped
+from edge.apps.documents.file_types import KINDS, choose, is_binary, load
 from edge.apps.documents.opened import HEAD_BYTES
-from edge.apps.documents.registry import KINDS, choose, is_binary, load
 
 TEXT = b"Just some words.\n"
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Chunk
-from edge.apps.documents.line_numbers import packed, unpacked
+from edge.apps.documents.base import Chunk, packed, unpacked
 
 Cut = Callable[..., list[Chunk]]
 

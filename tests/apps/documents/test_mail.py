@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge.apps.documents.base import Block, Document, Reason, Skipped
-from edge.apps.documents.registry import is_message
+from edge.apps.documents.file_types import is_message
 from edge.errors import InputError
 
 Read = Callable[[str, bytes], Document]

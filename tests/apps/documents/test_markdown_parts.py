@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.apps.documents.base import Block
+from edge.apps.documents.headings import Outline
 from edge.apps.documents.markdown import markdown_blocks
-from edge.apps.documents.outline import Outline
 
 WHOLE = 10**9
 

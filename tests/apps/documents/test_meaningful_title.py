@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.apps.documents.meaningful_title import meaningful
+from edge.apps.documents.headings import meaningful
 
 
 @pytest.mark.parametrize(

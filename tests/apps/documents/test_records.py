@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge.apps.documents.base import Document
-from edge.apps.documents.json_paths import NotJson, leaves
+from edge.apps.documents.json_files import NotJson, leaves
 from edge.errors import InputError
 
 Read = Callable[[str, "str | bytes"], Document]

@@ -13,8 +13,7 @@ from edge.apps.documents import process
 from edge.apps.documents.base import Extracted
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.process import WorkerProcess
-from edge.apps.documents.sandbox import landlock_version
-from edge.apps.documents.seccomp import KILL_PROCESS, _program
+from edge.apps.documents.sandbox import KILL_PROCESS, _program, landlock_version
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 

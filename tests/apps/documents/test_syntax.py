@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.apps.documents import syntax
+from edge.apps.documents import code
 from edge.apps.documents.base import Document
-from edge.apps.documents.syntax import syntax_blocks
+from edge.apps.documents.code import syntax_blocks
 
 pytest.importorskip("tree_sitter", reason="the extra `code` is not installed")
 
@@ -96,14 +96,14 @@ def test_what_does_not_parse_loses_nothing(read: Read) -> None:
 def test_without_the_extra_code_is_cut_as_before(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     text, _ = SOURCES["a.go"]
     monkeypatch.setitem(sys.modules, "tree_sitter", None)
-    syntax._parser.cache_clear()
+    code._parser.cache_clear()
     try:
         assert syntax_blocks(text, ".go") is None
         document = Document("", list(read("a.go", text).blocks))
         covered(document, text)
         assert {block.path for block in document.blocks} >= {("T",), ("F",)}
     finally:
-        syntax._parser.cache_clear()
+        code._parser.cache_clear()
     assert syntax_blocks("[a]\n", ".ini") is None  # there is no parser for it
 
 

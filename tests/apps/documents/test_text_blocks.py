@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from edge.apps.documents.base import Block, Chunk, Document
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import decode
+from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.opened import OpenedFile
-from edge.apps.documents.registry import choose, load
 from edge.errors import InputError
 
 Read = Callable[[str, str], Document]
