@@ -18,7 +18,7 @@ from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.filters import Filters
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.events import EventResponse, Events
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.json_values import Fields
 from edge.apps.serve.library import OWN_LLM, Library, installed_names
 from edge.apps.serve.refusals import Refusal, openai
 from edge.apps.serve.search import failed, record

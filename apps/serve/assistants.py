@@ -1,16 +1,53 @@
-"""Assistants that the server holds: opened when they are first asked for, closed when no request uses them."""
+"""Assistants that the server holds: opened when they are first asked for, closed when no request uses them.
+
+Things are opened one at a time: who waits goes on waiting only as long as the request's result is wanted.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
-from edge.apps.serve.opening import patiently
 from edge.errors import BudgetExceeded
+from edge.scheduling.urgency import current_urgency
+
+_LOOK_S = 0.1
+"""Seconds between looks whether the request was withdrawn."""
+
+
+@contextmanager
+def patiently(lock: threading.Lock) -> Iterator[None]:
+    """Holds a lock that another thread may hold for long.
+
+    Raises:
+        Withdrawn, DeadlinePassed: nobody waits for this request's result any more.
+    """
+    urgency = current_urgency()
+    while not lock.acquire(timeout=_LOOK_S):
+        urgency.check()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Turns:
+    """One thread at a time opens the same thing; different things are opened at once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+
+    @contextmanager
+    def turn(self, of: Hashable) -> Iterator[None]:
+        """Inside the block, no other thread has a turn of the same thing. Raises as `patiently` does."""
+        with patiently(self._locks[of]):
+            yield
+
 
 MOST = 8
 """Open assistants. Of those that no request uses, the one whose last use is longest ago is closed first."""

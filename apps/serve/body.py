@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.mcp.envelope import Envelope, parsed_nbytes
-from edge.apps.serve.fields import said
-from edge.apps.serve.json_steps import LARGE, read, read_at_once
+from edge.apps.serve.json_values import LARGE, read, read_at_once, said
 from edge.apps.serve.limits import Limits, Shares
 from edge.apps.serve.refusals import Refusal
 from edge.apps.serve.security import CLIENT

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.serve.body import Requests
-from edge.apps.serve.json_steps import is_large, json_response, write
-from edge.apps.serve.metrics import Metrics
+from edge.apps.serve.json_values import is_large, json_response, write
 from edge.apps.serve.refusals import Refusal, Shape, ending, plain, refusal, unexpected
 from edge.apps.serve.security import CLIENT, client_of
 from edge.apps.serve.working import Workers, urgency_of
@@ -20,6 +19,8 @@ from edge.scheduling.urgency import PROGRAM, Urgency
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from edge.apps.serve.metrics import Metrics
 
 
 @dataclass(slots=True)

@@ -14,9 +14,8 @@ from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
-from edge.apps.serve.assistants import Assistants
+from edge.apps.serve.assistants import Assistants, Turns
 from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
-from edge.apps.serve.opening import Turns
 from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import CollectionMissing, InputError
 from edge.models.generator_file import installed_generators

@@ -11,7 +11,7 @@ from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve.endpoint import Call
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.json_values import Fields
 from edge.apps.serve.library import Library
 from edge.apps.serve.refusals import Refusal
 

@@ -26,11 +26,11 @@ from edge.apps.memory.served import READS, WRITES
 from edge.apps.serve.answers import written
 from edge.apps.serve.connection import PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call
-from edge.apps.serve.engine_room import EngineRoom
 from edge.apps.serve.events import EventResponse, Events
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.json_values import Fields
 from edge.apps.serve.library import Library, installed_names
 from edge.apps.serve.limits import Limits
+from edge.apps.serve.metrics import EngineRoom
 from edge.apps.serve.place import read_note
 from edge.apps.serve.refusals import Refusal
 from edge.apps.serve.search import failed

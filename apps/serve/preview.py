@@ -15,7 +15,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.searching import read_hits
 from edge.apps.serve.endpoint import Call
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.json_values import Fields
 from edge.apps.serve.library import Library
 from edge.apps.serve.search import modified
 from edge.connection import Connection

@@ -1,23 +1,35 @@
-"""`/v1/search`: passages of the collections, at once or stage by stage."""
+"""Passages and parts of documents in the collections, and what else the server offers.
+
+`/v1/search` finds passages of the collections, at once or stage by stage. The other paths list the collections, their
+files, parts of their documents, the pipelines, and the scopes of the memory.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.catalog import groups
+from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
+from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.events import EventResponse, Events
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.json_values import Fields
 from edge.apps.serve.library import Library
 from edge.apps.serve.refusals import Refusal, plain
 from edge.runtimes.scoring import LayerReport
 from edge.scheduling.urgency import PERSON
+
+if TYPE_CHECKING:
+    from edge.apps.serve.documents import Editor
 
 
 def modified(mtime_ns: int) -> str | None:
@@ -106,3 +118,84 @@ def record(hit: Hit) -> dict[str, Any]:
 def failed(events: Events, error: Refusal) -> None:
     """Tells the client of an error that comes after the first event."""
     events.tell("error", plain(error.status, error.message))
+
+
+class Collections:
+    """The endpoints of one server."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def every(self, call: Call) -> dict[str, Any]:
+        """The names, with the directory of each and whether it holds a collection yet."""
+        names = self._library.names()
+        return {
+            "collections": [
+                {"name": name, "path": str(path), "exists": Collection.exists(path)} for name, path in names.items()
+            ]
+        }
+
+    async def one(self, call: Call) -> dict[str, Any]:
+        """What one holds, what was left out and why, and the state of its index."""
+        name = call.request.path_params["name"]
+        found: dict[str, Any] = await call.done(lambda: self._status(name))
+        return found
+
+    async def files(self, call: Call) -> dict[str, Any]:
+        """The indexed files of one, in the order of their paths."""
+        name = call.request.path_params["name"]
+
+        def read() -> list[dict[str, Any]]:
+            return [asdict(file) for file in self._library.collection(name).files()]
+
+        return {"files": await call.done(read)}
+
+    async def documents(self, call: Call) -> dict[str, Any]:
+        """The indexed text of documents or of parts of them: `targets` as `edge get` takes them."""
+        fields = Fields(await call.json())
+        names, targets = fields.texts("collections", fields.texts("collection", [])), fields.paths("targets")
+        lines, most = fields.optional_whole("lines"), fields.whole("max_bytes", _MOST_BYTES)
+
+        def read() -> list[dict[str, Any]]:
+            found = self._library.together(names).read(targets, lines=lines, max_bytes=min(most, _MOST_BYTES))
+            return [asdict(excerpt) for excerpt in found]
+
+        return {"documents": await call.done(read)}
+
+    def _status(self, name: str) -> dict[str, Any]:
+        collection = self._library.collection(name)
+        status = collection.status().to_json()
+        return {"name": name, **status, "descriptions": collection.descriptions()}
+
+
+_MOST_BYTES = 1 << 20
+
+
+class Offers:
+    """The endpoints of one server."""
+
+    def __init__(self, library: Library, editor: Editor) -> None:
+        self._library = library
+        self._editor = editor
+
+    async def get(self, call: Call) -> dict[str, Any]:
+        """The version, the names of the pipelines that answer questions, and whether documents can be opened in an
+        editor."""
+        return {
+            "version": importlib.metadata.version("edge-rag"),
+            "pipelines": list(PIPELINES),
+            "editor": self._editor.is_named,
+        }
+
+    async def scopes(self, call: Call) -> Any:
+        """The scopes that memories are stored under, with how many memories each holds, hidden ones included."""
+        names = ", ".join(SCOPE_FIELDS)
+
+        def read() -> list[dict[str, Any]]:
+            with self._library.memory().store.read() as db:
+                rows = db.execute(
+                    f"SELECT {names}, count(*) FROM memories GROUP BY {names} ORDER BY {names}"
+                ).fetchall()
+            return [dict(zip((*SCOPE_FIELDS, "memories"), row, strict=True)) for row in rows]
+
+        return {"scopes": await call.done(read)}

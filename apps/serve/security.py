@@ -21,7 +21,7 @@ from typing import Any
 import platformdirs
 
 from edge.apps.serve.connection import OWN
-from edge.apps.serve.json_steps import json_response
+from edge.apps.serve.json_values import json_response
 from edge.apps.serve.refusals import Refusal, plain
 from edge.errors import CorruptBlock, StorageError
 from edge.files.sealed import read_sealed, write_sealed

@@ -11,12 +11,11 @@ from typing import Any
 from edge.apps.collection.searching import POOL
 from edge.apps.planning import retrieval_plan
 from edge.apps.serve.body import Requests
-from edge.apps.serve.editor import Editor
-from edge.apps.serve.engine_room import EngineRoom, Recording
+from edge.apps.serve.documents import Editor
 from edge.apps.serve.lent import ModelPool
 from edge.apps.serve.library import Library
 from edge.apps.serve.limits import CONNECTION_BYTES, LEAVE_S, WORKER_BYTES, Limits
-from edge.apps.serve.metrics import Metrics
+from edge.apps.serve.metrics import EngineRoom, Metrics, Recording
 from edge.apps.serve.working import Workers
 from edge.budget import MemoryBudget
 from edge.config import Config

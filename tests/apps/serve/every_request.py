@@ -16,8 +16,8 @@ import pytest
 
 from edge.apps.collection.collection import Collection
 from edge.apps.serve.application import own_paths, paths
-from edge.apps.serve.editor import Editor
-from edge.apps.serve.fields import Fields
+from edge.apps.serve.documents import Editor
+from edge.apps.serve.json_values import Fields
 from edge.apps.serve.server import Server
 from edge.config import Config
 from edge.resident import anonymous_resident

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from naive.program import config_of
 
 from edge.apps.serve import body, endpoint
-from edge.apps.serve.json_steps import LARGE, is_large, read, read_at_once, write
+from edge.apps.serve.json_values import LARGE, is_large, read, read_at_once, write
 from edge.apps.serve.server import Server
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop

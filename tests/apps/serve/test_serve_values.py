@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edge.apps.serve import refusals
 from edge.apps.serve.endpoint import Endpoint
 from edge.apps.serve.events import EventResponse, Events
-from edge.apps.serve.json_steps import LARGE
+from edge.apps.serve.json_values import LARGE
 from edge.apps.serve.search import failed
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 from tests.apps.serve.every_request import Request, Site, noted_names, site
