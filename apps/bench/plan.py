@@ -13,9 +13,8 @@ from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
 from edge.apps.bench.options import Output, numbers, output_options
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
-from edge.apps.plan.machine import conditions, profile_path
-from edge.apps.plan.questions import Questions, questions_options, rounds_option, say
-from edge.apps.plan.visits import Schedule, reading, visited
+from edge.apps.plan.machine import Schedule, conditions, profile_path, reading, visited
+from edge.apps.plan.profile import Questions, questions_options, rounds_option, say
 from edge.config import format_size
 from edge.errors import InputError
 from edge.planner.measured import MachineProfile, Prediction, Reading

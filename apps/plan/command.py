@@ -8,7 +8,7 @@ from edge.apps.lazy import LazyGroup
 
 _VERBS = {
     "banks": "edge.apps.plan.banks:banks",
-    "here": "edge.apps.plan.here:here",
+    "here": "edge.apps.plan.profile:here",
     "index": "edge.apps.plan.index:index",
     "published": "edge.apps.plan.published:published",
     "rag": "edge.apps.plan.rag:rag",

@@ -1,18 +1,114 @@
-"""`edge profile`: measures the duration of an answer's stages on this machine."""
+"""`edge profile` and `edge plan here`: the duration of an answer's stages on this machine, and the predictions from it.
+
+`edge profile` answers questions to measure embedding, search, reranking and writing. `edge plan here` predicts the time
+and memory of an answer from these measurements, by limit, depth and passages.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 
+from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.registry import locate
-from edge.apps.options import Setup, json_option, setup_options
-from edge.apps.plan.machine import conditions, measure, profile_path
+from edge.apps.options import (
+    Command,
+    OutputFile,
+    Setup,
+    collection_option,
+    configure,
+    gathered,
+    json_option,
+    setup_options,
+)
+from edge.apps.plan.machine import ROUNDS, conditions, measure_limit, profile_path
 from edge.apps.plan.presentation import duration
-from edge.apps.plan.questions import Questions, questions_options, rounds_option, say
-from edge.config import format_size
-from edge.planner.measured import MachineProfile
+from edge.config import format_size, parse_size
+from edge.errors import InputError
+from edge.files.input_file import read_input
+from edge.files.output_file import open_output
+from edge.planner.measured import MachineProfile, Prediction, unbeaten_choices
+
+_FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Questions, and how they are answered.
+
+    Attributes:
+        file: file with one question per line.
+        llm: the model that writes; None takes the configured one.
+        max_tokens: longest answer of a language model.
+        collection: the collection, see `edge.apps.collection.registry.locate`.
+    """
+
+    file: Path
+    llm: str | None
+    pipeline: str
+    max_tokens: int
+    collection: Path | None
+
+    def read(self) -> list[str]:
+        """The questions.
+
+        Raises:
+            InputError: the file cannot be read, or has fewer than two questions.
+        """
+        try:
+            lines = read_input(self.file).decode().splitlines()
+        except OSError as error:
+            raise InputError(f"{self.file} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.file} is not valid UTF-8 (byte {error.start})") from None
+        questions = [line.strip() for line in lines if line.strip()]
+        if len(questions) < _FEWEST:
+            raise InputError(f"{self.file} has {len(questions)} questions; at least {_FEWEST} are needed, one per line")
+        return questions
+
+
+rounds_option = click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=ROUNDS,
+    show_default=True,
+    help="Visits of each schedule; each question counts with its median.",
+)
+
+
+def say(text: str) -> None:
+    """Prints a line about the progress to stderr."""
+    click.echo(text, err=True)
+
+
+def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
+    """Adds the options of `Questions`, which the function gets as `questions`.
+
+    Args:
+        which: the help text of `--questions`.
+        llm: the help text of `--llm`.
+    """
+    return gathered(
+        "questions",
+        Questions,
+        click.option("--questions", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help=which),
+        click.option("--llm", metavar="MODEL", help=llm),
+        click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True),
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(1, 4096),
+            default=64,
+            show_default=True,
+            help="Longest answer of a language model.",
+        ),
+        collection_option,
+    )
 
 
 @click.command("profile")
@@ -33,10 +129,10 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
     config = setup.config(llm=questions.llm)
     place = locate(questions.collection)
     asked = questions.read()
-    here = conditions(config, questions.pipeline)
-    path = profile_path(place, here)
-    known = MachineProfile.load(path, here)
-    measured = measure(
+    current = conditions(config, questions.pipeline)
+    path = profile_path(place, current)
+    known = MachineProfile.load(path, current)
+    measured = measure_limit(
         place, config, asked, pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds, say=say
     )
     known.limits[measured.limit] = measured
@@ -58,3 +154,115 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
         f"{len(known.limits)} limits are known",
         err=True,
     )
+
+
+_DEFAULT = AskOptions()
+_DEPTHS = (0, _DEFAULT.pool)
+"""The reranking depths that `edge ask` has settings for: none, and the default."""
+
+_PASSAGES = (2, 4, 8)
+
+
+@click.command("here")
+@click.option("--within", type=click.FloatRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
+@click.option("--memory", help="Most bytes that the process may hold, such as 300MB.")
+@click.option("--llm", metavar="MODEL", help="As it was profiled with.")
+@click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True)
+@click.option("--settings", type=OutputFile(), help="Write the chosen settings here, as .edge/config.toml takes them.")
+@collection_option
+@json_option
+def here(
+    within: float | None,
+    memory: str | None,
+    llm: str | None,
+    pipeline: str,
+    settings: Path | None,
+    collection: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan `edge ask` on this machine with the measurements of `edge profile`.
+
+    Of the schedules within --within and --memory, those that judge most passages are preferred, then those that
+    write from most, then the fastest.
+    """
+    config = configure(llm=llm)
+    current = conditions(config, pipeline)
+    known = MachineProfile.load(profile_path(locate(collection), current), current)
+    if not known.limits:
+        raise InputError(
+            "nothing was measured for this collection, pipeline and models on this machine: run "
+            "`edge profile --questions FILE`, once for each memory limit that you think of"
+        )
+    found = unbeaten_choices(known.choices(_DEPTHS, _PASSAGES))
+    best = chosen(found, within, None if memory is None else parse_size(memory))
+    if settings is not None:
+        with open_output(settings) as file:
+            file.write(settings_text(best, pipeline, config.llm).encode())
+    if as_json:
+        click.echo(json.dumps({
+            "origin": "predicted", "from": "measured", "conditions": dict(known.conditions),
+            "choices": [row(p) for p in found], "chosen": row(best), "command": command(best, pipeline, config.llm),
+        }))  # fmt: skip
+        return
+    click.echo(
+        f"  {'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'written':>9}{'peak':>10}   "
+        "embed, search, rerank, write"
+    )
+    for p in found:
+        mark = "*" if p is best else " "
+        stages = ", ".join(duration(p.stages[name]) for name in ("embed", "search", "rerank", "write"))
+        click.echo(
+            f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{duration(p.seconds):>10}"
+            f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
+        )
+    slowest = max(best.stages, key=lambda name: best.stages[name])
+    click.echo(
+        f"`{command(best, pipeline, config.llm)}` should take {duration(best.seconds)} and hold "
+        f"{format_size(int(best.nbytes))} of {format_size(best.limit)}; most of the time goes into {slowest} "
+        f"({best.stages[slowest] / best.seconds:.0%})."
+    )
+    if best.written < 1:
+        click.echo(
+            f"{best.written:.0%} of the profiled questions were answered. The others were refused, which takes less "
+            f"time: on average {duration(best.mean_seconds)} per question."
+        )
+
+
+def chosen(found: list[Prediction], within: float | None, memory: int | None) -> Prediction:
+    """The choice with the deepest reranking among those that are fast and small enough.
+
+    Raises:
+        InputError: no choice is fast and small enough.
+    """
+    fitting = [
+        p for p in found
+        if (within is None or p.seconds <= within) and (memory is None or p.limit <= memory)
+    ]  # fmt: skip
+    if not fitting:
+        fastest, smallest = min(p.seconds for p in found), min(p.limit for p in found)
+        raise InputError(
+            f"no measured choice fits: the fastest answer takes {duration(fastest)}, and the smallest limit that was "
+            f"measured is {format_size(smallest, up=True)}"
+        )
+    return min(fitting, key=lambda p: (-p.depth, -p.passages, p.seconds, p.limit))
+
+
+def command(p: Prediction, pipeline: str, llm: str) -> str:
+    """The command line of a choice."""
+    model = f" --llm {llm}" if llm else ""
+    rerank = "" if p.depth else " --no-rerank"
+    chosen = "" if pipeline == "plain" else f" --pipeline {pipeline}"
+    return f"edge ask --memory {p.limit} -n {p.passages}{rerank}{chosen}{model}"
+
+
+def settings_text(p: Prediction, pipeline: str, llm: str) -> str:
+    """A choice as a settings file. A comment above it gives the whole command, since some options have no setting."""
+    return f"# {command(p, pipeline, llm)}\nmemory = {p.limit}\n"
+
+
+def row(p: Prediction) -> dict[str, Any]:
+    """A choice as a dictionary with stable keys."""
+    return {
+        "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "written": p.written,
+        "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": dict(p.stages),
+    }  # fmt: skip

@@ -11,8 +11,7 @@ from naive.program import output_of
 
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.cli import edge
-from edge.apps.plan.pipelines import PIPELINE_SCHEMAS
-from edge.apps.plan.rag import GOALS
+from edge.apps.plan.rag import GOALS, PIPELINE_SCHEMAS
 from edge.errors import BudgetExceeded, EdgeError
 
 SCHEMA = {

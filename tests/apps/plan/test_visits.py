@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from edge.apps.plan import visits
-from edge.apps.plan.visits import Schedule, Visit, reading, visited
+from edge.apps.plan import machine
+from edge.apps.plan.machine import Schedule, Visit, reading, visited
 from edge.config import Config
 
 ONE, TWO, THREE = (Schedule(10**9, depth, 4) for depth in (0, 8, 30))
 
 
 def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:
-    stages = {name: [0.0] * len(seconds) for name in visits.STAGES} | {"search": [search] * len(seconds)}
+    stages = {name: [0.0] * len(seconds) for name in machine.STAGES} | {"search": [search] * len(seconds)}
     return Visit(seconds, stages, [True] * len(seconds), 1.0, nbytes, ())
 
 
@@ -29,11 +29,11 @@ def test_a_disturbed_answer_does_not_count() -> None:
 
 
 def test_refused_questions_do_not_count_as_writing() -> None:
-    stages = {name: [0.0] * 4 for name in visits.STAGES} | {"write": [3.0, 0.5, 0.5, 0.5], "rerank": [0.2] * 4}
+    stages = {name: [0.0] * 4 for name in machine.STAGES} | {"write": [3.0, 0.5, 0.5, 0.5], "rerank": [0.2] * 4}
     found = reading(TWO, [Visit([3.3, 0.8, 0.8, 0.8], stages, [True, False, False, False], 1.0, 100, ())])
     assert (found.questions, found.written, found.write, found.draft) == (4, 0.25, 3.0, 0.5)
     assert found.mean_seconds == pytest.approx((3.3 + 3 * 0.8) / 4)
-    nothing = reading(TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in visits.STAGES}, [False] * 2, 1.0, 100, ())])
+    nothing = reading(TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in machine.STAGES}, [False] * 2, 1.0, 100, ())])
     assert (nothing.written, nothing.write) == (0, 0)
 
 
@@ -42,7 +42,7 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
 
     def measured(worker: str, task: dict[str, Any], *, threads: int) -> dict[str, Any]:
         tasks.append(task)
-        stages = {name: [0.1] for name in visits.STAGES}
+        stages = {name: [0.1] for name in machine.STAGES}
         return {
             "seconds": [1.0],
             "stages": stages,
@@ -52,7 +52,7 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
             "troubles": [],
         }
 
-    monkeypatch.setattr(visits, "measure", measured)
+    monkeypatch.setattr(machine, "measure", measured)
     said: list[str] = []
     config = Config(threads=1, reranker="a", embedder="b", llm="c", runtime="numpy")
     found = visited(
