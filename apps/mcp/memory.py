@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.mcp.answers import Tool
-from edge.apps.mcp.protocol import make_server
+from edge.apps.mcp.protocol import Tool, make_server
 from edge.apps.memory.memory import Memory
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.mcp.answers import ANSWER
 from edge.apps.mcp.envelope import Envelope, Id, parsed_nbytes
+from edge.apps.mcp.protocol import ANSWER
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.control_characters import escaped

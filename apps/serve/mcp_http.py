@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.together import Together
-from edge.apps.mcp.answers import ANSWER
+from edge.apps.mcp.protocol import ANSWER
 from edge.apps.serve.endpoint import Call
 from edge.apps.serve.library import Library
 from edge.apps.serve.refusals import Refusal

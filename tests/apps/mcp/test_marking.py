@@ -16,8 +16,7 @@ from edge.control_characters import STEERING
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from edge.apps import last_resort
-from edge.apps.mcp.marking import NOTICE, marked
-from edge.apps.mcp.protocol import make_server
+from edge.apps.mcp.protocol import NOTICE, make_server, marked
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.errors import InputError

@@ -14,7 +14,7 @@ import pytest
 from naive.program import EDGE, environment_of, write_tiny_models
 from naive.waiting import result_of
 
-from edge.apps.mcp.marking import NOTICE
+from edge.apps.mcp.protocol import NOTICE
 
 LINUX = sys.platform == "linux"
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")

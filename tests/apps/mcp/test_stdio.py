@@ -15,7 +15,7 @@ from edge.budget import MemoryBudget
 anyio = pytest.importorskip("anyio")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-from edge.apps.mcp.answers import ANSWER, MOST_BYTES, bounded  # noqa: E402
+from edge.apps.mcp.protocol import ANSWER, MOST_BYTES, bounded  # noqa: E402
 from edge.apps.mcp.stdio import Messages, Output  # noqa: E402
 
 MB = 1 << 20
