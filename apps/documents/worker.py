@@ -139,6 +139,9 @@ def _limit(memory: int) -> None:
     mappings read-only. `RLIMIT_AS` bounds the rest of the address space.
     """
     threading.stack_size(_THREAD_STACK_NBYTES)
+    sys.dont_write_bytecode = (
+        True  # Python would cut off a large module's file at the limit, and fail to import it later
+    )
     if sys.platform == "linux":
         import resource
 

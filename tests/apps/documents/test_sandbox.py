@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -90,6 +91,22 @@ def test_a_worker_that_opens_files_itself_reads_the_same(
     for name, data in samples.items():
         (tmp_path / name).write_bytes(data)
         assert by_path.extract(tmp_path / name) == session_extractor.extract(tmp_path / name), name
+
+
+@linux
+def test_no_compiled_module_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: MemoryBudget, samples: dict[str, bytes]
+) -> None:
+    """The worker may write 64 kB. Python would leave the beginning of a larger compiled module, and import that later."""
+    monkeypatch.setenv("EDGE_SANDBOX", "off")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
+    (tmp_path / "paper.pdf").write_bytes(samples["paper.pdf"])
+    with Extractor(budget=budget) as extractor:
+        assert extractor.extract(tmp_path / "paper.pdf").chunks
+    written = list((tmp_path / "compiled").rglob("*.pyc"))
+    assert written, "what the worker imports before it is limited"
+    for path in written:
+        marshal.loads(path.read_bytes()[16:])
 
 
 @linux
