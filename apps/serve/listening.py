@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -170,6 +171,8 @@ def run(server: Server, sockets: list[socket.socket]) -> None:
                 for number, handler in before:
                     signal.signal(number, handler)
 
+    # uvicorn tells of requests that did not end in time. The command says so in its own words.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith("Cancel "))
     Quiet(config).run(sockets)
 
 

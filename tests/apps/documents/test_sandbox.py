@@ -97,7 +97,7 @@ def test_a_worker_that_opens_files_itself_reads_the_same(
 def test_no_compiled_module_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: MemoryBudget, samples: dict[str, bytes]
 ) -> None:
-    """The worker may write 64 kB. Python would leave the beginning of a larger compiled module, and import that later."""
+    """The worker may write 64 kB. Python would leave the beginning of a larger compiled module, and read that later."""
     monkeypatch.setenv("EDGE_SANDBOX", "off")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
     (tmp_path / "paper.pdf").write_bytes(samples["paper.pdf"])

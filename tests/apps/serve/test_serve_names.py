@@ -60,6 +60,13 @@ def test_every_endpoint_has_a_request_that_it_answers(here: Site) -> None:
     }, {kind: found[kind] for kind in refused}  # fmt: skip
 
 
+def _without(text: str, name: str) -> str:
+    """An answer without the name that was sent. Some messages show its beginning only."""
+    for shown in (name, name[:80], name[:40]):
+        text = text.replace(shown, "*")
+    return text.replace(STRANGE, ABSENT)
+
+
 def test_no_field_opens_a_path_an_address_or_a_model(here: Site, tiny_models: Path, tmp_path: Path) -> None:
     """Each field of each request gets the names of files, models, collections and servers that nobody has configured.
     None of them is opened, and an answer does not say whether it is there."""
@@ -88,7 +95,7 @@ def test_no_field_opens_a_path_an_address_or_a_model(here: Site, tiny_models: Pa
                         if not other or first.status_code == 200:
                             continue
                         second = await here.send(client, same)
-                        if first.text.replace(STRANGE, ABSENT) != second.text:
+                        if _without(first.text, name) != _without(second.text, other):
                             told.append(f"{request.kind} {place}: {first.text[:300]} {second.text[:300]}")
         return told
 
