@@ -9,9 +9,18 @@ from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.errors import CapabilityError, ConfigError
 from edge.ivf.device import Candidates, Estimate, SearchRequest
-from edge.planner.accelerator import LARGEST, Units
-from edge.planner.search_accelerator import Resources, Scanned, joules, most_results, queues, resources, seconds
-from edge.planner.truncated_queues import queue_length
+from edge.planner.search_accelerator import (
+    LARGEST,
+    Resources,
+    Scanned,
+    Units,
+    joules,
+    most_results,
+    queues,
+    resources,
+    seconds,
+)
+from edge.planner.searchers import queue_length
 from edge.trace import Trace
 
 _SAMPLE_ROWS, _SAMPLE_LISTS, _SAMPLE_DIM, _SAMPLE_CODE = 1 << 18, 16, 128, 16

@@ -19,7 +19,7 @@ from edge.ivf.base import Bytes, Vectors
 from edge.ivf.device import Candidates, Search, SearchPlace, SearchRequest
 from edge.ivf.opening import open_device
 from edge.lanes import Lane
-from edge.planner.truncated_queues import queue_length
+from edge.planner.searchers import queue_length
 from edge.trace import Trace
 
 T = TypeVar("T")

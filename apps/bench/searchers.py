@@ -12,9 +12,8 @@ from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, names_option, numbers, output_options
 from edge.apps.bench.process import measure
 from edge.errors import EdgeError
-from edge.planner.device_share import Alternation
 from edge.planner.published_systems import SHARES
-from edge.planner.truncated_queues import queue_length
+from edge.planner.searchers import Alternation, queue_length
 
 _WORKER = "edge.apps.bench.searchers_worker"
 

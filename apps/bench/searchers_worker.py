@@ -18,7 +18,7 @@ from edge.config import parse_size
 from edge.devices.searchers import SearchersDevice
 from edge.ivf.base import RESCORE
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.planner.truncated_queues import queue_length
+from edge.planner.searchers import queue_length
 from edge.trace import Trace
 
 _MEMORY = parse_size("4GB")

@@ -10,9 +10,9 @@ import click
 
 from edge.apps.options import json_option
 from edge.errors import EdgeError
-from edge.planner.check import Check
 from edge.planner.published_rago import rago
 from edge.planner.published_systems import chameleon, falcon, fanns, fleetrec, microrec, piperag
+from edge.planner.tables import Check
 
 GROUPS: dict[str, Callable[[], Iterator[Check]]] = {
     "rago": rago,

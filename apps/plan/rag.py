@@ -17,7 +17,7 @@ from edge.apps.plan.presentation import bottleneck, duration, plan_json, plot_pl
 from edge.config import parse_size
 from edge.errors import InputError
 from edge.files.input_file import SMALL, read_input, read_stdin
-from edge.planner.bursts import BurstStage, best_micro_batch
+from edge.planner.batching import BurstStage, best_micro_batch
 from edge.planner.hardware import ACCELERATORS, HOST, MODELS, Model
 from edge.planner.modelled import BATCHES, modelled_tables
 from edge.planner.schedule import Problem, cluster_placements

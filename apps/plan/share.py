@@ -7,8 +7,7 @@ import json
 import click
 
 from edge.apps.options import json_option
-from edge.planner.device_share import Alternation
-from edge.planner.truncated_queues import queue_length
+from edge.planner.searchers import Alternation, queue_length
 
 
 @click.command("share")

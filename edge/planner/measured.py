@@ -14,7 +14,7 @@ import numpy as np
 
 from edge.errors import InputError
 from edge.files.remembered import recall, remember
-from edge.planner.frontier import frontier
+from edge.planner.tables import frontier
 
 
 @dataclass(frozen=True, slots=True)

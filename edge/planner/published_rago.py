@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from edge.planner.check import Check
+from edge.planner.batching import stall_factor
 from edge.planner.hardware import ACCELERATORS, HOST, MODELS
 from edge.planner.modelled import BATCHES, modelled_tables, retrieval_seconds
 from edge.planner.schedule import Problem, cluster_placements
 from edge.planner.schema import PUBLISHED, RagSchema
 from edge.planner.search import plans
-from edge.planner.stalls import stall_factor
-from edge.planner.tables import Point, StageTable
+from edge.planner.tables import Check, Point, StageTable
 
 PREFIXES = (128, 256, 512, 1024, 2048)
 DECODES = (128, 256, 512)

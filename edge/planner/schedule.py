@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
+from edge.planner.batching import stall_factor
 from edge.planner.schema import RagSchema, Stage
-from edge.planner.stalls import stall_factor
 from edge.planner.tables import ORIGINS, Origin, Point, StageTable
 
 Placement = tuple[tuple[str, ...], ...]

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
-from edge.planner.frontier import Costs, frontier
 from edge.planner.schedule import (
     Choice,
     Group,
@@ -29,6 +28,7 @@ from edge.planner.schedule import (
     stage_costs,
 )
 from edge.planner.schema import Stage
+from edge.planner.tables import Costs, frontier
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edge.errors import RangeError
-from edge.planner.accelerator import PUBLISHED, AcceleratorNumbers, Units
-from edge.planner.search_accelerator import SearchParameters, queries_per_second, queues, stage_cycles
+from edge.planner.search_accelerator import (
+    PUBLISHED,
+    AcceleratorNumbers,
+    SearchParameters,
+    Units,
+    queries_per_second,
+    queues,
+    stage_cycles,
+)
 
 CHIP_LUTS = 1_303_680
 """Look-up tables (the chip's logic) of a U55C."""

@@ -15,7 +15,7 @@ from edge.apps.bench.run_record import RunRecord
 from edge.apps.bench.searchers import simulated_loss
 from edge.apps.cli import edge
 from edge.errors import EdgeError
-from edge.planner.truncated_queues import queue_length, tail
+from edge.planner.searchers import queue_length, tail
 
 
 def run(*arguments: str) -> str:

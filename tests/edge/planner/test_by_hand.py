@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from edge.planner.bank_placement import Banks
-from edge.planner.device_share import Alternation
 from edge.planner.hardware import ACCELERATORS, HOST, MODELS, Host, Model
 from edge.planner.modelled import (
     accelerator_points,
@@ -32,8 +31,8 @@ from edge.planner.schedule import (
     stage_costs,
 )
 from edge.planner.schema import PUBLISHED, RagSchema, Stage
+from edge.planner.searchers import Alternation, queue_length, tail
 from edge.planner.tables import Point, StageTable, unbeaten
-from edge.planner.truncated_queues import queue_length, tail
 
 SMALL = Model("small", 1e9, 4, 100, 1000)
 SCHEMA = RagSchema("by hand", SMALL, decode_tokens=100, retrieval_frequency=4, rounds=2, rewriter=SMALL, rewrites=3)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from edge.errors import RangeError
-from edge.planner.accelerator import LARGEST, PUBLISHED, Units
 from edge.planner.search_accelerator import (
+    LARGEST,
+    PUBLISHED,
     Scanned,
     SearchParameters,
+    Units,
     joules,
     most_results,
     queries_per_second,

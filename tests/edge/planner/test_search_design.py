@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from edge.errors import RangeError
-from edge.planner.accelerator import Units
-from edge.planner.search_accelerator import SearchParameters, queries_per_second
+from edge.planner.search_accelerator import SearchParameters, Units, queries_per_second
 from edge.planner.search_design import USABLE, design, logic
 
 TABLE_6_3 = [
