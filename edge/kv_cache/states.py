@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.kv_cache.backend import State
-from edge.kv_cache.disk import DiskStates
-from edge.kv_cache.node import Node, PrefixTree
+from edge.kv_cache.prefix_tree import Node, PrefixTree
 from edge.kv_cache.replacement import Replacement
 from edge.kv_cache.store import KnowledgeStore
-from edge.kv_cache.tier import Tier
+from edge.kv_cache.tiers import DiskStates, Tier
 from edge.trace import Trace
 
 _OWNER = "knowledge tree"

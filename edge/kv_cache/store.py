@@ -26,7 +26,7 @@ import psutil
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError
 from edge.files.own_folder import make_folder
-from edge.kv_cache.node import Node
+from edge.kv_cache.prefix_tree import Node
 from edge.kv_cache.replacement import Usage
 from edge.trace import Trace
 

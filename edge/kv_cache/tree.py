@@ -21,8 +21,7 @@ from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.kv_cache.backend import KVBackend, Segment
 from edge.kv_cache.costs import PrefillCosts
-from edge.kv_cache.node import Node
-from edge.kv_cache.path import KnowledgeStatus, Match, Prepared
+from edge.kv_cache.prefix_tree import KnowledgeStatus, Match, Node, Prepared
 from edge.kv_cache.replacement import PGDSF, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore

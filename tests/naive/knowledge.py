@@ -11,7 +11,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.kv_cache.backend import Segment
-from edge.kv_cache.node import _PAST_NBYTES, Node
+from edge.kv_cache.prefix_tree import _PAST_NBYTES, Node
 from edge.kv_cache.replacement import PGDSF
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree

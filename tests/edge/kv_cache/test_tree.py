@@ -13,7 +13,7 @@ from naive.kv import CELL, FakeContext
 
 from edge.kv_cache.backend import Segment
 from edge.kv_cache.costs import CostTable, LearnedCosts
-from edge.kv_cache.node import Node
+from edge.kv_cache.prefix_tree import Node
 from edge.kv_cache.replacement import LRU
 from edge.kv_cache.store import StoredState
 
@@ -338,7 +338,7 @@ def test_the_least_valuable_is_saved_first_and_ranks_so(tmp_path: Path) -> None:
 
 
 def test_the_past_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.kv_cache.node._REMEMBERED", 3)
+    monkeypatch.setattr("edge.kv_cache.prefix_tree._REMEMBERED", 3)
     rig = Rig(host=0)
     for number in range(9):
         rig.ask([segment(f"once{number}", 20)])

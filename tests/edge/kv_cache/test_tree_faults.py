@@ -15,7 +15,7 @@ from naive.kv import CELL, uncached
 from edge.errors import InputError, ModelError
 from edge.kv_cache.backend import Segment
 from edge.kv_cache.costs import CostTable
-from edge.kv_cache.path import Match
+from edge.kv_cache.prefix_tree import Match
 from edge.kv_cache.store import KnowledgeStore
 
 SYSTEM = segment("system", 10)
