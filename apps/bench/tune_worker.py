@@ -22,9 +22,9 @@ from edge.ivf.opening import open_device
 from edge.ivf.parameters import Goal, Parameters, Tuned
 from edge.ivf.search import Searcher
 from edge.ivf.storage.manifest import Manifest
-from edge.tuning.calibration import searched_with, small_index
 from edge.tuning.choosing import grid, probes, within
 from edge.tuning.sampled import Sampled
+from edge.tuning.stage_costs import searched_with, small_index
 from edge.tuning.tuner import Candidates
 
 _FINAL = 6

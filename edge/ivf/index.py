@@ -211,7 +211,7 @@ class VectorIndex:
             InputError: there are too few vectors, or no parameters keep the goal.
             BudgetExceeded, CorruptBlock, StorageError: a step cannot be done, and nothing has changed.
         """
-        from edge.tuning.index_tuning import tuned
+        from edge.tuning.tuner import tuned
 
         given = None if questions is None else checked_queries(questions, self.dim)
         return tuned(self._maintainer, write, goal, given, stop=stop, progress=progress)
@@ -228,7 +228,7 @@ class VectorIndex:
 
         The index keeps its parameters. Arguments and errors are those of `tune`.
         """
-        from edge.tuning.index_tuning import examine
+        from edge.tuning.tuner import examine
 
         given = None if questions is None else checked_queries(questions, self.dim)
         examine(self._maintainer, write, use, given, progress=progress)

@@ -1,30 +1,35 @@
-"""Chooses the parameters of an index: draws rows and queries, trains candidates, measures, and searches."""
+"""Chooses the parameters of an index: draws rows and queries, trains candidates, measures, and searches.
+
+`examine` finds whether the tuning of an index in use is due. `tuned` trains the index with the choice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import BudgetExceeded, InputError
+from edge.errors import BudgetExceeded, InputError, StorageError
 from edge.ivf.base import Codec, Vectors
+from edge.ivf.maintenance.maintainer import Maintainer
 from edge.ivf.maintenance.recall import questions
 from edge.ivf.maintenance.retraining import sorting_nbytes
 from edge.ivf.maintenance.rewriting import Source, live_rows, workspace
 from edge.ivf.maintenance.sampling import sample
 from edge.ivf.maintenance.training import choose_nlist
-from edge.ivf.maintenance.work import Work
-from edge.ivf.parameters import Goal, Tuned
+from edge.ivf.maintenance.work import Progress, Stopped, Work, Write
+from edge.ivf.parameters import Goal, Tuned, Tuning
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.snapshots import Held
-from edge.tuning.calibration import LEAST_ROWS as CALIBRATION_LEAST
-from edge.tuning.calibration import QUERIES as CALIBRATION_QUERIES
-from edge.tuning.calibration import ROWS as CALIBRATION_ROWS
-from edge.tuning.calibration import calibrated, calibration_nbytes, small_sizes
 from edge.tuning.choosing import Choice, choose, codecs_of, numbers_of_lists
 from edge.tuning.sampled import CodecKey, Sampled, sampled_nbytes
+from edge.tuning.stage_costs import LEAST_ROWS as CALIBRATION_LEAST
+from edge.tuning.stage_costs import QUERIES as CALIBRATION_QUERIES
+from edge.tuning.stage_costs import ROWS as CALIBRATION_ROWS
+from edge.tuning.stage_costs import calibrated, calibration_nbytes, small_sizes
 
 QUERIES = 2048
 """Simulated questions, if memory allows. Their mean recall has a standard error of about 0.003."""
@@ -172,3 +177,59 @@ class Candidates:
 def _questions(sources: Sequence[Source], count: int, seed: int) -> Vectors:
     """Simulated questions [count, dim], made of random rows."""
     return questions(np.concatenate([rows for _, rows in sample(sources, count, seed + 1)]), seed + 1)
+
+
+_SAME_ROWS = 0.1
+"""Largest relative change in the number of vectors at which an index still counts as tuned."""
+
+
+def tuned(
+    maintainer: Maintainer,
+    write: Write,
+    goal: Goal,
+    questions: Vectors | None,
+    *,
+    stop: threading.Event | None,
+    progress: Progress | None,
+) -> Tuning:
+    """Tunes an index, unless it was tuned for the same goal with about as many vectors. See `VectorIndex.tune`."""
+    with write() as db:
+        manifest = Manifest(db)
+        rows, known = manifest.state().rows, manifest.tuned()
+    if known is not None and known.goal == goal and abs(rows - known.rows) <= _SAME_ROWS * known.rows:
+        return Tuning(known, changed=False)
+
+    def choose(work: Work) -> Tuned:
+        return tune(work, goal, questions)
+
+    report = maintainer.run(write, full=False, stop=stop, progress=progress, tune=choose)
+    if report.busy:
+        raise StorageError("another thread or process maintains the index: tune it when that has ended")
+    with write() as db:
+        record = Manifest(db).tuned()
+    if record is None or not report.trained:
+        raise StorageError("tuning was stopped, or another state of the index was put in place: nothing has changed")
+    return Tuning(record, changed=True)
+
+
+def examine(
+    maintainer: Maintainer,
+    write: Write,
+    use: Callable[[Candidates], object],
+    questions: Vectors | None,
+    *,
+    progress: Progress | None,
+) -> None:
+    """Calls `use` with the candidate parameters of an index. See `VectorIndex.examine`."""
+    used = []
+
+    def look(work: Work) -> Tuned:
+        with work.write() as db:
+            sources: list[Source] = list(work.sources(Manifest(db)).values())
+        use(Candidates(work, sources, questions))
+        used.append(True)
+        raise Stopped  # before anything is trained
+
+    report = maintainer.run(write, full=False, stop=None, progress=progress, tune=look)
+    if report.busy or not used:
+        raise StorageError("another thread or process maintains the index: try again when that has ended")

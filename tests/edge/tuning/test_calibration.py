@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.tuning.calibration import small_sizes
+from edge.tuning.stage_costs import small_sizes
 
 
 @pytest.mark.parametrize(

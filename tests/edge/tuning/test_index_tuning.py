@@ -38,7 +38,7 @@ def train(rig: IndexRig, parameters: Parameters) -> None:
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each search is timed once: nothing here depends on how exact the times are."""
-    monkeypatch.setattr("edge.tuning.calibration._ROUNDS", 1)
+    monkeypatch.setattr("edge.tuning.stage_costs._ROUNDS", 1)
 
 
 @pytest.fixture
@@ -194,11 +194,13 @@ def test_the_smallest_limit_that_is_named_works(
     """The sample is smaller there, and the ledger never holds more than the limit. The choice depends on measured
     times, and sorting needs more memory with more lists, so that each number of lists is tried."""
 
+    real_tune = tuner.tune
+
     def tune(*arguments: Any) -> Tuned:
-        found = tuner.tune(*arguments)
+        found = real_tune(*arguments)
         return replace(found, parameters=replace(found.parameters, lists=lists))
 
-    monkeypatch.setattr("edge.tuning.index_tuning.tune", tune)
+    monkeypatch.setattr("edge.tuning.tuner.tune", tune)
     rig = IndexRig(tmp_path, dim=32)
     rig.add(range(2_000), mixture(2_000, 32))
     rig.maintain()
