@@ -16,8 +16,7 @@ from typing import Any
 
 from edge.blocks import BlockFile, BlockId
 from edge.cache.buffers import Bytes
-from edge.cache.demand import Displacement
-from edge.cache.miss_curve import MissCurve, bytes_to_fetch
+from edge.cache.prefetch_gain import Displacement, MissCurve, bytes_to_fetch
 from edge.cache.residency import Fetch, Residency
 from edge.lanes import Lane
 from edge.link import Ticket
@@ -68,7 +67,7 @@ class Outcome:
 
     Attributes:
         saved_s: seconds of transfers that searches would have waited for without lookahead, and did not. Losses by
-            displaced blocks are reported separately (see `edge.cache.demand`).
+            displaced blocks are reported separately (see `edge.cache.prefetch_gain`).
         added_s: seconds saved beyond the saving that the prediction it followed would have reached with as many bytes;
             None if it followed none.
     """

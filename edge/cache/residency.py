@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import SPARE, BlockCache, Entry, Fetch
+from edge.cache.block_cache import SPARE, BlockCache, Entry, Fetch, Handle
 from edge.cache.buffers import charge_of
 from edge.cache.eviction import Policy
-from edge.cache.handle import Handle
 from edge.errors import BudgetExceeded, DeviceLost
 from edge.link_rate import LinkRate
 from edge.trace import Trace

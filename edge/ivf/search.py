@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.cache.buffers import charge_of
-from edge.cache.demand import DemandShadow
 from edge.cache.eviction import DecayedHotness, Policy
 from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
+from edge.cache.prefetch_gain import DemandShadow
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
@@ -293,7 +293,7 @@ class Searcher:
                 transfers in that time, or in a longer time where that pays (see `edge.cache.lookahead.bytes_to_fetch`).
             depth: lists of each query that are fetched at most.
             place: the further device to fill; chosen by the lists that the devices hold if not given.
-            lost: see `edge.cache.demand.Displacement`.
+            lost: see `edge.cache.prefetch_gain.Displacement`.
 
         Raises:
             InputError: queries have the wrong shape.

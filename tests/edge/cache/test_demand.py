@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from naive.residency import LeastRecent
 
-from edge.cache.demand import DemandShadow
 from edge.cache.eviction import DecayedHotness, Policy
+from edge.cache.prefetch_gain import DemandShadow
 
 
 def shadow_of(*held: int, policy: Policy | None = None) -> DemandShadow:

@@ -10,8 +10,8 @@ import pytest
 
 from edge.blocks import BlockId, Extent
 from edge.cache.buffers import page_buffer
-from edge.cache.demand import Displacement
 from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
+from edge.cache.prefetch_gain import Displacement
 from edge.cache.residency import Admitted
 from edge.lanes import Lane
 

@@ -1,19 +1,87 @@
-"""`DemandShadow`: simulates the blocks that memory would hold if nothing were fetched ahead of its use.
+"""What fetching ahead gains: the number of bytes a prediction should fetch, and a simulation without lookahead.
 
-Whether lookahead pays is the difference between the real world and one without it. That other world is simulated: its
-searches need the same blocks, and it keeps them by the same policy. A block is saved if the real world has it and
-the simulated one would have to read it. A block is lost if the real world must read it again and the simulated one
-still has it. The loss is reported to the prediction that displaced the block, however many searches ago that was.
+`bytes_to_fetch` follows from a prediction's miss rate by bytes (TeleRAG, appendix B).
+
+Whether lookahead pays is the difference between the real world and one without it. `DemandShadow` simulates that other
+world: its searches need the same blocks, and it keeps them by the same policy. A block is saved if the real world has
+it and the simulated one would have to read it. A block is lost if the real world must read it again and the simulated
+one still has it. The loss is reported to the prediction that displaced the block, however many searches ago that was.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edge.cache.eviction import Policy
+from edge.errors import InputError
+
+_SAMPLES = 4096
+
+
+class MissCurve:
+    """Share of needed blocks that a prediction misses, as a function of the bytes fetched. Thread-safe.
+
+    It is learned from the blocks that were needed after earlier predictions.
+    """
+
+    def __init__(self) -> None:
+        self._needed: list[float] = []
+        self._lock = threading.Lock()
+
+    def observe(self, positions: Sequence[float]) -> None:
+        """Learns from the blocks that were needed after a prediction.
+
+        Args:
+            positions: for each needed block, the bytes that must be fetched in the order of the prediction until the
+                block is there; infinity for a block that was not predicted.
+        """
+        with self._lock:
+            self._needed = [*self._needed, *positions][-_SAMPLES:]
+
+    def points(self) -> list[tuple[float, float]]:
+        """(bytes, miss rate): the steps of the curve, ascending in bytes, from (0, 1); empty before any observation."""
+        with self._lock:
+            needed = sorted(self._needed)
+        if not needed:
+            return []
+        steps = [(0.0, 1.0)]
+        for i, position in enumerate(needed, 1):
+            if math.isfinite(position):
+                steps.append((position, 1 - i / len(needed)))
+        return steps
+
+
+def bytes_to_fetch(
+    bandwidth: float, seconds: float, misses: Sequence[tuple[float, float]], slow_seconds: float
+) -> float:
+    """Bytes to fetch for the smallest total time of fetching and searching (TeleRAG, appendix B).
+
+    The total is t1 + t2 with t1 = max(window, b / bandwidth) and t2 = miss(b) * slow_seconds. It is smallest either at
+    b = bandwidth * seconds, or at a later step of the miss curve, where t1 has grown less than t2 has fallen.
+
+    Args:
+        bandwidth: bytes per second of the link.
+        seconds: length of the window.
+        misses: (bytes, miss rate), ascending; see `MissCurve.points`.
+        slow_seconds: time of a search that misses every block.
+
+    Raises:
+        InputError: the bandwidth or the window is negative.
+    """
+    if bandwidth < 0 or seconds < 0:
+        raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")
+    inside = bandwidth * seconds
+    if not bandwidth or not misses:
+        return inside
+    reached = min((miss for nbytes, miss in misses if nbytes <= inside), default=1.0)
+    choices = [(seconds + reached * slow_seconds, inside)]
+    choices += [(b / bandwidth + miss * slow_seconds, b) for b, miss in misses if b > inside]
+    return min(choices)[1]
+
 
 _REMEMBERED = 64
 """Number of predictions that losses are attributed to. Blocks that older ones displaced would mostly be gone by now."""
