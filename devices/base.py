@@ -7,8 +7,20 @@ capabilities. The package registers the class in the entry-point group `edge.dev
 
 from __future__ import annotations
 
-from edge.ivf.device import Candidates, Estimate, ListScan, Place, Profile, Search, SearchPlace, SearchRequest
-from edge.ivf.opening import GROUP, capabilities, open_device, parse_device
+from edge.ivf.device import (
+    GROUP,
+    Candidates,
+    Estimate,
+    ListScan,
+    Place,
+    Profile,
+    Search,
+    SearchPlace,
+    SearchRequest,
+    capabilities,
+    open_device,
+    parse_device,
+)
 
 __all__ = [
     "GROUP", "Candidates", "Estimate", "ListScan", "Place", "Profile", "Search", "SearchPlace", "SearchRequest",

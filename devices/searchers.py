@@ -16,8 +16,7 @@ from edge.budget import MemoryBudget
 from edge.devices.stripes import Searcher, Share, Stripe, Stripes
 from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, InputError, PartLost
 from edge.ivf.base import Bytes, Vectors
-from edge.ivf.device import Candidates, Search, SearchPlace, SearchRequest
-from edge.ivf.opening import open_device
+from edge.ivf.device import Candidates, Search, SearchPlace, SearchRequest, open_device
 from edge.lanes import Lane
 from edge.planner.searchers import queue_length
 from edge.trace import Trace

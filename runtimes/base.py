@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
-from edge.ivf.opening import parse_device
+from edge.ivf.device import parse_device
 from edge.lanes import Lane
 from edge.models.spec import LayerSpec
 from edge.plugins import load, names

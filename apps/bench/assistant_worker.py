@@ -25,8 +25,7 @@ from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.devices.cpu import CpuDevice
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.ivf.probing import choose_nprobe
-from edge.ivf.router import probe
+from edge.ivf.probing import choose_nprobe, probe
 from edge.lanes import Lane
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator

@@ -19,10 +19,9 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.ivf.base import Snapshot, Vectors
-from edge.ivf.dispatch import Dispatch, Keys
-from edge.ivf.grouping import group
+from edge.ivf.dispatch import Dispatch, Keys, group
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.ivf.router import keys_of
+from edge.ivf.probing import keys_of
 from edge.ivf.search import Searcher
 from edge.ivf.tiers import Tier
 from edge.runtimes.embedder import Embedder

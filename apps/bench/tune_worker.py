@@ -16,9 +16,8 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.ivf.assignment import assign
 from edge.ivf.base import Snapshot
-from edge.ivf.device import Search
+from edge.ivf.device import Search, open_device
 from edge.ivf.index import VectorIndex
-from edge.ivf.opening import open_device
 from edge.ivf.parameters import Goal, Parameters, Tuned
 from edge.ivf.search import Searcher
 from edge.ivf.storage.manifest import Manifest

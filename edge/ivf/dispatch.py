@@ -1,7 +1,8 @@
-"""`Dispatch`: which of several devices serves which queries (TeleRAG, section 4.2, cache-aware scheduling).
+"""Several devices: micro-batches of similar queries, and which device serves which (TeleRAG, section 4.2).
 
-The paper assigns all micro-batches before the first one runs, by what each device holds then. Here a device that is
-free takes one of the micro-batches that still wait, by what it holds now, so that no device waits for a slower one.
+`group` is the paper's prefetching scheduler, and `Dispatch` its cache-aware scheduling. The paper assigns all
+micro-batches before the first one runs, by what each device holds then. Here a device that is free takes one of the
+micro-batches that still wait, by what it holds now, so that no device waits for a slower one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,35 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from edge.ivf.base import Vectors
 from edge.ivf.tiers import Tier
+
+
+def group(queries: Vectors, size: int) -> list[npt.NDArray[np.int64]]:
+    """Cuts a batch into micro-batches of at most `size` queries by greedy nearest neighbours (L2).
+
+    Similar queries probe the same lists, so that each micro-batch shares the lists that are fetched for it.
+
+    Args:
+        queries: [q, dim].
+
+    Returns:
+        Numbers of queries, each in exactly one group. A group is the first query left and its nearest neighbours.
+    """
+    left = np.arange(len(queries))
+    groups = []
+    while len(left):
+        difference = queries[left] - queries[left[0]]
+        distance = np.einsum("ij,ij->i", difference, difference)
+        distance[0] = -1.0  # the first query itself, even if it has a duplicate
+        near = np.argsort(distance, kind="stable")[:size]
+        groups.append(left[near])
+        left = np.delete(left, near)
+    return groups
+
 
 T = TypeVar("T")
 

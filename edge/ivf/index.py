@@ -16,11 +16,9 @@ from edge.cache.lookahead import Lookahead
 from edge.connection import Connection
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
-from edge.ivf.device import Place, Search, SearchPlace
-from edge.ivf.opening import capabilities, open_devices
+from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_devices
 from edge.ivf.parameters import Goal, Tuning
-from edge.ivf.probing import choose_nprobe, lists_to_probe
-from edge.ivf.router import checked_queries
+from edge.ivf.probing import checked_queries, choose_nprobe, lists_to_probe
 from edge.ivf.search import Searcher
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.manifest_schema import MIGRATIONS

@@ -1,9 +1,13 @@
-"""Exact scores of vectors in memory, and of candidates whose float32 rows are on disk."""
+"""Exact scores of vectors in memory, and of candidates whose float32 rows are on disk; and the best rows of a search.
+
+`Results` merges the best rows of each query from all places that were searched.
+"""
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,7 +16,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile, RowTable
 from edge.errors import CorruptBlock
-from edge.ivf.base import Bytes, Ids, Vectors
+from edge.ivf.base import Bytes, Found, Ids, Vectors
 from edge.ivf.plan import Plan
 from edge.lanes import Lane
 from edge.link import Ticket
@@ -124,3 +128,49 @@ class Rescorer:
         for low, high in pairwise(cuts):
             if high > low:
                 yield self._sources[int(sources[low])], low, high
+
+
+Done = Callable[[int, Ids, Vectors], None]
+"""Called with a query's number, its ids [k] and scores [k], as soon as they are final."""
+
+
+class Results:
+    """The best `k` rows of each query, best first, the smaller id first among equals, padded with -1 and -inf. Threads
+    may share it if no two work on the same query."""
+
+    def __init__(self, queries: int, k: int, done: Done | None) -> None:
+        self.k = k
+        self.lists_read = self.bytes_read = self.hits = self.nprobe = 0
+        self._ids = np.full((queries, k), -1, np.int64)
+        self._scores = np.full((queries, k), -np.inf, np.float32)
+        self._done = done
+        self._counting = threading.Lock()
+
+    def add(self, query: int, scores: Vectors, ids: Ids) -> None:
+        """Merges rows [n] into the results of a query. Each row may be added once."""
+        taken = self._ids[query] >= 0
+        scores, ids = best(
+            np.concatenate((self._scores[query][taken], scores)), np.concatenate((self._ids[query][taken], ids)), self.k
+        )
+        self._scores[query, : len(ids)], self._ids[query, : len(ids)] = scores, ids
+
+    def count(self, nprobe: int, lists_read: int, bytes_read: int, hits: int) -> None:
+        """Counts a scan: lists probed per query, the amounts that it read, and the lists that were resident."""
+        with self._counting:
+            self.nprobe = max(self.nprobe, nprobe)
+            self.lists_read += lists_read
+            self.bytes_read += bytes_read
+            self.hits += hits
+
+    def complete(self, query: int) -> bool:
+        """Whether all k places of the query are taken."""
+        return bool(self._ids[query, -1] >= 0)
+
+    def finish(self, query: int) -> None:
+        """Reports the query's results, which are final."""
+        if self._done is not None:
+            self._done(query, self._ids[query].copy(), self._scores[query].copy())
+
+    def found(self) -> Found:
+        """The results of all queries."""
+        return Found(self._ids, self._scores, self.nprobe, self.lists_read, self.bytes_read, self.hits)

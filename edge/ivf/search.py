@@ -23,13 +23,11 @@ from edge.cache.prefetch_gain import DemandShadow
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
-from edge.ivf.dispatch import Dispatch
-from edge.ivf.grouping import group
+from edge.ivf.dispatch import Dispatch, group
 from edge.ivf.plan import member
+from edge.ivf.probing import checked_queries, keys_of, probe
 from edge.ivf.reading import read_order
-from edge.ivf.rescoring import exact_scores
-from edge.ivf.results import Done, Results
-from edge.ivf.router import checked_queries, keys_of, probe
+from edge.ivf.rescoring import Done, Results, exact_scores
 from edge.ivf.scan import Scan
 from edge.ivf.search_cost import PLANNING_NBYTES, SearchCost, fitting_nprobe, search_bytes
 from edge.ivf.tiers import Tier

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.ivf.base import Snapshot, Vectors
-from edge.ivf.router import probe
+from edge.ivf.probing import probe
 from edge.ivf.tiers import Tier
 from edge.scheduling.running_mean import RunningMean
 

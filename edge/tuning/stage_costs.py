@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from edge.ivf.assignment import Lists, append_by_list, assign, assign_nbytes
 from edge.ivf.base import DEVIATIONS, NO_IDS, RESCORE, Codec, Snapshot, Vectors
-from edge.ivf.device import Search
+from edge.ivf.device import Search, open_device
 from edge.ivf.maintenance.recall import NEIGHBOURS
 from edge.ivf.maintenance.work import Work
-from edge.ivf.opening import open_device
 from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.router import probe
+from edge.ivf.probing import probe
 from edge.ivf.search import Searcher
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.snapshots import list_parts

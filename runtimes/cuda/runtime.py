@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
 from edge.errors import ConfigError
-from edge.ivf.opening import open_device
+from edge.ivf.device import open_device
 from edge.lanes import Lane
 from edge.link import Ticket
 from edge.models.packed import PackedModel

@@ -12,10 +12,8 @@ from collections.abc import Callable
 
 from edge.budget import MemoryBudget
 from edge.ivf.base import Codecs, IndexOptions, MaintenanceReport
-from edge.ivf.maintenance.cleaning import clean
-from edge.ivf.maintenance.flushing import flush
-from edge.ivf.maintenance.merging import merge
-from edge.ivf.maintenance.remeasuring import remeasure
+from edge.ivf.maintenance.compaction import clean, flush, merge
+from edge.ivf.maintenance.recall import remeasure
 from edge.ivf.maintenance.retraining import retrain
 from edge.ivf.maintenance.splitting import split
 from edge.ivf.maintenance.training import due

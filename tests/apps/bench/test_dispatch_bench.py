@@ -14,7 +14,7 @@ from edge.apps.bench.dispatch import _ARMS, _replies, dispatch
 from edge.apps.bench.dispatch_worker import InTurn, batches
 from edge.apps.bench.rag_traces import cases, write_trace
 from edge.apps.bench.run_record import RunRecord
-from edge.ivf.grouping import group
+from edge.ivf.dispatch import group
 from edge.models.training.corpora import load
 
 

@@ -23,10 +23,9 @@ from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
 from edge.errors import ConfigError, InputError
 from edge.ivf.base import Found
-from edge.ivf.device import Candidates, SearchPlace, SearchRequest
+from edge.ivf.device import Candidates, SearchPlace, SearchRequest, open_devices
 from edge.ivf.dispatch import Dispatch
-from edge.ivf.opening import open_devices
-from edge.ivf.router import keys_of, probe
+from edge.ivf.probing import keys_of, probe
 from edge.ivf.search import Searcher
 from edge.lanes import Lane
 

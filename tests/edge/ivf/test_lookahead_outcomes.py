@@ -13,7 +13,7 @@ from naive.searching import Rig
 from naive.waiting import PATIENCE_S
 
 from edge.cache.lookahead import Outcome
-from edge.ivf.router import probe
+from edge.ivf.probing import probe
 
 pytestmark = pytest.mark.usefixtures("small_process")
 

@@ -15,7 +15,7 @@ from naive.lists import gridded
 from naive.searching import Rig
 
 from edge.errors import InputError
-from edge.ivf.router import probe
+from edge.ivf.probing import probe
 from edge.ivf.search_cost import SearchCost, fitting_nprobe, search_bytes
 
 RETRIEVAL = {1: 26.06, 2: 48.12, 4: 92.59, 8: 178.43, 16: 344.49, 32: 666.43, 64: 1298.52, 128: 2544.44}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from naive.lists import gridded
 
 from edge.ivf.device import Candidates
-from edge.ivf.grouping import group
+from edge.ivf.dispatch import group
+from edge.ivf.probing import probe
 from edge.ivf.rescoring import best, exact_scores
-from edge.ivf.router import probe
 
 
 @settings(max_examples=60)

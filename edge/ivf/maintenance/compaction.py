@@ -1,0 +1,161 @@
+"""Compaction: pending rows become segments, small segments are merged without deleted rows, and old files are removed.
+
+A segment is rewritten, together with all smaller ones, once its deleted rows and the rows of the smaller ones make up a
+tenth of it. Each further part of a list costs a search more than scanning the part's rows. With this rule, an index
+that grows to a million rows by flushes of 2,048 rows has three segments at most and has copied a row 16 times on
+average (simulated). Merging at a half would copy a row eight times and leave five segments.
+
+`clean` removes files that no committed state names: retired segments, and leftovers of a killed process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+import numpy as np
+
+from edge.errors import StorageError
+from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
+from edge.ivf.maintenance.rewriting import Source, live_rows, put_in_place, retire
+from edge.ivf.maintenance.work import Work
+from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.segment_writer import SegmentWriter
+
+
+def flush(work: Work, least: int = 1) -> None:
+    """Moves all pending rows to a new segment, if there are at least `least`.
+
+    Raises:
+        BudgetExceeded, StorageError: the segment cannot be written; the rows stay pending.
+    """
+    with ExitStack() as stack:
+        with work.write() as db:
+            manifest = Manifest(db)
+            if manifest.pending_count() < max(1, least):
+                return
+            training, number_of_training = work.snapshots.training(manifest), manifest.state().training
+            dim, nlist = work.snapshots.dim, len(training.centroids)
+            ids, stamps = manifest.pending_stamps()
+            nbytes = len(ids) * (4 * dim + 16) + assign_nbytes(nlist)
+            stack.enter_context(work.budget.reserve("index flush", nbytes))
+            vectors = manifest.pending_vectors(ids, dim)
+        work.check("flush", 0, len(ids))
+        writer = stack.enter_context(SegmentWriter(work.folder, training.codec.spec, work.budget))
+        lists, scores = assign(vectors, training.centroids)
+        append_by_list(writer, training.codec, lists, ids, vectors)
+        entry = writer.finish()
+        segment = work.open_segments.open(entry, training.codec.spec)
+        with work.write() as db:
+            manifest = Manifest(db)
+            work.check_state(manifest, number_of_training)
+            stamp = manifest.touch()
+            manifest.add_segment(entry)
+            held = set(zip(*(part.tolist() for part in manifest.pending_stamps()), strict=True))
+            same = np.array([key in held for key in zip(ids.tolist(), stamps.tolist(), strict=True)], np.bool_)
+            # Rows that were deleted or replaced meanwhile are in the segment; they are marked as deleted there.
+            manifest.delete_rows(segment.name, np.sort(segment.lookup(np.sort(ids[~same]))), stamp)
+            manifest.delete_pending(ids[same])
+            if nlist > 1:
+                manifest.count_misfit(len(ids), misfit(vectors, scores))
+    work.flushed += int(same.sum())
+    work.trace.count("index.flushed", int(same.sum()))
+
+
+_RATIO = 0.1
+
+_SLICE_NBYTES = 8 << 20
+"""Memory for reading one part of a source (at most 4 MiB, and a copy without the deleted rows)."""
+
+
+def merge(work: Work) -> None:
+    """Merges the segments that are due; if `work.full`, all of them into one without deleted rows.
+
+    Raises:
+        BudgetExceeded, CorruptBlock, StorageError: a segment cannot be read or written; nothing has changed.
+    """
+    with work.write() as db:
+        manifest = Manifest(db)
+        sources = list(work.sources(manifest).values())
+        training, number_of_training = work.snapshots.training(manifest), manifest.state().training
+    chosen = _everything(sources) if work.full else _due(sources)
+    if not chosen:
+        return
+    total = live_rows(chosen)
+    spec = training.codec.spec
+    with (
+        work.budget.reserve("index merge", _SLICE_NBYTES),
+        SegmentWriter(work.folder, spec, work.budget) as writer,
+    ):
+        done = 0
+        numbers = [source.segment.parts["list"] for source in chosen]
+        for number in np.unique(np.concatenate(numbers)).tolist():
+            work.check("merge", done, total)
+            for source, lists in zip(chosen, numbers, strict=True):
+                low, high = np.searchsorted(lists, (number, number + 1))
+                for block in source.stream(range(int(low), int(high))):
+                    writer.append(number, block.ids, block.codes, block.vectors)
+                    done += len(block.ids)
+        copy = work.copied(chosen, writer, spec) if total else None
+        with work.write() as db:
+            manifest = Manifest(db)
+            work.check_state(manifest, number_of_training, chosen)
+            stamp = manifest.touch()
+            if copy is not None:
+                put_in_place(manifest, copy, stamp)
+            else:
+                retire(manifest, chosen)
+    reclaimed = sum(len(source.deleted) for source in chosen)
+    work.merged += total
+    work.reclaimed += reclaimed
+    work.trace.count("index.merged", total)
+    work.trace.count("index.reclaimed", reclaimed)
+
+
+def _everything(sources: list[Source]) -> list[Source]:
+    return sources if len(sources) > 1 or any(len(source.deleted) for source in sources) else []
+
+
+def _due(sources: Iterable[Source]) -> list[Source]:
+    by_size = sorted(sources, key=lambda source: source.live)
+    chosen = 0
+    smaller = 0
+    for position, source in enumerate(by_size):
+        worn = smaller + len(source.deleted)
+        if worn and worn >= _RATIO * source.live:
+            chosen = position + 1
+        smaller += source.live
+    return by_size[:chosen]
+
+
+_OURS = re.compile(r"[0-9a-f]{8,}(?:\.blk|\.blk\.tmp|\.tmp|-[0-9]+\.run\.tmp)")
+"""File names that this package makes. The folder may be a link to a folder with other people's files."""
+
+
+def clean(work: Work, *, grace_seconds: float) -> None:
+    """Removes retired segments, and files that were never named.
+
+    A segment is removed if this process does not have it open and it was retired at least `grace_seconds` ago. Until
+    then a reader whose transaction began earlier may still open it. Files that no state ever named are removed in a
+    write transaction, so that no writer can be making one.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    with work.write() as db:
+        manifest = Manifest(db)
+        work.snapshots.current(db)  # releases segments that only an older state needed
+        retired = dict(manifest.retired())
+        known = {*retired, *manifest.segment_names()}
+        try:
+            found = [path.name for path in work.folder.iterdir()] if work.folder.exists() else []
+        except OSError as error:
+            raise StorageError(f"{work.folder} cannot be read: {error.strerror}") from error
+        stray = [name for name in found if name not in known and _OURS.fullmatch(name)]
+        removed = [name for name in stray if work.open_segments.remove(name)]
+        ripe = [name for name, at in retired.items() if not 0 <= time.time() - at < grace_seconds]
+        gone = [name for name in ripe if work.open_segments.remove(name)]
+        manifest.forget_retired(gone)
+    work.removed_files += len(removed) + len(gone)
