@@ -19,7 +19,7 @@ from edge.apps.assistant.steps import Steps
 from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
 from edge.runtimes.generation.base import Piece
-from edge.scheduling.pipelining import RetrievalPipeline
+from edge.scheduling.background import RetrievalPipeline
 from edge.sentences import sentences
 
 Pipeline = Callable[[str, Steps], Iterator[str]]

@@ -10,7 +10,7 @@ from typing import Any
 from edge.apps.bench.assistant_worker import IndexLibrary, opened
 from edge.apps.bench.process import serve
 from edge.apps.collection.hits import Hit
-from edge.scheduling.pipelining import RetrievalPipeline
+from edge.scheduling.background import RetrievalPipeline
 
 _LETTERS_PER_TOKEN = 4
 _WINDOW = 64

@@ -8,7 +8,7 @@ import pytest
 from naive.waiting import PATIENCE_S
 
 from edge.errors import InputError
-from edge.scheduling.pipelining import RetrievalPipeline
+from edge.scheduling.background import RetrievalPipeline
 from edge.trace import Trace
 
 
