@@ -9,7 +9,7 @@ from pathlib import Path
 from campaign.discovery import found
 from campaign.operations.base import Operation
 from campaign.program import Home, Snapshot
-from campaign.shim import Shim, counted
+from campaign.shim import Shim, counted, counted_reads
 
 
 class Prepared:
@@ -33,12 +33,13 @@ class Prepared:
             raise AssertionError(f"without an attack {done}")
 
     def count(self, *, reads: bool) -> int:
-        """The number of its file operations, with or without those that read."""
-        if reads not in self._counts:
+        """The number of its file operations, with or without those that read. One run counts both."""
+        if not self._counts:
             counter = self.home.path.with_name("counter")
             self.snapshot.restore()
-            self.run(Shim(self.operation.watched(self.home), reads=reads), counter)
-            self._counts[reads] = counted(counter)[0]
+            self.run(Shim(self.operation.watched(self.home), reads=True), counter)
+            every = counted(counter)[0]
+            self._counts = {True: every, False: every - counted_reads(counter)}
         return self._counts[reads]
 
 

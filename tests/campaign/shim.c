@@ -2,7 +2,8 @@
  *
  * Environment:
  *   SHIM_WATCH    folders, separated by ':'; only operations below them count.
- *   SHIM_COUNTER  a file of at least 16 bytes that all processes share: operations so far, and operations spoiled.
+ *   SHIM_COUNTER  a file of at least 24 bytes that all processes share: operations so far, operations spoiled, and how
+ *                 many of the operations were reads.
  *   SHIM_AT       the number of the operation to spoil, from 1; 0 spoils none.
  *   SHIM_DO       kill: die before it. torn: write half of it, then die. EIO, ENOSPC, EDQUOT: it fails so.
  *                 lose: report success and do nothing.
@@ -57,7 +58,7 @@ __attribute__((constructor)) static void begin(void) {
     if ((value = getenv("SHIM_COUNTER"))) {
         int fd = (int)syscall(SYS_openat, AT_FDCWD, value, O_RDWR | O_CLOEXEC, 0);
         if (fd >= 0) {
-            void *shared = mmap(0, 16, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            void *shared = mmap(0, 24, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
             if (shared != MAP_FAILED) counter = shared;
             syscall(SYS_close, fd);
         }
@@ -313,6 +314,7 @@ int fallocate(int fd, int mode, off_t from, off_t n) { return fallocate64(fd, mo
     char path[PATH_MAX]; \
     begin(); \
     if (reads && of_descriptor(fd, path)) { \
+        if (counter) __atomic_add_fetch(&counter[2], 1, __ATOMIC_SEQ_CST); \
         int fate = judge(0); \
         if (fate == TEAR) die(); \
         if (fate == FAIL) { errno = code; return -1; } \

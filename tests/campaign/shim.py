@@ -73,7 +73,7 @@ class Shim:
 
     def environment(self, counter: Path) -> dict[str, str]:
         """The variables that put the shim before a program; `counter` is made anew, and read by `counted`."""
-        counter.write_bytes(bytes(16))
+        counter.write_bytes(bytes(24))
         return {
             "LD_PRELOAD": str(library()),
             "SHIM_WATCH": ":".join(str(folder.resolve()) for folder in self.watch),
@@ -88,5 +88,10 @@ class Shim:
 
 def counted(counter: Path) -> tuple[int, int]:
     """How many operations the program did, and how many of them were spoiled."""
-    done, spoiled = struct.unpack("<QQ", counter.read_bytes()[:16])
+    done, spoiled, _ = struct.unpack("<QQQ", counter.read_bytes()[:24])
     return done, spoiled
+
+
+def counted_reads(counter: Path) -> int:
+    """How many of the program's operations were reads."""
+    return int.from_bytes(counter.read_bytes()[16:24], "little")

@@ -20,7 +20,7 @@ from campaign.powerloss import LOSSES, Log, Loss
 from campaign.program import Finished, Home, Snapshot
 from campaign.report import Tally, document
 from campaign.sampler import Sampler
-from campaign.shim import Shim, counted
+from campaign.shim import Shim, counted, counted_reads
 
 if not sys.platform.startswith("linux"):
     pytest.skip("the campaign looks at processes through /proc", allow_module_level=True)
@@ -101,6 +101,7 @@ def test_reads_fail_where_they_count(folder: Path) -> None:
         environment = {**os.environ, **Shim((folder,), 1, "EIO", reads=reads).environment(counter)}
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
         assert done.returncode == code
+        assert counted_reads(counter) == counted(counter)[0] == code
 
 
 def test_a_write_that_was_reported_and_lost(folder: Path) -> None:
