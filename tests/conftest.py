@@ -108,6 +108,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Takes the objects of the collected tests out of garbage collection. Closing a model collects garbage, and would
     look through all of them each time."""
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Takes what a file of tests has left out of garbage collection, too: modules, and the tools' own notes."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
