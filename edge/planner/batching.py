@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -47,8 +48,8 @@ def stall_factor(
 
     def stops() -> list[int]:
         """The lengths of the pieces between the stops, with the first piece at the end."""
-        points = np.sort(random.choice(tokens - 1, retrievals, replace=False) + 1)
-        return [int(piece) for piece in np.diff(points, prepend=0, append=tokens)[::-1]]
+        points = sorted((random.choice(tokens - 1, retrievals, replace=False) + 1).tolist())
+        return [after - before for before, after in pairwise([0, *points, tokens])][::-1]
 
     pieces = [stops() for _ in range(batch)]
     begun, first = [0] * batch, [True] * batch
