@@ -137,7 +137,14 @@ def test_fifty_kills(tmp_path: Path, consistent: Callable[[Collection], None], m
     method = "spawn" if sys.platform == "win32" else "forkserver"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["edge.apps.collection.collection", "edge.devices.cpu"])
+        # What a writer imports in any case. Each of them would load it anew.
+        context.set_forkserver_preload(
+            [
+                "edge.apps.collection.collection", "edge.apps.collection.writing", "edge.apps.documents.extraction",
+                "edge.apps.documents.chunking", "edge.apps.documents.plain", "edge.devices.cpu",
+                "edge.devices.faiss_codec", "edge.ivf.maintenance.maintainer", "edge.runtimes.embedder", "faiss",
+            ]
+        )  # fmt: skip
     collection = None
     committed: dict[str, bytes] = {}
     interrupted = 0
