@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 from naive.chunk_sizes import write_chunk_sizes
+from naive.forked import forked_edge
 from naive.waiting import PATIENCE_S
 
 from edge.models.synth import synth
@@ -75,7 +76,7 @@ def name(value: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def first_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The home before any snippet has run. What is indexed and remembered is there for the snippets that search it."""
     home = tmp_path_factory.mktemp("homes").resolve() / "home"
     synth("tiny-bert-embedder", home / "models" / "tiny").close()
@@ -93,12 +94,10 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "notes.jsonl").write_text(json.dumps({"text": "Ann called at noon.", "id": "1"}) + "\n")
     shutil.copytree(ROOT / "tests" / "golden" / "bert-reranker", home / "my-checkpoint")
     (home / "bin").mkdir()
-    edge = home / "bin" / "edge"
-    edge.write_text(f"#!{sys.executable}\nfrom edge.apps.cli import main\nmain()\n")
-    edge.chmod(0o755)
-    for command in ("edge index OLD.pdf Documents", "edge memory add 'The meeting moved to Thursday'"):
-        assert starter(home)(["sh", "-c", command]).wait(PATIENCE_S) == 0
-    return home.rename(home.with_name("first"))
+    with forked_edge(home / "bin" / "edge"):
+        for command in ("edge index OLD.pdf Documents", "edge memory add 'The meeting moved to Thursday'"):
+            assert starter(home)(["sh", "-c", command]).wait(PATIENCE_S) == 0
+        yield home.rename(home.with_name("first"))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Commands of `edge` in forks of a process that has imported the program already: a quarter of a start's time.
 
-For tests of what many commands do, in a shell as a person types them. What a start itself does is tested elsewhere, with
-processes of their own.
+For tests of what many commands do, in a shell as a person types them. What a start itself does is tested elsewhere,
+with processes of their own.
 """
 
 from __future__ import annotations
