@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from naive.forked import forked_edge
 from naive.program import settings_of, write_tiny_models
 
 from edge.apps.cli import main
@@ -26,6 +27,13 @@ class Ended:
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A models directory with the reranker `tiny` and the embedder `tiny-embedder`; not to be changed."""
     return write_tiny_models(tmp_path_factory.mktemp("tiny") / "models")
+
+
+@pytest.fixture(scope="session")
+def forked_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """What starts `edge` in a fork of one process; see `naive.forked`."""
+    with forked_edge(tmp_path_factory.mktemp("forked") / "edge") as command:
+        yield command
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: real processes, their output, how they end."""
+"""The command line as a person uses it: its output, how it ends. Most commands run in forks of one process."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Edge:
     """Runs `edge` in a folder."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, forked: tuple[str, ...]) -> None:
         self.home = home
+        self.forked = forked
         self.environment = environment_of(home, NO_COLOR="1")
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*EDGE, *arguments],
+            [*self.forked, *arguments],
             input=stdin, capture_output=True, cwd=self.home, env=self.environment | environment, check=False,
         )  # fmt: skip
 
@@ -59,8 +60,8 @@ class Edge:
 
 
 @pytest.fixture
-def edge(home: Path) -> Edge:
-    return Edge(home)
+def edge(home: Path, forked_command: tuple[str, ...]) -> Edge:
+    return Edge(home, forked_command)
 
 
 def test_rerank_prints_places_scores_and_texts(edge: Edge) -> None:

@@ -26,8 +26,9 @@ _IMPORTED = (
 
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys
-# A watch is interrupted, which a fork elsewhere would not see. A limit is for what a process of its own holds.
-if sys.argv[1:2] == ["watch"] or "--memory" in sys.argv:
+# A watch is interrupted, which a fork elsewhere would not see. A limit is for what a process of its own holds, and the
+# encoding of the output is chosen when Python starts.
+if sys.argv[1:2] == ["watch"] or "--memory" in sys.argv or "PYTHONIOENCODING" in os.environ:
     os.execv({python!r}, [{python!r}, "-c", "from edge.apps.cli import main; main()", *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
@@ -40,9 +41,19 @@ sys.exit(code[0] if code else "the command died")
 
 
 @contextlib.contextmanager
-def forked_edge(program: Path) -> Iterator[None]:
-    """Writes a program that stands for `edge`, and runs its commands until the context ends (POSIX only)."""
-    address = f"\0edge-tests-{os.getpid()}-{id(program)}" if sys.platform == "linux" else str(program) + ".socket"
+def forked_edge(program: Path) -> Iterator[tuple[str, ...]]:
+    """Writes a program that stands for `edge`, and runs its commands until the context ends. Elsewhere than on Linux
+    each of them is a process of its own.
+
+    Returns:
+        The command that starts the program.
+    """
+    if sys.platform != "linux":
+        program.write_text(f"#!{sys.executable}\nfrom edge.apps.cli import main\nmain()\n", encoding="utf-8")
+        program.chmod(0o755)
+        yield sys.executable, str(program)
+        return
+    address = f"\0edge-tests-{os.getpid()}-{id(program)}"
     program.write_text(_CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
     program.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as server:
@@ -53,7 +64,7 @@ def forked_edge(program: Path) -> Iterator[None]:
             [sys.executable, __file__, str(server.fileno())], pass_fds=[server.fileno()], start_new_session=True
         )
     try:
-        yield
+        yield (str(program),)
     finally:
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""`edge ask` and `edge chat` as a person uses them: real processes, their output, how they end."""
+"""`edge ask` and `edge chat` as a person uses them: their output, how they end. Most run in forks of one process."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ ANY = ("--min-score", "0")
 class Edge:
     """Runs `edge` in a folder with an indexed collection."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, forked: tuple[str, ...]) -> None:
         self.home = home
+        self.forked = forked
         self.environment = environment_of(home, EDGE_THREADS="1", NO_COLOR="1", PYTHONUNBUFFERED="1")
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, command: tuple[str, ...] = EDGE, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*EDGE, *arguments],
+            [*command, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.home,
             env=self.environment, **options,
         )  # fmt: skip
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
-        run = self.start(*arguments)
+        run = self.start(*arguments, command=self.forked)
         out, err = run.communicate(stdin)
         return run.returncode, out.decode(), err.decode()
 
 
 @pytest.fixture(scope="module")
-def edge(tmp_path_factory: pytest.TempPathFactory) -> Edge:
+def edge(tmp_path_factory: pytest.TempPathFactory, forked_command: tuple[str, ...]) -> Edge:
     home = tmp_path_factory.mktemp("home")
     write_tiny_models(home / "models")
     RandomModel().write(home / "tiny.gguf")
@@ -52,7 +53,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Edge:
     (home / "notes" / "rivers.md").write_text(NOTES, encoding="utf-8")
     for i in range(3):
         (home / "notes" / f"words{i}.txt").write_text(words(40, i), encoding="utf-8")
-    run = Edge(home)
+    run = Edge(home, forked_command)
     code, _, err = run("index", "notes")
     assert code == 0, err
     return run
