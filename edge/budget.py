@@ -41,6 +41,12 @@ _LARGE = 1 << 20
 _ledgers: WeakSet[MemoryBudget] = WeakSet()
 """All ledgers of the process. A thread that holds the lock of one must not wait for another thread."""
 
+_LISTING = threading.Lock()
+"""Held while the set of ledgers is changed or copied."""
+
+_WAITS = 3
+"""Times that a reservation waits for blocks on their way. While others read ahead, there are always some."""
+
 _LOADING = threading.RLock()
 """Held while the growth of the process is measured. Without it, two threads that load at once would each be charged
 with the memory of both. It is taken before any ledger's lock, and never inside one."""
@@ -118,7 +124,8 @@ class MemoryBudget:
         self._loader: int | None = None
         self._library_lease = Lease(self, "libraries", 0)
         self._unleased = Lease(self, "unleased", 0)
-        _ledgers.add(self)
+        with _LISTING:
+            _ledgers.add(self)
         if not part:
             share_heap()
             small_pages()
@@ -173,13 +180,14 @@ class MemoryBudget:
         Returns:
             Bytes that are free now.
         """
-        while True:
+        for left in reversed(range(_WAITS + 1)):
             with self._lock:
                 self._ask(lambda: nbytes)
                 if nbytes <= self.free:
-                    return self.free
-            if not self._settle():
-                return self.free
+                    break
+            if not (left and self._settle()):
+                break
+        return self.free
 
     def hold_libraries(self, names: Sequence[str]) -> None:
         """Imports modules, and reserves the growth of the process for good, because modules stay loaded.
@@ -303,11 +311,11 @@ class MemoryBudget:
         return resident
 
     def _resize(self, lease: Lease, nbytes: int) -> None:
-        while True:
+        for left in reversed(range(_WAITS + 1)):
             try:
                 return self._resize_now(lease, nbytes)
             except BudgetExceeded:  # noqa: PERF203 (held in a variable, it would keep the callers' frames and arrays)
-                if not self._settle():
+                if not (left and self._settle()):
                     raise
 
     def _resize_now(self, lease: Lease, nbytes: int) -> None:
@@ -333,7 +341,9 @@ class MemoryBudget:
 
         Does nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock.
         """
-        if any(ledger._lock._is_owned() for ledger in list(_ledgers)):  # type: ignore[attr-defined]
+        with _LISTING:
+            ledgers = list(_ledgers)
+        if any(ledger._lock._is_owned() for ledger in ledgers):  # type: ignore[attr-defined]
             return False
         return any([cache.settle() for cache in list(self._caches) if cache.settle is not None])
 

@@ -83,6 +83,13 @@ class Ticket:
             finally:
                 del self  # the error keeps this frame, and the frame would keep the ticket and its buffer
 
+    def join(self) -> None:
+        """Blocks until the transfer has ended. It counts no waiting time, and leaves the transfer's error to those who
+        need the block."""
+        if not self._finished.is_set():
+            self._lane.link._run_now(self)
+            self._finished.wait()
+
     def settle(self) -> None:
         """Withdraws the transfer, or blocks until it has ended. Afterwards nothing writes into its buffer any more. It
         counts no waiting time, and does not raise the transfer's error."""

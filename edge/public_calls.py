@@ -27,6 +27,9 @@ _MOST_BITS = 63
 _TEXTS = frozenset({"items", "texts"})
 """Parameters in which a string is a text, and only a `Path` is a path."""
 
+_REMEMBERED = 64
+"""Combinations of types that a method remembers. A program that makes classes as it runs would add to them for ever."""
+
 _LONGEST_LOOK = 10_000
 """Items of a list that are checked. Later items are checked where they are used."""
 
@@ -75,7 +78,8 @@ def _door(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise _wrong(function, signature, name, value)
             if isinstance(value, int) and value.bit_length() > _MOST_BITS:
                 raise RangeError(f"{function.__qualname__}: {name} has more than {_MOST_BITS} bits")
-        if all(_decided_by_type(value, annotations[name]) for name, value in bound.arguments.items()):
+        decided = (_decided_by_type(value, annotations[name]) for name, value in bound.arguments.items())
+        if len(passed) < _REMEMBERED and all(decided):
             passed.add(kinds)
         return function(*args, **kwargs)
 

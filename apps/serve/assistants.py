@@ -41,11 +41,14 @@ class Turns:
 
     def __init__(self) -> None:
         self._locks: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
 
     @contextmanager
     def turn(self, of: Hashable) -> Iterator[None]:
         """Inside the block, no other thread has a turn of the same thing. Raises as `patiently` does."""
-        with patiently(self._locks[of]):
+        with self._looking:
+            lock = self._locks[of]
+        with patiently(lock):
             yield
 
 

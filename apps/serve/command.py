@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from edge.apps.options import collections_option, configure, engine_options
-from edge.apps.serve.limits import Limits
+from edge.apps.serve.limits import CLOSE_S, Limits
 from edge.config import format_size
 from edge.errors import ConfigError, InputError
 
@@ -154,11 +156,20 @@ def serve(
         elif digest:
             click.echo("edge: the token was shown when it was made; --new-token makes another one", err=True)
         run(server, opened)
-    if server.workers.busy:  # Python would wait for their threads
+    if server.cut_off or _some_thread_works():  # Python would wait for the threads
         click.echo("edge: some work did not end in time and was cut off", err=True)
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+def _some_thread_works() -> bool:
+    """Whether threads that Python would wait for do not end within `CLOSE_S`."""
+    end = time.monotonic() + CLOSE_S
+    others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
+    for thread in others:
+        thread.join(max(0.0, end - time.monotonic()))
+    return any(thread.is_alive() for thread in others)
 
 
 def _controlled(what: str, context: click.Context) -> int:

@@ -47,6 +47,9 @@ GRACE_S = 3.0
 LEAVE_S = 5.0
 """Then they are withdrawn, and their threads have so long to notice. Whatever works longer is cut off."""
 
+CLOSE_S = 1.0
+"""Closing what is open has at least so long, even if all that time has passed."""
+
 
 class Shares:
     """A client may grow as long as it then holds at most as much as is left for all others. Thread-safe.

@@ -32,6 +32,7 @@ class _Closing:
         self._transport = transport
         self._loop = loop
         self._seconds = seconds
+        self._last: asyncio.TimerHandle | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -39,8 +40,15 @@ class _Closing:
     def close(self) -> None:
         """Ends the connection as soon as what was written is taken, and after some seconds in any case."""
         if not self._transport.is_closing():
+            unsent = self._transport.get_write_buffer_size()
             self._transport.close()
-            self._loop.call_later(self._seconds, self._transport.abort)
+            if unsent:
+                self._last = self._loop.call_later(self._seconds, self._transport.abort)
+
+    def lost(self) -> None:
+        """The connection has ended, so nothing is left to abort."""
+        if self._last is not None:
+            self._last.cancel()
 
 
 def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
@@ -67,6 +75,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
             if self.transport is not None:  # one that was too many was never ours
+                self.transport.lost()
                 super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -154,6 +163,7 @@ def run(server: Server, sockets: list[socket.socket]) -> None:
             await super().shutdown(sockets)
 
         def _withdraw(self) -> None:
+            server.withdraw()
             for task in self.server_state.tasks:
                 task.cancel()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from edge.apps.serve.body import Requests
 from edge.apps.serve.documents import Editor
 from edge.apps.serve.lent import ModelPool
 from edge.apps.serve.library import Library
-from edge.apps.serve.limits import CONNECTION_BYTES, LEAVE_S, WORKER_BYTES, Limits
+from edge.apps.serve.limits import CLOSE_S, CONNECTION_BYTES, LEAVE_S, WORKER_BYTES, Limits
 from edge.apps.serve.metrics import EngineRoom, Metrics, Recording
 from edge.apps.serve.working import Workers
 from edge.budget import MemoryBudget
@@ -60,7 +62,11 @@ class Access:
 
 @dataclass(slots=True)
 class Server:
-    """A context manager; `application` serves while it is open."""
+    """A context manager; `application` serves while it is open.
+
+    Attributes:
+        cut_off: whether something was still at work when the server was closed.
+    """
 
     config: Config
     limits: Limits = field(default_factory=Limits)
@@ -79,6 +85,8 @@ class Server:
     metrics: Metrics = field(init=False)
     recording: Recording = field(init=False)
     room: EngineRoom = field(init=False)
+    cut_off: bool = field(default=False, init=False)
+    _leave_by: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Takes the memory of connections and threads, and nothing else before it is asked for.
@@ -110,10 +118,31 @@ class Server:
 
         return application(self)
 
+    def withdraw(self) -> None:
+        """Begins the time in which all work must end: its requests have just been withdrawn."""
+        self._leave_by = time.monotonic() + LEAVE_S
+
     def close(self) -> None:
-        """Closes everything that was opened. What a thread still uses is left to the end of the process."""
-        if self.workers.ended(LEAVE_S):
-            self.library.close()
+        """Closes everything that was opened, once no thread uses it any more. If one does for too long, all is left to
+        the end of the process, and `cut_off` is true. Some work is not counted by `workers`, such as that of tools, so
+        closing itself may wait for it, and is not waited for without end either."""
+        begun = time.monotonic()
+        leave_by = max(begun + CLOSE_S, self._leave_by or begun + LEAVE_S)
+        errors: list[BaseException] = []
+
+        def close() -> None:
+            try:
+                if self.workers.ended(leave_by - time.monotonic()):
+                    self.library.close()
+            except BaseException as error:
+                errors.append(error)
+
+        closing = threading.Thread(target=close, name="edge-closing", daemon=True)
+        closing.start()
+        closing.join(leave_by - begun)
+        self.cut_off = closing.is_alive() or self.workers.busy > 0
+        if errors:
+            raise errors.pop()
 
     def __enter__(self) -> Server:
         return self

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Hashable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -18,7 +17,6 @@ import numpy as np
 from edge.budget import Loss, MemoryBudget
 from edge.cache.buffers import ENTRY_NBYTES, Spares, charge_of, page_buffer, pages_of
 from edge.cache.eviction import DecayedHotness, Policy
-from edge.errors import EdgeError
 from edge.link import Ticket, transferring
 from edge.trace import Trace
 
@@ -234,8 +232,7 @@ class BlockCache:
         with self.lock:
             tickets = [entry.ticket for entry in self.entries.values() if not entry.locks and not entry.ticket.done]
         for ticket in tickets:
-            with suppress(EdgeError):  # whoever needs the block gets the error
-                ticket.wait()
+            ticket.join()
         return bool(tickets)
 
     def _shrink(self, nbytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -66,3 +67,40 @@ def test_no_waiting_where_others_would_wait_for_this_thread() -> None:
     with pytest.raises(BudgetExceeded):
         budget.reserve("too large even afterwards", 2 * LIMIT)
     assert cache.waited == 1
+
+
+@pytest.mark.parametrize("ask", ["reserve", "make_room"])
+def test_a_reader_that_never_rests_does_not_hold_up_a_refusal(ask: str) -> None:
+    """There is always another block on its way; a reservation waits a few times, and then it is refused."""
+    budget = MemoryBudget(LIMIT, baseline=0)
+    waited = []
+    budget.add_shrinker("reader", lambda nbytes: None, loss=0.0, settle=lambda: not waited.append(1))
+    if ask == "make_room":
+        assert budget.make_room(2 * LIMIT) == LIMIT
+    else:
+        with pytest.raises(BudgetExceeded):
+            budget.reserve("too large", 2 * LIMIT)
+    assert 0 < len(waited) < 10
+
+
+def test_ledgers_are_opened_while_others_wait() -> None:
+    """The set of all ledgers changes while another thread looks through it."""
+    ended = threading.Event()
+
+    def open_and_forget() -> None:
+        while not ended.is_set():
+            MemoryBudget(1, part=True)
+
+    opening = threading.Thread(target=open_and_forget)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    opening.start()
+    try:
+        budget = MemoryBudget(LIMIT, part=True)
+        for _ in range(2000):
+            with pytest.raises(BudgetExceeded):
+                budget.reserve("too large", 2 * LIMIT)
+    finally:
+        ended.set()
+        sys.setswitchinterval(before)
+        opening.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -116,6 +118,12 @@ def test_the_door_looks_like_what_it_guards() -> None:
     assert Door.take.__annotations__["text"] == "str"
 
 
+@checked_arguments
+class Anything:
+    def take(self, given: object) -> object:
+        return given
+
+
 def test_numbers_that_no_database_holds_are_refused() -> None:
     with pytest.raises(RangeError, match="count has more than 63 bits"):
         Door().take(count=2**63)
@@ -136,3 +144,15 @@ def test_a_call_that_passed_does_not_open_the_door_for_others() -> None:
             door.take(count=2**64)
         with pytest.raises(ArgumentError):
             Door("a\0b")
+
+
+def test_classes_that_are_made_as_the_program_runs_are_not_kept() -> None:
+    door = Anything()
+    kept = []
+    for _ in range(1000):
+        made = type("Made", (), {})
+        kept.append(weakref.ref(made))
+        assert door.take(made()) is not None
+        del made
+    gc.collect()
+    assert sum(one() is not None for one in kept) < 200

@@ -173,3 +173,38 @@ def test_a_client_that_takes_nothing_is_dropped(sent: bytes) -> None:
         protocol.connection_lost(None)
 
     in_a_loop(serve())
+
+
+def test_a_connection_that_has_ended_leaves_no_timer(tmp_path: Path) -> None:
+    """Otherwise a client that comes again and again would fill the memory with them."""
+    pytest.importorskip("uvicorn")
+    from edge.apps.serve.listening import _Closing
+
+    async def close(unsent: int) -> list[asyncio.TimerHandle]:
+        loop = asyncio.get_running_loop()
+        accepted = asyncio.Event()
+        made: list[_Closing] = []
+
+        class Serving(asyncio.Protocol):
+            def connection_made(self, transport: Any) -> None:
+                made.append(_Closing(transport, loop, 600.0))
+                accepted.set()
+
+            def connection_lost(self, error: Exception | None) -> None:
+                made[0].lost()
+
+        server = await loop.create_server(Serving, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            await accepted.wait()
+            made[0].write(b"x" * unsent)
+            made[0].close()
+            waiting = [made[0]._last] if made[0]._last is not None else []
+            assert len(await reader.read()) == unsent
+            writer.close()
+            await writer.wait_closed()
+        return waiting
+
+    assert in_a_loop(close(10)) == []
+    (timer,) = in_a_loop(close(50_000_000))
+    assert timer.cancelled()

@@ -20,7 +20,7 @@ from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
 from edge.apps.serve.events import EventResponse
-from edge.apps.serve.limits import GRACE_S, LEAVE_S
+from edge.apps.serve.limits import CLOSE_S, GRACE_S, LEAVE_S
 from edge.apps.serve.search import failed
 from edge.apps.serve.server import Server
 from edge.resident import anonymous_resident
@@ -67,12 +67,16 @@ def test_a_slow_language_model_does_not_hold_up_the_end(
         assert "the server is ending" in (said["detail"] if path == "/v1/ask" else said["error"]["message"])
 
 
-def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], tmp_path: Path) -> None:
-    """A thread in a library, for example, that looks at nothing for minutes."""
+@pytest.mark.parametrize("how", ["request", "tool"])
+def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], tmp_path: Path, how: str) -> None:
+    """A thread in a library that looks at nothing for minutes; also that of a tool, which nobody counts."""
+    if how == "tool":
+        pytest.importorskip("mcp")
     (tmp_path / "run").mkdir(mode=0o700)
     program = (
         "import time\nfrom edge.runtimes.reranker import Reranker\n"
-        "Reranker.explain = lambda *given, **named: time.sleep(600)\n"
+        "def explain(*given, **named): print('begun', flush=True); time.sleep(600)\n"
+        "Reranker.explain = explain\n"
         "from edge.apps.cli import main\nmain()"
     )
     base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
@@ -87,14 +91,18 @@ def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], t
     running = Running(process, address[0], served_settings, base)
     wait_until_it_answers(running)
     with running.client() as client:
-        asked = {"query": "x", "documents": ["a", "b"]}
-        asking = threading.Thread(target=lambda: _quietly(lambda: client.post("/v1/rerank", json=asked)))
+        path, asked = "/v1/rerank", {"query": "x", "documents": ["a", "b"]}
+        if how == "tool":
+            call = {"name": "search", "arguments": {"query": "When does the river flood?"}}
+            path, asked = "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        accepted = {"Accept": "application/json, text/event-stream"}
+        asking = threading.Thread(target=lambda: _quietly(lambda: client.post(path, json=asked, headers=accepted)))
         asking.start()
-        until(lambda: client.get("/v1/engine").json()["requests"]["working"] > 0)
+        assert process.stdout.readline() == "begun\n"
         started = time.monotonic()
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
-        assert time.monotonic() - started < LONGEST_S + LEAVE_S
+        assert time.monotonic() - started < LONGEST_S + 3 * CLOSE_S
         asking.join(PATIENCE_S)
     assert process.returncode == 0
     assert errors == "edge: some work did not end in time and was cut off\n"

@@ -335,3 +335,19 @@ def test_a_transfer_does_not_wait_for_transfers(rig: Rig) -> None:
     handle.release()
     rig.settle()
     assert len(refused) == 1
+
+
+def test_whoever_needs_memory_does_not_get_the_error_of_anothers_block(rig: Rig) -> None:
+    """Also if it is none of this program's errors, such as a driver's."""
+    rig.source.gate.clear()
+
+    def fail() -> int:
+        assert rig.source.gate.wait(PATIENCE_S)
+        raise ValueError("a driver's")
+
+    handle = rig.residency.admit(0, SIZE, lambda buffer: rig.lane.submit("failing", fail, SIZE), rig.now)
+    assert handle is not None
+    handle.release()
+    threading.Timer(0.05, rig.source.gate.set).start()
+    rig.budget.reserve("other", rig.budget.limit).release()
+    assert "disk.stall_s" not in rig.lane.trace.snapshot(), "no user of the lane has waited"
