@@ -100,6 +100,7 @@ def test_no_compiled_module_is_cut_off(
     """The worker may write 64 kB. Python would leave the beginning of a larger compiled module, and read that later."""
     monkeypatch.setenv("EDGE_SANDBOX", "off")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     (tmp_path / "paper.pdf").write_bytes(samples["paper.pdf"])
     with Extractor(budget=budget) as extractor:
         assert extractor.extract(tmp_path / "paper.pdf").chunks
