@@ -40,10 +40,8 @@ class _Closing:
     def close(self) -> None:
         """Ends the connection as soon as what was written is taken, and after some seconds in any case."""
         if not self._transport.is_closing():
-            unsent = self._transport.get_write_buffer_size()
             self._transport.close()
-            if unsent:
-                self._last = self._loop.call_later(self._seconds, self._transport.abort)
+            self._last = self._loop.call_later(self._seconds, self._transport.abort)
 
     def lost(self) -> None:
         """The connection has ended, so nothing is left to abort."""
