@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from edge.apps.options import collections_option, configure, engine_options
-from edge.apps.serve.limits import CLOSE_S, Limits
+from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
 from edge.errors import ConfigError, InputError
 
@@ -164,8 +164,8 @@ def serve(
 
 
 def _some_thread_works() -> bool:
-    """Whether threads that Python would wait for do not end within `CLOSE_S`."""
-    end = time.monotonic() + CLOSE_S
+    """Whether threads that Python would wait for do not end within `LEAVE_S`."""
+    end = time.monotonic() + LEAVE_S
     others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
     for thread in others:
         thread.join(max(0.0, end - time.monotonic()))
