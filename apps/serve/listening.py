@@ -73,7 +73,8 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
             if self.transport is not None:  # one that was too many was never ours
-                self.transport.lost()
+                ours: Any = self.transport
+                ours.lost()
                 super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
