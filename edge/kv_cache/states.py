@@ -113,18 +113,21 @@ class KnowledgeStates:
     def read_ahead(self, nodes: Iterable[Node]) -> None:
         """Lets the system read those of some nodes' states that are only on disk, in this order."""
         with self.locked():
-            self.disk.read_ahead([node for node in nodes if self.place(node) == "disk"])
+            stored = self.disk.expected([node for node in nodes if self.place(node) == "disk"])
+        self.disk.announce(stored)  # outside the lock, because the system may take its time
 
     def read_ahead_of(self, ids: Sequence[str]) -> None:
-        """The same for all paths of some documents, likeliest documents first. A path's first segment may be any."""
+        """The same for all paths of some documents, likeliest documents first. A path's first segment may be any other,
+        such as the system prompt, which is always read first and soon in memory."""
         ranks = {id: rank for rank, id in enumerate(ids)}
         with self.locked():
             found = []
             for node in self.disk.tier:
                 named = [ranks[above.id] for above in node.path()[1:] if above.id in ranks]
-                if len(named) == len(node.path()) - 1 and node not in self.host:
-                    found.append((max(named, default=0), node.end, node))
-            self.disk.read_ahead([node for *_, node in sorted(found, key=lambda one: one[:2])])
+                if named and len(named) == len(node.path()) - 1 and node not in self.host:
+                    found.append((max(named), node.end, node))
+            stored = self.disk.expected([node for *_, node in sorted(found, key=lambda one: one[:2])])
+        self.disk.announce(stored)
 
     @contextmanager
     def state(self, node: Node) -> Iterator[State | None]:

@@ -158,12 +158,17 @@ class DiskStates:
         else:
             self._rate.add(len(into), time.perf_counter() - started)
 
-    def read_ahead(self, nodes: Iterable[Node]) -> None:
-        """Lets the system read states into its page cache, in this order."""
-        for node in nodes:
+    def expected(self, nodes: Iterable[Node]) -> list[StoredState]:
+        """The stored states of nodes that will be read soon. The time of these reads is not the disk's."""
+        nodes = list(nodes)
+        self._announced.update(nodes)
+        return [self.tier[node] for node in nodes]
+
+    def announce(self, stored: Iterable[StoredState]) -> None:
+        """Lets the system read states into its page cache, in this order. Needs no lock."""
+        for state in stored:
             assert self._store is not None
-            self._announced.add(node)
-            self._store.announce(self.tier[node])
+            self._store.announce(state)
             self._trace.count("knowledge.announced")
 
     def loss(self) -> float:
