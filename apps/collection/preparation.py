@@ -118,7 +118,7 @@ class Preparation:
         self._clock = clock
         self._condition = threading.Condition()
         self._ready: deque[Prepared] = deque()
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []  # at most one; raised out of the list, it keeps no frame alive
         self._ended = False
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name="edge-preparation", daemon=True)
@@ -140,12 +140,8 @@ class Preparation:
                 prepared = self._ready.popleft()
                 self._condition.notify_all()
             yield prepared
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
+        if self._errors:
+            raise self._errors.pop()
 
     def close(self) -> None:
         """Stops reading ahead, even within a file, and releases files that were not consumed."""
@@ -180,7 +176,7 @@ class Preparation:
                     if self._stopped:
                         return
         except BaseException as error:  # raised in the consumer's thread
-            self._error = error
+            self._errors = [error]
         finally:
             with self._condition:
                 self._ended = True

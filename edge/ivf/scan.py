@@ -267,7 +267,7 @@ class _Worker:
         self._scan = scan
         self._tier = tier
         self._reader = reader
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []  # at most one; raised out of the list, it keeps no frame alive
         self._failed = False
         self.thread = threading.Thread(target=self._run, name=f"edge-scan-{tier.device.name}", daemon=True)
         self.thread.start()
@@ -279,12 +279,8 @@ class _Worker:
             CorruptBlock, StorageError: a part could not be read. A lost device is not an error here; see `unscanned`.
         """
         self.thread.join()
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
+        if self._errors:
+            raise self._errors.pop()
 
     def give(self, most: int) -> list[int]:
         """Takes away at most `most` parts that are not on their way to the device yet, for the host to scan."""
@@ -303,4 +299,4 @@ class _Worker:
         except BudgetExceeded:  # the device has no room for a part that was sent to it
             self._failed = True
         except BaseException as error:  # `join` raises it in the thread that runs the scan
-            self._error = error
+            self._errors = [error]

@@ -53,7 +53,7 @@ class Background:
         self._thread: threading.Thread | None = None
         self._began: float | None = None
         self._took = 0.0
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []  # at most one; raised out of the list, it keeps no frame alive
 
     @property
     def busy(self) -> bool:
@@ -82,12 +82,8 @@ class Background:
             thread = self._thread
         if thread is not None:
             thread.join()
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # it would keep this frame, and the frame would keep it, with the callers' arrays
+        if self._errors:
+            raise self._errors.pop()
 
     def _run(self) -> None:
         while True:
@@ -100,7 +96,7 @@ class Background:
             try:
                 work()
             except BaseException as error:  # `settle` raises it
-                self._error = error
+                self._errors = [error]
             finally:
                 with self._lock:
                     self._took += time.perf_counter() - began
