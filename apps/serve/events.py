@@ -80,10 +80,18 @@ class Events:
             self._arrived.clear()
             if self._waiting or self._ended:
                 continue
-            try:
-                await asyncio.wait_for(self._arrived.wait(), _PAUSE_S)
-            except (TimeoutError, asyncio.TimeoutError):
+            if not await self._has_arrived():
                 yield b": waiting\n\n"
+
+    async def _has_arrived(self) -> bool:
+        """Whether there is something new within the pause. `asyncio.wait_for` would not do: before Python 3.12 it loses
+        a cancellation that comes together with an event (CPython issue 86296), and the server's end goes unnoticed."""
+        arrived = asyncio.ensure_future(self._arrived.wait())
+        try:
+            done, _ = await asyncio.wait([arrived], timeout=_PAUSE_S)
+            return bool(done)
+        finally:
+            arrived.cancel()
 
     def _append(self, name: str, data: Any) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)

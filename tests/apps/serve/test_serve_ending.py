@@ -19,12 +19,12 @@ import pytest
 from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.serve.events import EventResponse
+from edge.apps.serve.events import EventResponse, Events
 from edge.apps.serve.limits import CLOSE_S, GRACE_S, LEAVE_S
 from edge.apps.serve.search import failed
 from edge.apps.serve.server import Server
 from edge.resident import anonymous_resident
-from edge.scheduling.urgency import current_urgency
+from edge.scheduling.urgency import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
 from tests.apps.serve.conftest import Running, wait_until_it_answers
 from tests.apps.serve.test_serve_interrupt import Writer, writer
@@ -112,6 +112,33 @@ def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], t
 def _quietly(work: Callable[[], Any]) -> None:
     with contextlib.suppress(httpx.TransportError):
         work()
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_an_event_that_comes_with_the_end_does_not_hide_it(turns: int) -> None:
+    """The task is cancelled so many turns of the loop after an event."""
+
+    async def read() -> bool:
+        events = Events(Urgency())
+
+        async def follow() -> None:
+            async for _ in events.texts():
+                pass
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0.01)
+        events.tell("text", {})
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        following.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        events.end()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        return following.cancelled()
+
+    assert in_a_loop(read())
 
 
 @pytest.fixture
