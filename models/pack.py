@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.errors import ModelError, StorageError
-from edge.models.architectures import family_of
+from edge.models.architectures import detect_head, family_of, token_limit
 from edge.models.checkpoint import DESCRIPTIONS, INDEX, Checkpoint, WeightSource, read_json
 from edge.models.family import Family
-from edge.models.heads import detect_head, token_limit
 from edge.models.layout import Layout
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256
 from edge.models.packed import PackedModel

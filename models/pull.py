@@ -12,10 +12,9 @@ from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.files.own_folder import make_folder
-from edge.models.architectures import family_of
+from edge.models.architectures import detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
-from edge.models.heads import detect_head
 from edge.models.manifest import BUNDLED, file_sha256
 from edge.models.pack import pack
 from edge.models.packed import PackedModel

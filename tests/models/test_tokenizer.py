@@ -21,10 +21,9 @@ from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.models import clipping, synth
-from edge.models.architectures import family_of
+from edge.models.architectures import detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json
 from edge.models.clipping import Clip
-from edge.models.heads import detect_head
 from edge.models.qwen3 import reranker_head
 from edge.models.spec import HeadSpec, ModelSpec
 from edge.models.tokenizer import PairTokenizer
