@@ -11,14 +11,13 @@ from edge.errors import ModelError, StorageError
 from edge.models.architectures import detect_head, family_of, token_limit
 from edge.models.checkpoint import DESCRIPTIONS, INDEX, Checkpoint, WeightSource, read_json
 from edge.models.family import Family
-from edge.models.layout import Layout
+from edge.models.layout import Layout, PackWriter, Progress
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256
 from edge.models.packed import PackedModel
 from edge.models.partial import VOCABULARY, build
 from edge.models.spec import MATRIX_DTYPE, HeadSpec, ModelSpec, Precision
 from edge.models.staging import Staging
 from edge.models.weights import WeightPacker
-from edge.models.writer import PackWriter, Progress
 
 
 def pack(

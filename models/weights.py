@@ -17,9 +17,8 @@ from edge.errors import ModelError
 from edge.models import quantize
 from edge.models.checkpoint import Floats, WeightSource
 from edge.models.family import Family, part_rows
-from edge.models.layout import EMBEDDING_SCALE, ROW_BLOCKS, Layout, Section
+from edge.models.layout import EMBEDDING_SCALE, ROW_BLOCKS, Layout, PackWriter, Section
 from edge.models.spec import ModelSpec, TensorSpec
-from edge.models.writer import PackWriter
 
 SLAB = 4 << 20
 PANEL = 32 << 20

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge.errors import StorageError
-from edge.models import staging, writer
+from edge.models import layout, staging
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.models.registry import installed, resolve
@@ -42,14 +42,14 @@ class FullDisk(io.FileIO):
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = writer.PackWriter.__init__
+    create = layout.PackWriter.__init__
 
-    def create_on_full_disk(self: writer.PackWriter, path: Path, *rest: object) -> None:
+    def create_on_full_disk(self: layout.PackWriter, path: Path, *rest: object) -> None:
         create(self, path, *rest)  # type: ignore[arg-type]
         self._file.close()
         self._file = FullDisk(path, "ab")
 
-    monkeypatch.setattr(writer.PackWriter, "__init__", create_on_full_disk)
+    monkeypatch.setattr(layout.PackWriter, "__init__", create_on_full_disk)
 
 
 @pytest.mark.usefixtures("full_disk")
