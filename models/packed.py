@@ -17,7 +17,6 @@ from edge.models import evidence
 from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of, remedy
 from edge.models.partial import VOCABULARY, read_tables
-from edge.models.quantize import dequantize
 from edge.models.spec import ModelSpec, TensorSpec
 from edge.models.staging import recover
 
@@ -165,9 +164,10 @@ class PackedModel:
             CorruptBlock: a row does not match its checksum.
         """
         raw = self._checked_rows("embedding", ids, self.embedding_checksums())
-        values = raw.view(self.embedding_dtype)
-        scales = self.embedding_scales()
-        return values.astype(np.float32) if scales is None else dequantize(values, scales[ids][:, None])
+        values = raw.view(self.embedding_dtype).astype(np.float32)
+        if (scales := self.embedding_scales()) is not None:
+            values *= scales[ids][:, None]
+        return values
 
     def position_rows(self, count: int) -> Floats:
         """The position rows of a sequence's first `count` tokens, fp32 [count, hidden]. Every checksum is compared.

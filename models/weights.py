@@ -2,7 +2,8 @@
 
 Memory does not grow with the model. A matrix is built in panels of at most `PANEL` bytes of its input rows. Each read
 of the source takes at most `SLAB` bytes. If a matrix needs several panels, its source is read several times. The page
-cache makes these reads cheap, and the matrix need not be held in memory.
+cache makes these reads cheap, and the matrix need not be held in memory. Quantization to int8 is symmetric: a column's
+(or a row's) largest magnitude becomes 127.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import ModelError
-from edge.models import quantize
 from edge.models.checkpoint import Floats, WeightSource
 from edge.models.family import Family, part_rows
 from edge.models.layout import EMBEDDING_SCALE, ROW_BLOCKS, Layout, PackWriter, Section
@@ -78,8 +78,8 @@ class WeightPacker:
         crcs: list[int] = []
         for rows in self._slabs(name, section.tensors[0].shape[0]):
             if dtype == "int8":
-                row_scales.append(quantize.scales(rows, axis=1))
-                crcs += writer.append_rows(quantize.quantize(rows, row_scales[-1][:, None]))
+                row_scales.append(int8_scales(rows, axis=1))
+                crcs += writer.append_rows(quantize(rows, row_scales[-1][:, None]))
             else:
                 crcs += writer.append_rows(_convert(rows, dtype, name))
         return crcs
@@ -92,7 +92,7 @@ class WeightPacker:
             matrix = tensor.name.removesuffix(".scale")
             if tensor.name.endswith(".scale"):
                 slabs = (slab for name in self._parts(f"{matrix}.weight", layer) for slab in self._slabs(name))
-                scales[f"{matrix}.weight"] = np.concatenate([quantize.scales(slab, axis=1) for slab in slabs])
+                scales[f"{matrix}.weight"] = np.concatenate([int8_scales(slab, axis=1) for slab in slabs])
                 writer.append(scales[f"{matrix}.weight"])
             elif len(tensor.shape) == 1:
                 parts = self._parts(tensor.name, layer)
@@ -116,7 +116,7 @@ class WeightPacker:
                     if scale is None:
                         panel[:, column:end] = _convert(values, tensor.dtype, name).T
                     else:
-                        panel[:, column:end] = quantize.quantize(values, scale[column:end, None]).T
+                        panel[:, column:end] = quantize(values, scale[column:end, None]).T
                     column = end
             yield panel
 
@@ -210,3 +210,20 @@ def _convert(values: Floats, dtype: str, name: str) -> npt.NDArray[Any]:
     if result.size and not (np.isfinite(result.min()) and np.isfinite(result.max())):
         raise ModelError(f"tensor {name} has values past fp16's range; pack it as int8 or fp32")
     return result
+
+
+def int8_scales(values: Floats, axis: int) -> Floats:
+    """max|w| / 127 along `axis`; 1 where all values are zero, so that no scale is zero."""
+    # Two reductions avoid abs(), which would allocate an array as large as the values.
+    largest = np.maximum(values.max(axis=axis), -values.min(axis=axis))
+    result: Floats = np.asarray(largest / np.float32(127), np.float32)
+    result[result == 0] = 1
+    return result
+
+
+def quantize(values: Floats, scale: Floats) -> npt.NDArray[np.int8]:
+    """round(values / scale), half to even, limited to -127 ... 127; `scale` broadcasts against `values`."""
+    quotient = values / scale
+    np.rint(quotient, out=quotient)
+    np.clip(quotient, -127, 127, out=quotient)
+    return quotient.astype(np.int8)
