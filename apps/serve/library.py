@@ -18,8 +18,7 @@ from edge.apps.serve.assistants import Assistants, Turns
 from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
 from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import CollectionMissing, InputError
-from edge.models.generator_file import installed_generators
-from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed
+from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 
 DEFAULT = "default"

@@ -7,7 +7,7 @@ from pathlib import Path
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
-from edge.models.generator_file import find_generator
+from edge.models.registry import find_generator
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
 from edge.runtimes.generation.llama_context import KVType

