@@ -1,17 +1,27 @@
-"""`MlxRuntime` against the contract of a layer kernel and the numpy reference."""
+"""`MlxRuntime` against the contract of a layer kernel and the numpy reference. Its weights are read where the disk has
+put them: nothing is copied, and models run as in the reference."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from naive.kernels import TwinContract
 
-from edge.errors import CapabilityError
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import CapabilityError, ConfigError
+from edge.lanes import Lane
 from edge.models.spec import LayerSpec
-from edge.runtimes.mlx import MlxRuntime
+from edge.models.synth import synth
+from edge.runtimes.base import chosen_runtime, runtime_for
+from edge.runtimes.mlx import MetalRuntime, MlxRuntime, UnifiedPlace
+from edge.runtimes.reranker import Reranker
+from edge.runtimes.tuning import Tuning
+from edge.trace import Trace
 
 
 @pytest.fixture
@@ -56,3 +66,47 @@ def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec
     monkeypatch.setitem(sys.modules, "mlx.core", None)
     with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[mlx\]"'):
         MlxRuntime().layer_kernel(model_layer, threads=1)
+
+
+def test_a_layer_is_bound_without_a_copy(tmp_path: Path) -> None:
+    mx = pytest.importorskip("mlx.core")
+    with synth("tiny-bert", tmp_path / "pack", "fp32") as model, Lane() as lane:
+        runtime = MetalRuntime()
+        place = runtime.workplace(MemoryBudget(1 << 36, baseline=0), lane, Trace())
+        assert isinstance(place, UnifiedPlace)
+        way, block = place.way(model), model.layer_blocks[1]
+        buffer = way.allocate(model.file.nbytes(block))
+        way.fetch(model.file, block, buffer).wait()
+        kernel = runtime.layer_kernel(model.spec.layer, threads=1)
+        before = mx.get_active_memory()
+        bound = kernel.bind(place.tensors(model, 1, buffer[: model.file.nbytes(block)]))
+        assert mx.get_active_memory() == before, "views of the window's buffer"
+        expected = model.load(block)
+        assert {name: np.array(values).tobytes() for name, values in bound.items()} == {
+            name: values.tobytes() for name, values in expected.items()
+        }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("tuning", [Tuning(chunk_tokens=60), Tuning(chunk_tokens=60, buffers=2, offload=True)])
+def test_the_device_ranks_as_the_reference_does(tmp_path: Path, precision: str, tuning: Tuning) -> None:
+    pytest.importorskip("mlx.core")
+    path = tmp_path / "pack"
+    synth("tiny-bert", path, precision).close()  # type: ignore[arg-type]
+    docs = [" ".join(f"word{(i * j) % 50}" for j in range(1, 2 + i % 6)) for i in range(12)]
+    scores = []
+    for flags in ({"runtime": "numpy"}, {"device": "metal"}):
+        config = Config.load(flags={"memory": "40GB", "threads": 1, **flags})
+        with Reranker(str(path), config=config, tuning=tuning) as reranker:
+            for _ in range(2):  # buffers of the window are used again
+                found = {r.index: r.score for r in reranker.rank("which river floods", docs, threshold="inf")}
+            scores.append(found)
+    tolerance = {"fp32": 1e-5, "fp16": 1e-3, "int8": 0.03}[precision]
+    assert max(abs(scores[0][i] - scores[1][i]) for i in scores[0]) < tolerance
+
+
+def test_it_has_no_memory_of_its_own_to_limit(tmp_path: Path) -> None:
+    pytest.importorskip("mlx.core")
+    config = Config.load(flags={"device": "metal", "device_memory": "2GB"})
+    with synth("tiny-bert", tmp_path / "pack") as model, pytest.raises(ConfigError, match="metal cannot be used"):
+        runtime_for(chosen_runtime(config), model.spec.layer)
