@@ -6,7 +6,7 @@ import pytest
 
 from edge.apps.bench.random_gguf import CHATML
 from edge.errors import ModelError
-from edge.runtimes.generation.chat_template import ChatTemplate
+from edge.runtimes.generation.prompt import ChatTemplate
 
 pytest.importorskip("jinja2")
 
