@@ -20,9 +20,17 @@ from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
 from edge.runtimes.cores import physical_cores
-from edge.runtimes.onnx_layer import LayerGraphs, fuses_attention
+from edge.runtimes.onnx_layer import (
+    QUERIES,
+    LayerGraphs,
+    block_tokens,
+    fuses_attention,
+    query_tokens,
+    scratch_bound,
+    scratch_bytes,
+    workspace,
+)
 from edge.runtimes.onnx_library import load_onnxruntime
-from edge.runtimes.onnx_memory import QUERIES, block_tokens, query_tokens, scratch_bound, scratch_bytes, workspace
 from edge.runtimes.onnx_stage import NOTHING, Stage, has_flash_attention, product_saturates
 from edge.runtimes.reference import rotation
 
@@ -150,16 +158,14 @@ class OnnxLayerKernel(LayerKernel):
             token_bytes=self._token_bytes, fixed_bytes=self._fixed_bytes, fused=self._fused_attention,
         )  # fmt: skip
 
-    def _scratch_bytes(self, tokens: int, keys: int) -> int:
-        """Bytes of scratch memory for a group of `tokens` tokens whose sequences have at most `keys` keys."""
-        return scratch_bytes(self.spec, tokens, keys, self._token_bytes, self._fixed_bytes, self._fused_attention)
-
     def _memory(self, tokens: int, keys: int) -> Memory:
+        """The memory for a group of `tokens` tokens whose sequences have at most `keys` keys."""
         spec = self.spec
         by_query = (tokens, spec.kv_heads, spec.heads // spec.kv_heads, spec.head_size)
         by_key = (tokens, spec.kv_heads, spec.head_size)
         q, k, v, context = (np.empty(shape, np.float32) for shape in (by_query, by_key, by_key, by_query))
-        return Memory(q, k, v, context, np.empty(self._scratch_bytes(tokens, keys), np.uint8))
+        scratch = scratch_bytes(spec, tokens, keys, self._token_bytes, self._fixed_bytes, self._fused_attention)
+        return Memory(q, k, v, context, np.empty(scratch, np.uint8))
 
     def _advance(
         self,

@@ -18,7 +18,7 @@ from naive.program import printed
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes import onnx, onnx_memory, onnx_stage
+from edge.runtimes import onnx, onnx_layer, onnx_stage
 from edge.runtimes.base import load_runtime
 from edge.runtimes.onnx import OnnxLayerKernel, OnnxRuntime
 from edge.runtimes.reference import NumpyLayerKernel
@@ -36,7 +36,7 @@ class TestContract(TwinContract):
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few tokens, so that tiny layers are cut where large ones would be."""
-    for module in (onnx, onnx_memory):
+    for module in (onnx, onnx_layer):
         monkeypatch.setattr(module, "query_tokens", lambda spec, keys: 4)
         monkeypatch.setattr(module, "block_tokens", lambda spec: 8)
 
