@@ -1,13 +1,33 @@
-"""The beginning of a long text, cut at a place where no tokenizer joins the characters on the two sides.
+"""`Clip`: the beginning of a long text, cut at a place where no tokenizer joins the characters on the two sides.
 
 To tokenize a document of megabytes takes seconds, and hundreds of times the document's size in memory. A model reads
 only the first few hundred tokens.
+
+A text without spaces can be cut only at places where a tokenizer might join both sides. Then only the settled ids are
+used: those that stay the same for every possible continuation of the text. Two facts show which ids are settled:
+
+1. Pre-tokenizers go from left to right and look ahead one character at most. If a text ends between two plain
+   characters (`_PLAIN`), all its pre-tokens except the last are also pre-tokens of every longer text.
+2. Inside the last pre-token, Unigram and BPE are closed under prefixes: if a token of a word ends at position p, the
+   tokens before p are the tokens of the word's first p characters. (Unigram: the best path to the end contains the
+   best path to p. BPE: no merge crossed p, so the merges to the left of p were made in the same order as without the
+   rest of the word.) No token is longer than `longest` characters. Every longer word therefore has a token that ends
+   within the last `longest` positions of the known beginning. Tokenize the beginning up to each of these positions:
+   the ids that all these results start with are the first ids of every longer word.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from edge.models.random_tokenizer import QWEN_PATTERN
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
 
 _CHARS_PER_TOKEN = 8
 _GROWTH = 4
@@ -22,6 +42,10 @@ _PAIR = re.compile(f"[{_PLAIN}]{{2}}")
 """Two characters that no normalization joins: neither composes with the character before it, and the two do not form
 one grapheme."""
 
+_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "StripAccents"}
+_SPACES = ({"String": " "}, {"Regex": " {2,}"})
+_PRE_TOKENIZERS = {"BertPreTokenizer", "ByteLevel", "Metaspace", "WhitespaceSplit"}
+
 
 class Clip:
     """The beginning of a text that probably has `tokens` tokens.
@@ -29,7 +53,7 @@ class Clip:
     Attributes:
         text: the beginning, or the whole text.
         cut: there is more than `text`.
-        open: the text after the clip may change the clip's last tokens (see `continuation`).
+        open: the text after the clip may change the clip's last tokens (see `settled`).
     """
 
     __slots__ = ("_chars", "_inseparable", "_lead", "_whole", "cut", "open", "text")
@@ -91,3 +115,78 @@ def _seam(head: str, end: int, inseparable: Sequence[str]) -> int:
             return end
         end = min(within, end - 1)
     return 0
+
+
+def inseparable(tokenizer: Tokenizer) -> list[str] | None:
+    """The special tokens, which must not be cut in two; None if the first fact is not known to hold."""
+    added = list(tokenizer.get_added_tokens_decoder().values())
+    # `normalized` tokens are matched after normalization and could be anywhere. `rstrip` and `single_word` tokens
+    # depend on the characters after them.
+    apart = not any(token.normalized or token.rstrip or token.single_word for token in added)
+    apart = apart and all(map(_normalizes_apart, _steps(tokenizer.normalizer)))
+    apart = apart and all(map(_splits_ahead, _steps(tokenizer.pre_tokenizer)))
+    return [token.content for token in added] if apart else None
+
+
+def settled(tokenizer: Tokenizer, encoding: Encoding, most: int, longest: Callable[[], int]) -> int:
+    """The number of settled ids at the start of an open clip's encoding.
+
+    Args:
+        encoding: of a clip that was made with the tokenizer's `inseparable`.
+        most: number of ids the caller needs; ids after these are not examined.
+        longest: gives the length of the tokenizer's longest piece, in characters. It is called only if it is needed.
+    """
+    words, ids = encoding.word_ids, encoding.ids
+    start = words.index(words[-1]) if words else 0
+    if start >= most or not _closed_under_prefixes(tokenizer.model):
+        return start
+    reach = longest()
+    # A piece has at least one character, so these tokens are enough to settle `most` ids.
+    tokens = encoding.tokens[start : most + reach]
+    word = "".join(tokens)
+    if len(word) < reach:
+        return start
+    same = _ids(tokenizer, word)
+    if same != ids[start : start + len(tokens)]:
+        return start
+    for end in range(len(word) - 1, len(word) - reach, -1):
+        pairs = zip(same, _ids(tokenizer, word[:end]), strict=False)
+        same = [ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return start + len(same)
+
+
+def _ids(tokenizer: Tokenizer, word: str) -> list[int]:
+    return [token.id for token in tokenizer.model.tokenize(word)]
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """A normalizer's or pre-tokenizer's description as a list of single steps; an empty list for None."""
+    if part is None:
+        return []
+    return _flat(json.loads(part.__getstate__()))
+
+
+def _flat(content: dict[str, Any]) -> list[dict[str, Any]]:
+    if content["type"] != "Sequence":
+        return [content]
+    parts = content.get("normalizers") or content.get("pretokenizers") or []
+    return [step for part in parts for step in _flat(part)]
+
+
+def _normalizes_apart(step: dict[str, Any]) -> bool:
+    return step["type"] in _NORMALIZERS or (step["type"] == "Replace" and step["pattern"] in _SPACES)
+
+
+def _splits_ahead(step: dict[str, Any]) -> bool:
+    if step["type"] == "Split":
+        return bool(step["pattern"] == {"Regex": QWEN_PATTERN} and step["behavior"] == "Isolated")
+    return step["type"] in _PRE_TOKENIZERS
+
+
+def _closed_under_prefixes(model: Any) -> bool:
+    """Whether the second fact holds. For WordPiece it does not: one unknown character makes the whole word unknown."""
+    kind = type(model).__name__
+    if kind == "BPE":
+        whole_words = model.ignore_merges or model.continuing_subword_prefix or model.end_of_word_suffix
+        return not (whole_words or model.dropout or model.unk_token or model.byte_fallback)
+    return kind == "Unigram" and model.alpha is None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge.errors import CorruptBlock, ModelError, StorageError
-from edge.models.continuation import inseparable, settled
+from edge.models.clipping import inseparable, settled
 from edge.models.manifest import remedy
 from edge.models.partial import VOCABULARY, PartialTokenizer
 from edge.models.spec import Architecture, ModelSpec
@@ -73,7 +73,7 @@ class Tables:
 
     @property
     def inseparable(self) -> list[str] | None:
-        """The strings that must not be cut in two, see `continuation.inseparable`."""
+        """The strings that must not be cut in two, see `clipping.inseparable`."""
         if not self._looked:
             self._inseparable = inseparable(self.ready())
             self._looked = True
@@ -105,7 +105,7 @@ class Tables:
         return ids if self._partial is None else self._partial.ids[ids]
 
     def settled(self, encoding: Encoding, most: int) -> int:
-        """The number of settled ids at the start of an open clip's encoding, see `continuation.settled`."""
+        """The number of settled ids at the start of an open clip's encoding, see `clipping.settled`."""
         return settled(self.ready(), encoding, most, self._longest_piece)
 
     def release(self) -> None:

@@ -249,7 +249,7 @@ class PairTokenizer:
                 yield ids[:most]
 
     def _encode(self, clips: list[Clip], most: int) -> list[Ids]:
-        """Ids of each clip: all ids of a closed clip, and the settled ids of an open clip (see `continuation`)."""
+        """Ids of each clip: all ids of a closed clip, and the settled ids of an open clip (see `clipping.settled`)."""
         texts = [clip.text for clip in clips if not clip.open]
         with self._encoding(texts):
             encodings = self._tables.ready(texts).encode_batch_fast(texts, add_special_tokens=False)

@@ -17,8 +17,7 @@ from tokenizers import Tokenizer
 
 from edge.models import clipping, random_tokenizer
 from edge.models.architectures import family_of
-from edge.models.clipping import Clip
-from edge.models.continuation import inseparable
+from edge.models.clipping import Clip, inseparable
 from edge.models.partial import build
 from edge.models.spec import ModelSpec
 from edge.models.synth import SHAPES
