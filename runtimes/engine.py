@@ -33,10 +33,12 @@ from edge.runtimes.needs import (
     LOOKUP_PER_TOKEN,
     engine_needs,
     hidden_dtype,
+    least_pass,
     request_nbytes,
+    too_small,
 )
 from edge.runtimes.passes import Job, JoinedJobs, Prepare
-from edge.runtimes.room import Room, least_pass, too_small
+from edge.runtimes.room import Room
 from edge.runtimes.saturation import saturating_tokens
 from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
@@ -120,7 +122,7 @@ class Engine:
             held.callback(self.vocabulary.close)
             self.vocabulary.give_way()
             rows = held.enter_context(Lane("rows", link=self.lane.link, trace=self.trace))
-            one = least_pass(model, self.kernel, self._dtype, self.max_tokens)
+            one = least_pass(model, self.kernel.workspace, self.max_tokens)
             self.working = max(self.vocabulary.nbytes, chosen.working_nbytes(one))
             self.embedding = InputEmbedding(model, self._row_capacity(), budget, rows)
             held.callback(self.embedding.close)
@@ -136,7 +138,6 @@ class Engine:
                 model,
                 self.place,
                 self.kernel,
-                self._dtype,
                 self.vocabulary,
                 self.window,
                 self.tuning.offload,

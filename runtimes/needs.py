@@ -1,18 +1,22 @@
-"""The memory that an engine needs, computed from the model's description before anything is loaded."""
+"""The memory that an engine and its passes need, computed from the model's description before anything is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edge.config import format_size
+from edge.errors import BudgetExceeded
 from edge.libraries import import_nbytes
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
 from edge.models.spec import ModelSpec
 from edge.models.tokenizer import PairTokenizer
+from edge.plan import SPREAD
 from edge.runtimes.base import HiddenDtype, Runtime
 from edge.runtimes.input import InputEmbedding
 from edge.streaming.memory_plan import SLACK, Request
+from edge.streaming.window import SLIDING
 
 HEADROOM = 16 << 20
 """Bytes reserved for Python's own objects, fragmentation of the heap, and the growth of a tokenizer in use."""
@@ -68,27 +72,47 @@ class EngineNeeds:
 def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_tokens: int) -> EngineNeeds:
     """The needs of an engine for sequences of up to `max_tokens`."""
     spec = model.spec
-    dtype = hidden_dtype(spec)
     tokenizer = PairTokenizer(model.tokenizer_path, spec).loading_nbytes
     rows = InputEmbedding.memory_needed(model, LEAST_ROWS, max_tokens)
-    prefix = longest_prefix(spec, max_tokens)
-
-    workspace = runtime.planned(spec.layer, threads=threads, hidden_dtype=dtype)
-    one = Request(
-        tokens=max_tokens,
-        longest=max_tokens,
-        width=spec.layer.hidden,
-        dtype=dtype,
-        workspace=lambda chunk, longest: workspace(chunk, longest, prefix),
-        layers=spec.layers,
-        layer_nbytes=model.file.nbytes(model.layer_blocks[0]),
-        saturating_tokens=max_tokens,
-    )
+    workspace = runtime.planned(spec.layer, threads=threads, hidden_dtype=hidden_dtype(spec))
     return EngineNeeds(
         libraries=("tokenizers", *runtime.libraries),
         held=runtime.compiled_nbytes + HEADROOM + model.file.nbytes(HEAD) + rows + SLACK,
         tokenizer=tokenizer,
-        working=runtime.working_nbytes(one),
+        working=runtime.working_nbytes(least_pass(model, workspace, max_tokens)),
+    )
+
+
+def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], max_tokens: int) -> Request:
+    """The sizes of a pass over one longest sequence, with the longest prefix.
+
+    Args:
+        workspace: as `LayerKernel.workspace`.
+    """
+    shares = model.spec.layer.causal and model.spec.head.scores
+    prefix = max_tokens if shares else 0
+    return pass_sizes(
+        model,
+        lambda chunk, longest: workspace(chunk, longest, prefix),
+        tokens=max_tokens,
+        longest=max_tokens,
+        saturating=max_tokens,
+    )
+
+
+def pass_sizes(
+    model: PackedModel, workspace: Callable[[int, int], int], *, tokens: int, longest: int, saturating: int
+) -> Request:
+    """The sizes of a pass (see `edge.streaming.memory_plan.Request`)."""
+    return Request(
+        tokens=tokens,
+        longest=longest,
+        width=model.spec.layer.hidden,
+        dtype=hidden_dtype(model.spec),
+        workspace=workspace,
+        layers=model.spec.layers,
+        layer_nbytes=model.file.nbytes(model.layer_blocks[0]),
+        saturating_tokens=saturating,
     )
 
 
@@ -118,12 +142,21 @@ SCORING_ARRAYS = 4
 """Number of temporary arrays of that width that exist at the same time."""
 
 
-def longest_prefix(spec: ModelSpec, max_tokens: int) -> int:
-    """Largest number of tokens in a prefix that the sequences of a request share."""
-    return max_tokens if spec.layer.causal and spec.head.scores else 0
-
-
 def hidden_dtype(spec: ModelSpec) -> HiddenDtype:
     """The dtype of hidden states between layers. After a layer norm the states are bounded, and half precision costs
     less accuracy than int8 weights do. The residual stream of a pre-norm decoder exceeds half precision's range."""
     return "float16" if spec.layer.precision != "fp32" and not spec.layer.norm_first else "float32"
+
+
+def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
+    """The error for a limit in which no plan fits. It names the smallest limit that works."""
+    needed += SPREAD
+    layers = format_size(min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0]))
+    return BudgetExceeded(
+        f"{model.name} cannot work within {format_size(limit)}: with two of its layers ({layers}), one text and what "
+        f"interpreter and libraries hold, the smallest memory limit that works is {format_size(needed, up=True)}",
+        owner=model.name,
+        asked=needed,
+        free=limit,
+        needed=needed,
+    )

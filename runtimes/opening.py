@@ -16,8 +16,7 @@ from edge.models.registry import resolve
 from edge.resident import anonymous_resident
 from edge.runtimes.base import chosen_runtime, runtime_for
 from edge.runtimes.engine import MOST_TOKENS, Engine
-from edge.runtimes.needs import engine_needs
-from edge.runtimes.room import too_small
+from edge.runtimes.needs import engine_needs, too_small
 from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
 

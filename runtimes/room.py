@@ -9,13 +9,12 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
-from edge.plan import SPREAD
-from edge.runtimes.base import HiddenDtype, LayerKernel
-from edge.runtimes.needs import longest_prefix
+from edge.runtimes.base import LayerKernel
+from edge.runtimes.needs import pass_sizes
 from edge.runtimes.vocabulary import Vocabulary
 from edge.runtimes.workplace import Workplace
 from edge.streaming.memory_plan import MemoryPlan, Request, least, plan_memory
-from edge.streaming.window import SLIDING, SlidingWindow
+from edge.streaming.window import SlidingWindow
 
 
 @dataclass(slots=True)
@@ -24,7 +23,6 @@ class Room:
 
     Attributes:
         place: the workplace, which has the memory.
-        dtype: dtype of the hidden states between layers.
         offload: whether hidden states are kept on disk; None means only if they do not fit in memory.
         saturating: number of tokens in a chunk that saturates the cores.
     """
@@ -32,7 +30,6 @@ class Room:
     model: PackedModel
     place: Workplace
     kernel: LayerKernel
-    dtype: HiddenDtype
     vocabulary: Vocabulary
     window: SlidingWindow
     offload: bool | None
@@ -90,68 +87,15 @@ class Room:
         return self.place.memory.free + self.window.buffers * self.window.block_nbytes
 
     def _request(self, batches: Sequence[TokenBatch]) -> Request:
-        return sizes(
+        prefix = max(len(batch.prefix) for batch in batches)
+
+        def workspace(chunk: int, longest: int) -> int:
+            return self.kernel.workspace(chunk, longest, prefix) + self.place.beside(self.model, chunk, longest)
+
+        return pass_sizes(
             self.model,
-            self.kernel,
-            self.dtype,
+            workspace,
             tokens=sum(int(batch.lengths.sum()) for batch in batches),
             longest=max(int(batch.lengths.max()) for batch in batches),
-            prefix=max(len(batch.prefix) for batch in batches),
             saturating=self.saturating,
-            place=self.place,
         )
-
-
-def least_pass(model: PackedModel, kernel: LayerKernel, dtype: HiddenDtype, max_tokens: int) -> Request:
-    """The sizes of a pass over one longest sequence."""
-    prefix = longest_prefix(model.spec, max_tokens)
-    return sizes(
-        model, kernel, dtype, tokens=max_tokens, longest=max_tokens, prefix=prefix, saturating=max_tokens
-    )  # fmt: skip
-
-
-def sizes(
-    model: PackedModel,
-    kernel: LayerKernel,
-    dtype: HiddenDtype,
-    *,
-    tokens: int,
-    longest: int,
-    prefix: int,
-    saturating: int,
-    place: Workplace | None = None,
-) -> Request:
-    """The sizes of a pass (see `edge.streaming.memory_plan.Request`).
-
-    Args:
-        prefix: tokens of the longest prefix.
-    """
-    spec = model.spec
-
-    def workspace(chunk: int, most: int) -> int:
-        return kernel.workspace(chunk, most, prefix) + (0 if place is None else place.beside(model, chunk, most))
-
-    return Request(
-        tokens=tokens,
-        longest=longest,
-        width=spec.layer.hidden,
-        dtype=dtype,
-        workspace=workspace,
-        layers=spec.layers,
-        layer_nbytes=model.file.nbytes(model.layer_blocks[0]),
-        saturating_tokens=saturating,
-    )
-
-
-def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
-    """The error for a limit in which no plan fits. It names the smallest limit that works."""
-    needed += SPREAD
-    layers = format_size(min(SLIDING, model.spec.layers) * model.file.nbytes(model.layer_blocks[0]))
-    return BudgetExceeded(
-        f"{model.name} cannot work within {format_size(limit)}: with two of its layers ({layers}), one text and what "
-        f"interpreter and libraries hold, the smallest memory limit that works is {format_size(needed, up=True)}",
-        owner=model.name,
-        asked=needed,
-        free=limit,
-        needed=needed,
-    )
