@@ -25,13 +25,12 @@ from edge.runtimes.generation.base import (
     Sampling,
 )
 from edge.runtimes.generation.gguf_file import GGUFFile
-from edge.runtimes.generation.llama_context import KVType, LlamaContext
+from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_library import llama_library
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
-from edge.runtimes.generation.sampling import LlamaSampler
 from edge.runtimes.generation.stopping import Stopping
 from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace

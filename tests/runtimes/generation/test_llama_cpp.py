@@ -17,9 +17,9 @@ from edge.apps.bench.random_gguf import words
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
+from edge.runtimes.generation.llama_context import log_probability
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.prompt import PromptBuilder
-from edge.runtimes.generation.sampling import log_probability
 from edge.trace import Trace
 
 Open = Callable[..., LlamaGenerator]
