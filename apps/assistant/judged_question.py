@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from edge.apps.assistant.units import continues
-from edge.apps.store.query_text import bounded_query
+from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
 from edge.sentences import sentences
 

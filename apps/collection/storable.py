@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from edge.apps.documents.base import printable
-from edge.apps.store.query_text import bounded_query
+from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
 
 

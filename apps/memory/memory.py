@@ -17,7 +17,7 @@ from edge.apps.memory.records import find_record, read_history
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.selection import Count, Selection, select
 from edge.apps.memory.transfer import export_jsonl, import_jsonl, read_jsonl, write_jsonl
-from edge.apps.store.query_text import bounded_query
+from edge.apps.store.lexical import bounded_query
 from edge.errors import CapabilityError, InputError
 from edge.public_calls import checked_arguments
 

@@ -18,8 +18,7 @@ from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.vectors import REBUILD, MemoryRebuild
 from edge.apps.store.database import Database
-from edge.apps.store.folder import MEMORY, claim
-from edge.apps.store.frozen import can_be_written
+from edge.apps.store.folder import MEMORY, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding

@@ -15,9 +15,9 @@ import numpy as np
 
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.failures import damaged
-from edge.apps.store.frozen import reading_uri
+from edge.apps.store.folder import log_of, reading_uri
 from edge.apps.store.health import Trouble
-from edge.apps.store.log import log_of, read_log
+from edge.apps.store.log import read_log
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pages import PAGE, damaged_pages, lost_pages
 from edge.apps.store.schema_copy import copy_of, kept

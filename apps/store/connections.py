@@ -19,7 +19,7 @@ import apsw.sqlite_extra
 from apsw import Connection, CorruptError, Error
 
 from edge.apps.store.failures import translated
-from edge.apps.store.frozen import has_log, is_frozen, reading_uri
+from edge.apps.store.folder import has_log, is_frozen, reading_uri
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.verified_log import put_below
 from edge.budget import Lease, MemoryBudget

@@ -21,7 +21,7 @@ import psutil
 from edge.apps.store import health
 from edge.apps.store.connections import PAGE_CACHE, ConnectionPool, has_checksums, reserve_checksums
 from edge.apps.store.failures import DamagedStore, StoreUnavailable, damaged, not_writable, refuse_newer, translated
-from edge.apps.store.frozen import can_be_written, has_log
+from edge.apps.store.folder import can_be_written, has_log
 from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.schema_copy import INTERRUPTED, keep, kept, read_copied, read_schema

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.frozen import can_be_written, has_log
-from edge.apps.store.log import log_of
+from edge.apps.store.folder import can_be_written, has_log, log_of
 from edge.errors import EdgeError, StorageError
 
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError)

@@ -1,8 +1,12 @@
-"""The folder of a collection or memory. A folder holds only one of the two: maintenance removes segments that the
-database does not name."""
+"""The folder of a collection or memory, and whether its files can be written.
+
+A folder holds only one of the two: maintenance removes segments that the database does not name. A folder that is not
+writable, such as on a read-only disk, can be read, and no file in it changes.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from edge.errors import InputError, StorageError
@@ -39,3 +43,32 @@ def make_folder(path: Path) -> None:
         own_folder.make_folder(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be made: {error.strerror}") from error
+
+
+def log_of(path: Path) -> Path:
+    """The log of a database file."""
+    return path.with_name(path.name + "-wal")
+
+
+def can_be_written(folder: Path) -> bool:
+    """Whether files in an existing folder can be made and changed."""
+    return os.access(folder, os.W_OK)
+
+
+def has_log(path: Path) -> bool:
+    """Whether a write-ahead log that is not empty lies beside a database file."""
+    try:
+        return log_of(path).stat().st_size > 0
+    except OSError:
+        return False
+
+
+def is_frozen(path: Path) -> bool:
+    """Whether a database file must be opened as immutable. Readers of a log write a shared-memory file beside it, which
+    is impossible in a folder that is not writable."""
+    return path.exists() and not can_be_written(path.parent) and not has_log(path)
+
+
+def reading_uri(path: Path) -> str:
+    """The SQLite URI that opens a database file for reading."""
+    return path.absolute().as_uri() + ("?mode=ro&immutable=1" if is_frozen(path) else "?mode=ro")

@@ -1,4 +1,4 @@
-"""`LexicalIndex`: BM25 over texts through SQLite's FTS5.
+"""`LexicalIndex`: BM25 over texts through SQLite's FTS5; and the longest query of any search.
 
 The table is contentless: the texts are stored elsewhere in the database, and a caller that deletes a row passes its
 text.
@@ -13,6 +13,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from edge.connection import Connection
+from edge.errors import InputError
+
+LONGEST_QUERY = 100_000
+"""The most characters of a query. Its words are held several times while passages are looked for and shown."""
 
 _TOKENIZER = "porter unicode61 remove_diacritics 2"
 
@@ -132,6 +136,17 @@ class LexicalIndex:
         with self._lock:
             self._counts.update(counts)
         return counts
+
+
+def bounded_query(text: str) -> str:
+    """Returns the text of a query.
+
+    Raises:
+        InputError: it is longer than `LONGEST_QUERY`.
+    """
+    if len(text) > LONGEST_QUERY:
+        raise InputError(f"the query has {len(text):,} characters, and {LONGEST_QUERY:,} are the most")
+    return text
 
 
 def _spaced(text: str) -> str:

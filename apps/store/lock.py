@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from edge.apps.store.failures import not_writable
-from edge.apps.store.frozen import can_be_written
+from edge.apps.store.folder import can_be_written
 from edge.errors import StorageError
 
 LOCK = "writer.lock"

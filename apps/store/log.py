@@ -148,11 +148,6 @@ class LogHeader:
         return continued(before, own, (_SUMMED + self.page) // 4)
 
 
-def log_of(path: Path) -> Path:
-    """The log of a database file."""
-    return path.with_name(path.name + "-wal")
-
-
 def stated_sums(header: bytes) -> Sums:
     """The checksum that a frame's header states."""
     first, second = struct.unpack(">2I", header[16:24])

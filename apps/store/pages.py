@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.store.log import log_of, read_log, sums
+from edge.apps.store.folder import log_of
+from edge.apps.store.log import read_log, sums
 
 PAGE = 4096
 """Bytes of a page in every database of this program."""

@@ -13,7 +13,7 @@ from naive.program import settings_of
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
-from edge.apps.store.query_text import LONGEST_QUERY
+from edge.apps.store.lexical import LONGEST_QUERY
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError
 from edge.resident import anonymous_resident

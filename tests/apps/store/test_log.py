@@ -17,7 +17,8 @@ from edge.apps.store.checking import CheckReport, check_file
 from edge.apps.store.connections import connect
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, damage_suppressed
-from edge.apps.store.log import FRAME, HEADER, log_of, read_log
+from edge.apps.store.folder import log_of
+from edge.apps.store.log import FRAME, HEADER, read_log
 from edge.apps.store.pages import PAGE
 from edge.budget import MemoryBudget
 
