@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from edge.apps.collection.roots import resolved
-from edge.apps.collection.storable import checked
+from edge.apps.collection.paths import checked, resolved
 from edge.apps.documents.decoding import normalised
 from edge.errors import InputError
 

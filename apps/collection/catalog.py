@@ -6,7 +6,7 @@ Every method that writes must be called inside a write transaction of the collec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
@@ -14,12 +14,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.paths import below, nearest
 from edge.apps.collection.schema import FULL_TEXT
-from edge.apps.collection.scopes import below, nearest
 from edge.apps.documents.base import Chunk, packed
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
+from edge.apps.store.rebuilding import Floats
 from edge.connection import Connection
 
 TEXT_ROOT = ""
@@ -213,6 +214,27 @@ class Catalog:
             marks = ", ".join("?" * len(group))
             found.update(db.execute(f"SELECT hash, min(id) FROM chunks WHERE hash IN ({marks}) GROUP BY hash", group))
         return found
+
+
+class ChunkRebuild:
+    """The passages that a collection's vectors are made from: the source of a rebuild
+    (`edge.apps.store.rebuilding.Source`)."""
+
+    def __init__(self, embed: Callable[[Sequence[str]], Floats]) -> None:
+        self._embed = embed
+
+    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, str]]:
+        sql = "SELECT id, context, text, hash FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
+        found = db.execute(sql, (after, limit)).fetchall()
+        for row in found:
+            verify_text(*row)
+        return [(identifier, passage(context, text)) for identifier, context, text, _ in found]
+
+    def count(self, db: Connection, after: int) -> int:
+        return int(db.execute("SELECT count(*) FROM chunks WHERE id > ?", (after,)).fetchone()[0])
+
+    def vectors(self, made_from: Sequence[str]) -> Floats:
+        return self._embed(made_from)
 
 
 def files_below(path: str) -> tuple[str, tuple[str, ...]]:

@@ -12,19 +12,15 @@ import numpy.typing as npt
 
 from edge.apps.collection.additions import Additions, Item, listed
 from edge.apps.collection.advance import Progress
-from edge.apps.collection.catalog import Catalog
-from edge.apps.collection.chunk_rebuild import ChunkRebuild
-from edge.apps.collection.descriptions import describe
+from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
-from edge.apps.collection.hits import Hit, merge
+from edge.apps.collection.hits import Hit, merge, reranked
 from edge.apps.collection.models import Models
-from edge.apps.collection.query import Query
+from edge.apps.collection.paths import absolute, check_there, resolved
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
-from edge.apps.collection.reranking import reranked
-from edge.apps.collection.roots import absolute, check_there, resolved
+from edge.apps.collection.roots import describe
 from edge.apps.collection.schema import open_database
-from edge.apps.collection.searching import POOL, Searcher, check_options
-from edge.apps.collection.storable import checked_query
+from edge.apps.collection.searching import POOL, Query, Searcher, check_options, checked_query
 from edge.apps.planning import INDEXING, opened_budget
 from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health
@@ -152,7 +148,7 @@ class Collection:
     @property
     def passages(self) -> ChunkRebuild:
         """The passages that the vectors are made from."""
-        return ChunkRebuild(self._models)
+        return ChunkRebuild(self._models.embed)
 
     @property
     def roots(self) -> list[str]:

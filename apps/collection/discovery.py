@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from edge.apps.collection.catalog import Catalog, FileRow, Vectors, files_below
-from edge.apps.collection.scopes import nearest
-from edge.apps.collection.storable import storable, written
+from edge.apps.collection.paths import nearest, storable, written
 from edge.apps.documents.base import Found, Reason, SkippedFile
 from edge.apps.store.database import Database
 from edge.connection import Connection

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.descriptions import description_of, read_descriptions
 from edge.apps.collection.filters import Filters
+from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.searching import read_hits
 from edge.connection import Connection
 from edge.errors import InputError

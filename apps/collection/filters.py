@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from glob import escape
 from typing import Any
 
-from edge.apps.collection.storable import checked
+from edge.apps.collection.paths import checked
 from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
 from edge.apps.documents.ignoring import Pattern, pattern_parts
 from edge.config import parse_size

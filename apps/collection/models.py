@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.schema import get_setting, set_setting
-from edge.apps.collection.scopes import contains
 from edge.apps.planning import retrieval_plan
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.chunk_rebuild import ChunkRebuild
-from edge.apps.collection.descriptions import read_descriptions
+from edge.apps.collection.catalog import ChunkRebuild
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.models import Models
-from edge.apps.collection.roots import read_roots
+from edge.apps.collection.roots import read_descriptions, read_roots
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import WriterLock
@@ -168,7 +167,7 @@ class Reports:
         self._database = database
         self._lock = lock
         self._models = models
-        self._rebuilding = Rebuilding(database, ChunkRebuild(models))
+        self._rebuilding = Rebuilding(database, ChunkRebuild(models.embed))
 
     def health(self, vectors: int | None = None) -> Health:
         """Unfinished work and known damage.

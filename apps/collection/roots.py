@@ -1,53 +1,28 @@
-"""The roots of a collection: folders and files that were passed to `index` and are kept up to date from then on.
+"""What the user said of folders and files: the roots of a collection, and descriptions.
 
-One root may lie below another, because a file that a folder's rules ignore can still be indexed by name. The nearest
-root above a file decides about it.
+Roots were passed to `index` and are kept up to date from then on. One root may lie below another, because a file that a
+folder's rules ignore can still be indexed by name. The nearest root above a file decides about it.
+
+A description is a sentence, which is returned with every hit below its path.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from edge.apps.collection.scopes import below, nearest
-from edge.apps.collection.storable import checked
+from edge.apps.collection.paths import ancestors, below, checked, nearest
 from edge.connection import Connection
 from edge.errors import InputError
 
-
-def absolute(path: str | os.PathLike[str]) -> str:
-    """An absolute path, with `~` expanded and symbolic links kept.
-
-    Raises:
-        InputError: the path is empty, or not valid Unicode.
-    """
-    return os.path.abspath(os.path.expanduser(_checked(os.fspath(path))))
-
-
-def resolved(path: str | os.PathLike[str]) -> str:
-    """A path as the collection stores it: absolute, and without symbolic links.
-
-    Raises:
-        InputError: the path is empty, or not valid Unicode.
-    """
-    return _checked(os.path.realpath(os.path.expanduser(_checked(os.fspath(path)))))
+_LONGEST = 2_000
+"""The most characters of a description."""
 
 
 def read_roots(db: Connection) -> list[str]:
     """All roots, in the order of their names."""
     return [row[0] for row in db.execute("SELECT path FROM roots ORDER BY path")]
-
-
-def check_there(paths: Iterable[str]) -> None:
-    """Refuses paths that do not exist.
-
-    Raises:
-        InputError: a path does not exist.
-    """
-    for path in paths:
-        if not os.path.exists(path):
-            raise InputError(f"{path} does not exist")
 
 
 def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
@@ -91,7 +66,29 @@ def absence(root: str, holds: Callable[[str], bool]) -> str | None:
     return "is empty now" if empty and holds(root) else None
 
 
-def _checked(path: str) -> str:
-    if not path:  # the system would take it for the working directory
-        raise InputError("a path is empty; name a file or a folder, `.` for the one you are in")
-    return checked(path, f"the path {path!a}")
+def read_descriptions(db: Connection) -> dict[str, str]:
+    """All descriptions, by path."""
+    return dict(db.execute("SELECT path, text FROM descriptions ORDER BY path"))
+
+
+def description_of(path: str, described: Mapping[str, str]) -> str:
+    """The descriptions of a path and of the folders above it, outermost first, a line each."""
+    if not described:
+        return ""
+    places = [path, *ancestors(path)]
+    return "\n".join(described[place] for place in reversed(places) if place in described)
+
+
+def describe(db: Connection, path: str, text: str) -> None:
+    """Sets the description of a path; an empty text removes it.
+
+    Raises:
+        InputError: the text is too long, or not valid Unicode.
+    """
+    text = " ".join(checked(text, "the description").split())
+    if len(text) > _LONGEST:
+        raise InputError(f"a description has at most {_LONGEST:,} characters, not {len(text):,}")
+    if text:
+        db.execute("INSERT OR REPLACE INTO descriptions VALUES (?, ?)", (path, text))
+    else:
+        db.execute("DELETE FROM descriptions WHERE path = ?", (path,))

@@ -1,23 +1,27 @@
-"""`Searcher`: fuses BM25 and vector search. A query sees one consistent view of the collection."""
+"""`Query`: the parts of a query. `Searcher`: fuses BM25 and vector search; a query sees one consistent view of the
+collection."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.catalog import Catalog, groups, verify_text
-from edge.apps.collection.descriptions import description_of, read_descriptions
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
+from edge.apps.collection.paths import checked
+from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import unpacked
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import convex_combination
+from edge.apps.store.lexical import bounded_query
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.connection import Connection
@@ -47,6 +51,62 @@ Floats = npt.NDArray[np.float32]
 
 _PASSING = "SELECT chunks.id FROM files CROSS JOIN chunks ON chunks.file = files.id WHERE {}"
 """Ids of the chunks of files that pass a filter. Its cost depends on the number of those files, not of all files."""
+
+_KINDS = ("lex", "vec", "hyde")
+_TYPED = re.compile(rf"\s*(?:{'|'.join(_KINDS)}):", re.IGNORECASE)
+_PART = re.compile(rf"(?:^|(?<=\s))({'|'.join(_KINDS)}):", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parsed query: what BM25, the vectors and the reranker get of it.
+
+    Attributes:
+        words: text for the full-text search; if empty, only the vectors are searched.
+        questions: texts that are embedded as questions and searched among the vectors.
+        passages: hypothetical answers (HyDE, Gao et al., 2022) that are embedded as passages.
+        asked: the text that the reranker compares passages with.
+    """
+
+    words: str
+    questions: tuple[str, ...]
+    passages: tuple[str, ...]
+    asked: str
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        """Parses a plain question, or a text that begins with `lex:`, `vec:` or `hyde:` and consists of such parts:
+        `lex:` is searched by words, `vec:` by meaning, and `hyde:` is a hypothetical answer.
+
+        Raises:
+            InputError: the text or one of its parts is empty.
+        """
+        if not text.strip():
+            raise InputError("the query is empty")
+        if not _TYPED.match(text):
+            return cls(text, (text,), (), text)
+        _, *pieces = _PART.split(text)
+        parts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+        for kind, value in zip(pieces[::2], pieces[1::2], strict=True):
+            if not value.strip():
+                raise InputError(f"nothing follows {kind}: in the query")
+            parts[kind.lower()].append(value.strip())
+        asked = parts["vec"] or parts["lex"] or parts["hyde"]
+        return cls(" ".join(parts["lex"]), tuple(parts["vec"]), tuple(parts["hyde"]), "\n".join(asked))
+
+    @property
+    def shown(self) -> str:
+        """The words that snippets highlight."""
+        return self.words or " ".join((*self.questions, *self.passages))
+
+
+def checked_query(text: str) -> str:
+    """Returns the text of a query.
+
+    Raises:
+        InputError: it is longer than `LONGEST_QUERY`, or not valid Unicode.
+    """
+    return checked(bounded_query(text), "the query")
 
 
 def check_options(top_k: int, pool: int, *, rerank: bool, min_score: float, min_blended: float) -> None:

@@ -15,10 +15,8 @@ from edge.apps.collection.collection import Collection, Floats
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt, NotIndexed, read_excerpts
 from edge.apps.collection.filters import Conditions
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.query import Query
 from edge.apps.collection.registry import locate
-from edge.apps.collection.searching import POOL, check_options
-from edge.apps.collection.storable import checked_query
+from edge.apps.collection.searching import POOL, Query, check_options, checked_query
 from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from edge.apps.collection.advance import Progress
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.paths import contains
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import with_nested
-from edge.apps.collection.scopes import contains
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.apps.planning import INDEXING
 from edge.errors import InputError, StorageError

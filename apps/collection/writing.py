@@ -8,15 +8,14 @@ from hashlib import blake2b
 from pathlib import Path
 
 from edge.apps.collection.advance import Advance, Progress
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, files_below
-from edge.apps.collection.chunk_rebuild import ChunkRebuild
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Run
 from edge.apps.collection.models import Models
+from edge.apps.collection.paths import nearest, on_the_way, outermost
 from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
-from edge.apps.collection.scopes import nearest, on_the_way, outermost
 from edge.apps.documents.base import WORKER_NBYTES, Extracted, Found
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
@@ -65,7 +64,7 @@ class Writer:
         self._budget = budget
         self._trace = trace
         self._extractor: Extractor | None = None
-        self._rebuilding = Rebuilding(database, ChunkRebuild(models))
+        self._rebuilding = Rebuilding(database, ChunkRebuild(models.embed))
 
     def index(self, given: Sequence[str], *, retry: bool, progress: Progress | None) -> IndexReport:
         """Brings folders and files up to date; all roots if none is given. If an error ends the run, new roots with no

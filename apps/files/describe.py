@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.paths import resolved
 from edge.apps.collection.registry import locate
-from edge.apps.collection.roots import resolved
 from edge.apps.options import collection_option, configure, json_option, words_argument
 from edge.apps.troubles import told
 from edge.control_characters import escaped

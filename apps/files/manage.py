@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.paths import nearest, resolved
 from edge.apps.collection.registry import locate
-from edge.apps.collection.roots import resolved
-from edge.apps.collection.scopes import nearest
 from edge.apps.options import collection_option, configure, json_option, memory_option
 from edge.apps.troubles import told
 from edge.config import format_size

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import locate
-from edge.apps.collection.scopes import contains
 from edge.apps.files.found import Found
 from edge.apps.files.output import (
     highlighted,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge.apps.collection.additions import Additions
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.storable import checked, storable
+from edge.apps.collection.paths import checked, storable
 from edge.errors import InputError
 
 HALF = "half \ud800"

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.scopes import ancestors
-from edge.apps.collection.storable import storable, written
+from edge.apps.collection.paths import ancestors, storable, written
 
 ODD = [b"a\xff.txt", b"a\\xff.txt", b"\xff\\xfe.txt", b"\\xff\xfe.txt", b"\\xff\\xfe.txt"]
 """Some hold a byte that is no UTF-8, some the four characters that would stand for one."""

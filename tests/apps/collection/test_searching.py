@@ -1,4 +1,4 @@
-"""Results where many passages read alike."""
+"""Results where many passages read alike, and queries with parts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from edge.apps.collection import reranking
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Searcher
-from edge.errors import BudgetExceeded
+from edge.apps.collection.searching import Query, Searcher
+from edge.errors import BudgetExceeded, InputError
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast
 from edge.runtimes.reranker import Reranker
@@ -144,7 +143,7 @@ def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_b
 
     monkeypatch.setattr(Reranker, "explain", spy)
     if neighbours == 30:
-        monkeypatch.setattr(reranking, "needed", lambda hits, wanted: wanted)
+        monkeypatch.setattr("edge.apps.collection.hits.needed", lambda hits, wanted: wanted)
     hits = collection.search("river", 12)
     if neighbours < 30:
         assert len(asked) == 1
@@ -158,3 +157,42 @@ def test_only_what_is_shown_is_asked_of_the_reranker_and_more_where_neighbours_b
     best = merge(collection.rerank("river", collection.candidates("river", k=60)), 12)
     assert [hit.id for hit in hits] == [hit.id for hit in best]
     assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in best])
+
+
+def test_a_plain_question_is_looked_up_by_words_and_by_meaning() -> None:
+    for text in ("when does it flood", "what is a vec: in C", "see http://lex:80/ please"):
+        assert Query.parse(text) == Query(text, (text,), (), text)
+
+
+def test_parts_go_where_they_belong() -> None:
+    query = Query.parse('lex: "spring flood" river vec: when does it rise\nHYDE: It rises in May. vec: how high')
+    assert query.words == '"spring flood" river'
+    assert query.questions == ("when does it rise", "how high")
+    assert query.passages == ("It rises in May.",)
+    assert query.asked == "when does it rise\nhow high"
+    assert Query.parse("hyde: It rises.").asked == "It rises."
+    assert Query.parse("lex: river").questions == ()
+
+
+@pytest.mark.parametrize("text", ["", " ", "lex:", "lex: river vec: ", "vec: hyde: x"])
+def test_nothing_to_look_up_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"empty|nothing follows"):
+        Query.parse(text)
+
+
+def test_each_part_asks_its_own_ranking(collection: Collection, small: Any) -> None:
+    collection.index([small.path])
+    by_words = collection.search("lex: bread", 10, rerank=False)
+    assert [hit.stages.vector_rank for hit in by_words] == [None]
+    by_meaning = collection.search("vec: bread", 10, rerank=False)
+    assert len(by_meaning) == 3
+    assert {hit.stages.lexical_rank for hit in by_meaning} == {None}
+    both = collection.search("lex: bread vec: ice hyde: Old ice looks blue.", 10, rerank=False)
+    nearest = {hit.path: hit.stages.vector_score for hit in both}
+    alone = [
+        {hit.path: hit.stages.vector_score for hit in collection.search(query, 10, rerank=False)}
+        for query in ("vec: ice", "hyde: Old ice looks blue.")
+    ]
+    for path, score in nearest.items():  # of several vectors the nearest counts
+        assert score == pytest.approx(max(found[path] or 0 for found in alone))
+    assert collection.search("lex: bread vec: what needs time", 1)[0].relevance > 0

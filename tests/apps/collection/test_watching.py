@@ -16,8 +16,8 @@ import pytest
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.discovery import Discovery
+from edge.apps.collection.paths import on_the_way
 from edge.apps.collection.report import IndexReport
-from edge.apps.collection.scopes import on_the_way
 from edge.apps.collection.watching import Watcher
 from edge.errors import BudgetExceeded, InputError, StorageError
 

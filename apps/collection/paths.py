@@ -1,4 +1,7 @@
-"""Scopes: a path as a scope includes itself and everything below it, in Python and in SQL.
+"""Paths: their stored form, and scopes in Python and in SQL. A path as a scope includes itself and everything below it.
+
+What is stored must be valid Unicode. Python's strings may hold lone surrogates, for example from file names that are
+not UTF-8. Neither SQLite nor a tokenizer accepts them.
 
 Sets of scopes are searched by the parent folders of a path, and an SQL statement tests one scope at a time. So
 thousands of scopes cost only as many look-ups; one statement could not hold that many conditions.
@@ -8,6 +11,73 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Set
+from pathlib import Path
+
+from edge.apps.documents.base import printable
+from edge.errors import InputError
+
+
+def storable(text: str) -> bool:
+    """Whether a text can be stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def checked(text: str, what: str) -> str:
+    """Returns `text`; `what` names it in the error message.
+
+    Raises:
+        InputError: it is not valid Unicode.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place, half = error.start + 1, text[error.start]
+        raise InputError(f"{what} is not valid Unicode: character {place} is half of one ({half!a})") from None
+    return text
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """An absolute path, with `~` expanded and symbolic links kept.
+
+    Raises:
+        InputError: the path is empty, or not valid Unicode.
+    """
+    return os.path.abspath(os.path.expanduser(_checked_path(os.fspath(path))))
+
+
+def resolved(path: str | os.PathLike[str]) -> str:
+    """A path as the collection stores it: absolute, and without symbolic links.
+
+    Raises:
+        InputError: the path is empty, or not valid Unicode.
+    """
+    return _checked_path(os.path.realpath(os.path.expanduser(_checked_path(os.fspath(path)))))
+
+
+def written(path: Path) -> str:
+    """The form in which the collection stores a path, different for every path. A path that is valid Unicode is stored
+    unchanged. Otherwise each invalid name is preceded by a `.`, which no path without symbolic links contains as a
+    name. Its bytes that are not UTF-8 become `\\xNN`, and its backslashes are doubled."""
+    text = str(path)
+    if storable(text):
+        return text
+    names = (name if storable(name) else os.path.join(os.curdir, _escaped(name)) for name in path.parts)
+    return os.path.join(*names)
+
+
+def check_there(paths: Iterable[str]) -> None:
+    """Refuses paths that do not exist.
+
+    Raises:
+        InputError: a path does not exist.
+    """
+    for path in paths:
+        if not os.path.exists(path):
+            raise InputError(f"{path} does not exist")
 
 
 def below(path: str) -> tuple[str, tuple[str, str, str]]:
@@ -70,3 +140,13 @@ def on_the_way(root: str, paths: Iterable[str]) -> Mapping[str, Set[str]]:
             found.add(name)
             path = folder
     return names
+
+
+def _checked_path(path: str) -> str:
+    if not path:  # the system would take it for the working directory
+        raise InputError("a path is empty; name a file or a folder, `.` for the one you are in")
+    return checked(path, f"the path {path!a}")
+
+
+def _escaped(name: str) -> str:
+    return printable(name.replace("\\", "\\\\"))

@@ -7,7 +7,7 @@ from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.collection.scopes import below, contains, nearest, outermost
+from edge.apps.collection.paths import below, contains, nearest, outermost
 
 paths = st.lists(st.sampled_from(["a", "b", "ab", "a.b"]), min_size=1, max_size=4).map(
     lambda parts: os.sep + os.sep.join(parts)
