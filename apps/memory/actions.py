@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import check_text, check_unicode
 from edge.apps.memory.confidence import Confidence, describe, fit
+from edge.apps.memory.models import REBUILD
 from edge.apps.memory.moments import Clock, stamp
 from edge.apps.memory.schema import ACTIONS, action_key, action_text
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
@@ -30,7 +31,6 @@ from edge.apps.memory.trajectories import (
     same_actions,
     stored_under,
 )
-from edge.apps.memory.vectors import REBUILD
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection
 from edge.errors import InputError

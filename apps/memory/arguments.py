@@ -1,4 +1,4 @@
-"""Checks of arguments, made once, where a value enters the library."""
+"""Arguments: the defaults, and the checks that are made once, where a value enters the library."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import platformdirs
+
+from edge.apps.store.folder import MEMORY
 from edge.errors import InputError
 
 _TOP_K = 20
@@ -24,6 +27,28 @@ class _Unset:
 
 UNSET: Final = _Unset()
 """The default of arguments for which None means "remove the value": leave the value unchanged."""
+
+
+def default_path() -> Path:
+    """The default folder of a memory: the platform's folder for the user's data."""
+    return platformdirs.user_data_path("edge-rag", appauthor=False) / "memory"
+
+
+def existing_memory(path: Path | None) -> Path:
+    """The folder of a memory that exists; by default the default folder.
+
+    Raises:
+        InputError: there is no memory in it.
+    """
+    place = path or default_path()
+    if not holds_memory(place):
+        raise InputError(f"there is no memory in {place}: `edge memory add` makes one, --path names another place")
+    return place
+
+
+def holds_memory(path: Path) -> bool:
+    """Whether a directory holds a memory."""
+    return (path / MEMORY).is_file()
 
 
 def check_count(*values: int | None) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge.apps.care import Folder, backup_command, check_command, repair_command, restore_command
+from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
 from edge.apps.memory.damage import VERBS, Opener
 from edge.apps.memory.damage import check as check_memory
 from edge.apps.memory.damage import repair as repair_memory
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.place import default_path, existing_memory
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.options import Setup

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.moments import written
-from edge.apps.memory.place import default_path, existing_memory
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.memory.served import ServedMemory
 from edge.apps.options import Command, configure, json_option

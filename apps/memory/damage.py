@@ -11,14 +11,14 @@ from typing import Any, cast
 import apsw
 import numpy as np
 
+from edge.apps.memory.arguments import holds_memory
+from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.opening import OpenMemory
-from edge.apps.memory.place import holds_memory
 from edge.apps.memory.records import COLUMNS, HISTORY_COLUMNS, Record, text_hash
 from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import ACTIONS, TEXT_INDEX, migrations
 from edge.apps.memory.store import DATABASE, SEGMENTS, MemoryStore
 from edge.apps.memory.trajectories import ROW, read_action
-from edge.apps.memory.vectors import MemoryRebuild
 from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, StoreUnavailable

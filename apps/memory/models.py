@@ -1,18 +1,21 @@
-"""The models of a memory: an embedder and a reranker in one budget, opened on first use."""
+"""The models of a memory: an embedder and a reranker in one budget, opened on first use; and the vectors that are made
+from its texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.memory.schema import ACTIONS, action_text
 from edge.apps.planning import retrieval_plan
 from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
+from edge.connection import Connection
 from edge.errors import InputError, ModelError
 from edge.models.blending import Retrieved
 from edge.models.evidence import Evidence, load
@@ -20,6 +23,16 @@ from edge.models.packed import PackedModel
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.trace import Trace
+
+Vectors = npt.NDArray[np.float32]
+
+CONTEXT = 0.5
+"""The weight of the previous turn in a turn's vector (`edge bench memory`)."""
+
+_TINY = 1e-12
+
+REBUILD = "edge memory rebuild"
+"""The command that messages recommend when vectors cannot be read."""
 
 
 class TextEmbedder(Protocol):
@@ -29,7 +42,7 @@ class TextEmbedder(Protocol):
     def dim(self) -> int:
         """The width of a vector."""
 
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """The vectors of texts, [n, dim] float32, of unit length. `query` says that the texts are questions."""
 
     def close(self) -> None:
@@ -106,7 +119,7 @@ class Models:
         """See `Sharing.make_way`."""
         return self._sharing.make_way(work)
 
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """The vectors of texts, [n, dim] float32.
 
         Raises:
@@ -226,3 +239,62 @@ def _name(model: object) -> str:
 def _place(model: object) -> str:
     """The path of an open model's files; empty if it has none."""
     return str(getattr(getattr(model, "model", None), "path", ""))
+
+
+def in_context(vectors: Vectors, previous: Sequence[int | None]) -> Vectors:
+    """The vectors of turns, each mixed with the vector of the turn before it, because an answer seldom names its
+    question.
+
+    Args:
+        vectors: vectors of unit length, [n or more, dim].
+        previous: for each of the first n rows, the row of the turn before it; None if there is none.
+
+    Returns:
+        The mixed vectors, [n, dim], of unit length.
+    """
+    mixed: Vectors = vectors[: len(previous)].copy()
+    for row, place in enumerate(previous):
+        if place is not None:
+            mixed[row] += CONTEXT * vectors[place]
+            mixed[row] /= max(float(np.linalg.norm(mixed[row])), _TINY)
+    return mixed
+
+
+class MadeFrom(NamedTuple):
+    """The input of a vector: a text, and the turn before it if the text is a turn of a conversation."""
+
+    text: str
+    before: str | None = None
+
+
+class MemoryRebuild:
+    """The source of a rebuild (`edge.apps.store.rebuilding.Source`): memories first, then actions."""
+
+    def __init__(self, embed: Callable[[list[str]], Vectors]) -> None:
+        self._embed = embed
+
+    def rows(self, db: Connection, after: int, limit: int) -> list[tuple[int, MadeFrom]]:
+        memories = db.execute(
+            "SELECT memories.id, memories.text, earlier.text FROM memories "
+            "LEFT JOIN memories AS earlier ON earlier.id = memories.follows "
+            "WHERE memories.id > ? ORDER BY memories.id LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        if memories:
+            return [(identifier, MadeFrom(text, before)) for identifier, text, before in memories]
+        sql = "SELECT id, task, state FROM actions WHERE id > ? ORDER BY id LIMIT ?"
+        actions = db.execute(sql, (after - ACTIONS, limit))
+        return [(ACTIONS + identifier, MadeFrom(action_text(task, state))) for identifier, task, state in actions]
+
+    def count(self, db: Connection, after: int) -> int:
+        sql = "SELECT (SELECT count(*) FROM memories WHERE id > ?) + (SELECT count(*) FROM actions WHERE id > ?)"
+        return int(db.execute(sql, (after, after - ACTIONS)).fetchone()[0])
+
+    def vectors(self, made_from: Sequence[MadeFrom]) -> Vectors:
+        texts = [text for text, _ in made_from]
+        place = {text: number for number, text in enumerate(texts)}
+        for _, before in made_from:
+            if before is not None and before not in place:
+                place[before] = len(texts)
+                texts.append(before)
+        return in_context(self._embed(texts), [None if before is None else place[before] for _, before in made_from])

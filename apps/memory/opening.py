@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from edge.apps.memory.actions import ActionCache
-from edge.apps.memory.arguments import check_path
+from edge.apps.memory.arguments import check_path, default_path
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.models import TextEmbedder, TextReranker
 from edge.apps.memory.moments import Clock, local_now
-from edge.apps.memory.place import default_path
 from edge.apps.memory.scope import SCOPE_FIELDS, Scope
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.store import MemoryStore

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from edge.apps.memory.entries import Entry
+from edge.apps.memory.models import REBUILD, Vectors
 from edge.apps.memory.moments import stamp
 from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, note_changes, text_hash, visible
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
-from edge.apps.memory.vectors import REBUILD, Vectors
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection

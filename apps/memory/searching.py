@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.filters import Condition
+from edge.apps.memory.models import REBUILD
 from edge.apps.memory.moments import Clock
 from edge.apps.memory.ranking import NAME, SIGNALS, Candidate, Weights, first_person, relevance, weigh
 from edge.apps.memory.records import SELECT, Record, read_records, visible
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.vectors import REBUILD
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
-from edge.apps.memory.models import Models, TextEmbedder, TextReranker
-from edge.apps.memory.place import holds_memory
+from edge.apps.memory.models import REBUILD, MemoryRebuild, Models, TextEmbedder, TextReranker
 from edge.apps.memory.records_writer import RecordsWriter
 from edge.apps.memory.schema import migrations
-from edge.apps.memory.vectors import REBUILD, MemoryRebuild
 from edge.apps.store.database import Database
 from edge.apps.store.folder import MEMORY, can_be_written, claim
 from edge.apps.store.health import Health, Trouble, gathered

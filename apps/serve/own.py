@@ -20,7 +20,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.together import Together
 from edge.apps.files.searching import figures, look
-from edge.apps.memory.place import default_path
+from edge.apps.memory.arguments import default_path
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.served import READS, WRITES
 from edge.apps.serve.answers import written

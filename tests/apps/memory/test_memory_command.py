@@ -194,7 +194,7 @@ def test_where_there_is_no_memory_none_is_made(
 def test_a_memory_without_a_path_is_not_made_by_looking_either(
     edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.apps.memory.place.default_path", lambda: tmp_path / "nowhere")
+    monkeypatch.setattr("edge.apps.memory.arguments.default_path", lambda: tmp_path / "nowhere")
     with pytest.raises(InputError, match="nowhere"):
         click.testing.CliRunner().invoke(group, ["list"], standalone_mode=False, catch_exceptions=False)
     assert not (tmp_path / "nowhere").exists()
