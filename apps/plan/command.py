@@ -7,12 +7,12 @@ import click
 from edge.apps.lazy import LazyGroup
 
 _VERBS = {
-    "banks": "edge.apps.plan.banks:banks",
+    "banks": "edge.apps.plan.hardware:banks",
     "here": "edge.apps.plan.profile:here",
     "index": "edge.apps.plan.index:index",
     "published": "edge.apps.plan.published:published",
     "rag": "edge.apps.plan.rag:rag",
-    "share": "edge.apps.plan.share:share",
+    "share": "edge.apps.plan.hardware:share",
     "traversal": "edge.apps.plan.traversal:traversal",
 }
 

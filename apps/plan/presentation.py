@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.config import format_size
 from edge.errors import StorageError
-from edge.planner.schedule import Group, Problem, stage_costs
-from edge.planner.search import Plan
+
+if TYPE_CHECKING:
+    from edge.planner.schedule import Group, Problem
+    from edge.planner.search import Plan
 
 
 def duration(seconds: float) -> str:
@@ -49,6 +51,8 @@ def table(plans: Sequence[Plan], chosen: Plan, rows: int) -> Iterator[str]:
 
 def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
     """The group that limits the throughput, and the slowest stage in it."""
+    from edge.planner.schedule import stage_costs
+
     stages = {stage.name: stage for stage in problem.schema.stages()}
 
     def each(group: Group) -> dict[str, float]:
