@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from edge.apps.collection.catalog import groups, verify_text
 from edge.apps.collection.collection import DATABASE, Collection
+from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT
 from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
@@ -23,7 +24,7 @@ from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.connection import Connection
-from edge.errors import CollectionMissing, EdgeError, StorageError
+from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Ids
 
 VERBS = "edge"
@@ -44,8 +45,7 @@ def check(
         StorageError: there is no collection, or it cannot be opened for a reason other than damage.
         BudgetExceeded: the limit is too small.
     """
-    if not Collection.exists(path):
-        raise CollectionMissing(f"there is no collection in {path}; `edge index DIR` makes one")
+    existing_collection(path)
     report = CheckReport(path, read_data)
     check_file(report, path / DATABASE)
     try:

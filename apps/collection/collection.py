@@ -17,6 +17,7 @@ from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge, reranked
 from edge.apps.collection.models import Models
 from edge.apps.collection.paths import absolute, check_there, resolved
+from edge.apps.collection.registry import existing_collection, holds_collection
 from edge.apps.collection.report import CollectionStatus, IndexedFile, IndexReport, Reports
 from edge.apps.collection.roots import describe
 from edge.apps.collection.schema import open_database
@@ -29,7 +30,6 @@ from edge.apps.store.models import EmbedderIdentity
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.config import Config, parse_size
-from edge.errors import CollectionMissing
 from edge.ivf.index import VectorIndex
 from edge.plan import Stage
 from edge.public_calls import checked_arguments
@@ -88,8 +88,8 @@ class Collection:
         self.path = Path(path).expanduser().absolute()
         self.config = config or Config.load()
         self.trace = trace or Trace()
-        if read_only and not self.exists(self.path):
-            raise CollectionMissing(f"there is no collection in {self.path}; `edge index DIR` makes one")
+        if read_only:
+            existing_collection(self.path)
         self.budget = budget or opened_budget(
             "the collection", self.config.memory if memory is None else parse_size(memory), self.config,
             embedder=embedder, reranker=reranker, candidates=2 * POOL, writes=not read_only,
@@ -108,7 +108,7 @@ class Collection:
     @staticmethod
     def exists(path: Item) -> bool:
         """Whether there is a collection in a directory."""
-        return (Path(path).expanduser() / DATABASE).is_file()
+        return holds_collection(Path(path))
 
     @property
     def embedder(self) -> Embedder:

@@ -131,6 +131,19 @@ class Hit:
         return " ".join(self.text.split())
 
 
+def hit_from_json(document: dict[str, Any]) -> Hit:
+    """A hit from its fields, in which JSON has replaced tuples by lists."""
+    return Hit(
+        **{
+            **document,
+            "ordinals": tuple(document["ordinals"]),
+            "numbers": tuple(document["numbers"]),
+            "marks": tuple((start, end) for start, end in document["marks"]),
+            "stages": Stages(**document["stages"]),
+        }
+    )
+
+
 def merge(hits: Sequence[Hit], limit: int) -> list[Hit]:
     """The best `limit` of `hits`, best first. A text that occurs several times appears once. A hit that continues a
     better hit on the same page is merged into it."""

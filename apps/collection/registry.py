@@ -11,7 +11,8 @@ from pathlib import Path
 
 import platformdirs
 
-from edge.errors import CorruptBlock, InputError, StorageError
+from edge.apps.store.folder import COLLECTION
+from edge.errors import CollectionMissing, CorruptBlock, InputError, StorageError
 from edge.files.sealed import read_sealed, write_sealed
 
 PROJECT = ".edge"
@@ -104,3 +105,19 @@ def locate(chosen: str | Path | None = None, *, start: Path | None = None) -> Pa
         if (folder / PROJECT).is_dir():
             return folder / PROJECT
     return platformdirs.user_data_path("edge-rag", appauthor=False) / "collection"
+
+
+def holds_collection(folder: Path) -> bool:
+    """Whether there is a collection in a directory."""
+    return (folder.expanduser() / COLLECTION).is_file()
+
+
+def existing_collection(folder: Path) -> Path:
+    """Returns the directory of a collection that exists.
+
+    Raises:
+        CollectionMissing: there is no collection in it.
+    """
+    if not holds_collection(folder):
+        raise CollectionMissing(f"there is no collection in {folder}; `edge index DIR` makes one")
+    return folder

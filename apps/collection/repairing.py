@@ -13,6 +13,7 @@ import numpy as np
 from edge.apps.collection.catalog import TEXT_ROOT, passage, verify_text
 from edge.apps.collection.checking import VERBS, check
 from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
+from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
@@ -23,7 +24,6 @@ from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_bat
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import CollectionMissing
 
 _FILE = (
     "id", "path", "root", "size", "mtime_ns", "hash", "kind", "title", "status", "reason", "due", "racy",
@@ -49,8 +49,7 @@ def repair(
         ModelError: the embedder is missing; completed steps of the repair stay.
         BudgetExceeded: the limit is too small.
     """
-    if not Collection.exists(path):
-        raise CollectionMissing(f"there is no collection in {path}; `edge index DIR` makes one")
+    existing_collection(path)
     actions: list[str] = []
     kept: Path | None = None
     with WriterLock(path / LOCK)():

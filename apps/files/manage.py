@@ -1,4 +1,4 @@
-"""`edge remove` and `edge compact`: remove files from a collection, and free their space."""
+"""`edge remove`, `edge compact` and `edge describe`: change what a collection holds and what is said of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import nearest, resolved
-from edge.apps.collection.registry import locate
-from edge.apps.options import collection_option, configure, json_option, memory_option
+from edge.apps.collection.registry import existing_collection, locate
+from edge.apps.options import collection_option, configure, json_option, memory_option, words_argument
 from edge.apps.troubles import told
 from edge.config import format_size
 from edge.control_characters import escaped
-from edge.errors import CollectionMissing
+from edge.errors import InputError
 
 
 @click.command()
@@ -62,16 +62,44 @@ def compact(memory: str | None, collection: Path | None, as_json: bool) -> None:
     click.echo(f"{freed}{format_size(after)}{rest}")
 
 
+@click.command()
+@click.argument("path", required=False)
+@words_argument("text", required=False)
+@click.option("--remove", is_flag=True, help="Take the description of PATH away.")
+@collection_option
+@json_option
+def describe(path: str | None, text: str | None, remove: bool, collection: Path | None, as_json: bool) -> None:
+    """Describe the folder or file PATH: TEXT is returned with every hit below it, for agents and people.
+
+    Without TEXT, print the description of PATH; without PATH, all descriptions.
+    """
+    place = existing_collection(locate(collection))
+    if remove and (path is None or text is not None):
+        raise InputError("--remove takes a PATH and no text")
+    changing = remove or text is not None
+    with told(Collection(place, config=configure(), read_only=not changing)) as opened:
+        if changing:
+            assert path is not None
+            if not remove and not os.path.exists(resolved(path)):
+                raise InputError(f"{path} does not exist")
+            opened.describe(path, text or "")
+        found = opened.descriptions()
+    if path is not None:
+        found = {known: said for known, said in found.items() if known == resolved(path)}
+    if as_json:
+        click.echo(json.dumps({"descriptions": found}, ensure_ascii=False))
+        return
+    for known, said in found.items():
+        click.echo(f"{escaped(known)}  {said}")
+
+
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
     """Opens the collection, which must exist.
 
     Raises:
         StorageError: it does not exist.
     """
-    path = locate(chosen)
-    if not Collection.exists(path):
-        raise CollectionMissing(f"there is no collection in {path}; `edge index DIR` makes one")
-    return Collection(path, config=configure(memory=memory))
+    return Collection(existing_collection(locate(chosen)), config=configure(memory=memory))
 
 
 def _nbytes(path: Path) -> int:

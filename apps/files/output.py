@@ -1,4 +1,5 @@
-"""Results as plain text, JSON, CSV or Markdown (`-o`), and in colours on a terminal."""
+"""Results of commands: what a search found, and how it is printed: as plain text, JSON, CSV or Markdown (`-o`), and in
+colours on a terminal."""
 
 from __future__ import annotations
 
@@ -6,16 +7,46 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
 
+from edge.apps.collection.hits import Hit, hit_from_json
 from edge.apps.options import Command
 from edge.control_characters import escaped
 
 FORMATS = ("text", "json", "csv", "markdown")
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Everything that `edge search` prints, found by this process or by the server.
+
+    Attributes:
+        hits: best first.
+        healths: the state of each collection, by the name it was chosen by.
+        troubles: unfinished work and known damage, a sentence each.
+        nothing: a possible reason why there are no hits.
+        figures: memory in bytes, times in seconds, reads of the index.
+    """
+
+    hits: list[Hit]
+    healths: dict[str, Any]
+    troubles: list[str] = field(default_factory=list)
+    nothing: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a dictionary for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Found:
+        """Reads the output of `to_json`."""
+        return cls(**{**document, "hits": [hit_from_json(hit) for hit in document["hits"]]})
 
 
 def output_option(command: Command) -> Command:

@@ -13,8 +13,8 @@ import click
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import locate
-from edge.apps.files.found import Found
 from edge.apps.files.output import (
+    Found,
     highlighted,
     markdown_link,
     output_option,

@@ -10,7 +10,7 @@ from typing import Any
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
-from edge.apps.files.found import Found
+from edge.apps.files.output import Found
 from edge.apps.modelled import modelled
 from edge.config import Config
 from edge.resident import ResidentWatch

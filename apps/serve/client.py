@@ -104,7 +104,7 @@ class Client:
         Raises:
             As `rank` does.
         """
-        from edge.apps.files.found import Found
+        from edge.apps.collection.hits import hit_from_json
 
         def ask() -> dict[str, Any]:
             self._connection.check(self._config, SEARCH)
@@ -113,7 +113,7 @@ class Client:
                 "min_blended": min_blended, "collections": [["", str(locate(collection or None))]],
             })  # fmt: skip
 
-        return Found.from_json(self._asked(ask)).hits
+        return [hit_from_json(hit) for hit in self._asked(ask)["hits"]]
 
     def _asked(self, ask: Callable[[], Result]) -> Result:
         try:

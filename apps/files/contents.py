@@ -1,4 +1,4 @@
-"""`edge status` and `edge list`: the content of a collection, and the skipped files with their reasons."""
+"""`edge status`, `edge list` and `edge get`: the state of a collection, its files, and their text."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.collection.together import Together
-from edge.apps.files.output import markdown_link, output_option, print_csv
+from edge.apps.files.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.files.tuning import described, wished
 from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.apps.troubles import told
-from edge.config import format_size
+from edge.config import format_size, parse_size
 from edge.control_characters import escaped
 from edge.ivf.base import IndexOptions
 from edge.ivf.probing import probed
+
+_EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "text")
 
 
 @click.command()
@@ -34,7 +37,7 @@ def status(collection: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
     else:
-        _print(found)
+        _print_status(found)
 
 
 @click.command("list")
@@ -60,7 +63,34 @@ def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: s
     return 0 if files else 1
 
 
-def _print(found: CollectionStatus) -> None:
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
+@click.option("-n", "--lines", type=int, help="At most so many lines of each document.")
+@click.option("--max-bytes", default=str(MOST_BYTES), show_default=True, help="Of all texts together, such as 20kB.")
+@collections_option
+@output_option
+def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections: tuple[str, ...], output: str) -> int:
+    """Print the indexed text of each TARGET, until --max-bytes is reached.
+
+    TARGET is a path, PATH:LINE, PATH:FIRST-LAST, #ID (which `edge search` prints behind each result), or a pattern such
+    as 'docs/**/*.md', which should be quoted. A path may lack its first folders if only one file matches. Exit code 1
+    if no TARGET has such lines.
+    """
+    with told(Together.opened(collections, configure())) as opened:
+        found = opened.read(targets, lines=lines, max_bytes=parse_size(max_bytes))
+    if output == "json":
+        click.echo(json.dumps({"documents": [asdict(excerpt) for excerpt in found]}, ensure_ascii=False))
+    elif output == "csv":
+        print_csv(_EXCERPT, [asdict(excerpt) for excerpt in found])
+    else:
+        for number, excerpt in enumerate(found):
+            _print_excerpt(excerpt, output, first=not number)
+    if not found and output == "text":
+        click.echo("edge: nothing found: no line with text is among those", err=True)
+    return 0 if found else 1
+
+
+def _print_status(found: CollectionStatus) -> None:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
     click.echo(f"collection  {escaped(str(found.path))}")
     click.echo(f"state       {found.health.state}")
@@ -102,3 +132,28 @@ def _by_reason(files: tuple[LeftOut, ...]) -> str:
     counts = Counter(file.reason for file in files)
     most = [f"{count:,} {escaped(reason)}" for reason, count in counts.most_common(6)]
     return (": " + "; ".join(most) + ("; ..." if len(counts) > 6 else "")) if most else ""
+
+
+def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
+    where = f":{excerpt.line_start}-{excerpt.line_end}"
+    if excerpt.page is not None:
+        where = f" p. {excerpt.page}"
+    if output == "markdown":
+        fence = "`" * max(3, 1 + _longest_run(excerpt.text))
+        click.echo(f"## {markdown_link(excerpt.path + where, excerpt.path)}\n\n{fence}\n{excerpt.text}\n{fence}\n")
+    else:
+        say(("" if first else "\n") + place(excerpt.path, where))
+        for line in excerpt.description.splitlines():
+            say(styled(f"({escaped(line)})", italic=True))
+        click.echo(excerpt.text)
+    if excerpt.continues_at is not None:
+        click.echo(f"edge: {escaped(excerpt.path)} goes on at line {excerpt.continues_at}", err=True)
+
+
+def _longest_run(text: str) -> int:
+    """The length of the longest run of backticks in a text."""
+    longest = run = 0
+    for char in text:
+        run = run + 1 if char == "`" else 0
+        longest = max(longest, run)
+    return longest
