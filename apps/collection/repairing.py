@@ -17,10 +17,8 @@ from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.health import forget
 from edge.apps.store.lexical import LexicalIndex
-from edge.apps.store.lock import LOCK, WriterLock
-from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again, move_log
+from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
@@ -50,23 +48,17 @@ def repair(
         BudgetExceeded: the limit is too small.
     """
     existing_collection(path)
-    actions: list[str] = []
-    kept: Path | None = None
-    with WriterLock(path / LOCK)():
-        now = before = check(path, config=config, budget=budget, read_data=True, noting=False)
-        if before.damaged("log") and (kept := move_log(path / DATABASE, VERBS)) is not None:
-            actions.append("what the log held is in the database")
-            now = check(path, config=config, budget=budget, read_data=True, noting=False)
-        if now.damaged("database", "log", "texts", "full text"):
-            bringing = _Bringing()
-            kept = make_again(path / DATABASE, migrations(), bringing, budget=budget, verbs=VERBS)
-            actions += bringing.said
+    bringing = _Bringing()
+    before, actions, kept = repair_database(
+        path / DATABASE, migrations(), bringing,
+        lambda: check(path, config=config, budget=budget, read_data=True, noting=False), budget=budget, verbs=VERBS,
+    )  # fmt: skip
+    actions += bringing.said
     with Collection(path, config=config, budget=budget) as collection:
         kept = _mend_vectors(collection, kept, actions, progress)
         _read_again(collection, roots(collection), actions)
         with collection.database.write() as db:
-            for kind in ("damaged", "lost commits", "missing vectors"):
-                forget(db, kind)
+            end_damage(db)
     after = check(path, config=config, budget=budget, read_data=True)
     return RepairReport(before, after, actions, kept)
 

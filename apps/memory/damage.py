@@ -22,11 +22,10 @@ from edge.apps.memory.trajectories import ROW, read_action
 from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
-from edge.apps.store.health import forget, note
-from edge.apps.store.lock import LOCK, WriterLock
+from edge.apps.store.health import note
 from edge.apps.store.pages import PAGE
 from edge.apps.store.rebuilding import Progress
-from edge.apps.store.repairing import Mending, RepairReport, bring_index, in_batches, make_again, move_log
+from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
 from edge.apps.store.salvage import Row, Wreck
 from edge.budget import MemoryBudget
 from edge.connection import Connection
@@ -140,22 +139,16 @@ def repair(path: Path, opened: Opener, *, budget: MemoryBudget, progress: Progre
         ModelError: the embedder is missing. The repairs made before stay.
         BudgetExceeded: the limit is too small.
     """
-    actions: list[str] = []
-    kept: Path | None = None
-    with WriterLock(path / LOCK)():
-        now = before = check(path, opened, read_data=True, noting=False)
-        if before.damaged("log") and (kept := move_log(path / DATABASE, VERBS)) is not None:
-            actions.append("what the log held is in the database")
-            now = check(path, opened, read_data=True, noting=False)
-        if now.damaged("database", "log", "texts", "full text"):
-            bringing = _Bringing()
-            kept = make_again(path / DATABASE, migrations(), bringing, budget=budget, verbs=VERBS)
-            actions += bringing.said
+    bringing = _Bringing()
+    before, actions, kept = repair_database(
+        path / DATABASE, migrations(), bringing, lambda: check(path, opened, read_data=True, noting=False),
+        budget=budget, verbs=VERBS,
+    )  # fmt: skip
+    actions += bringing.said
     with opened() as memory:
         kept = _mend_vectors(memory, kept, actions, progress)
         with memory.store.write() as db:
-            for kind in ("damaged", "lost commits", "missing vectors"):
-                forget(db, kind)
+            end_damage(db)
     if before.damaged("commits"):
         actions.append("what the lost commits held is not stored anywhere")
     after = check(path, opened, read_data=True)

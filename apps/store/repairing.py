@@ -17,7 +17,8 @@ from edge.apps.store.checking import CheckReport
 from edge.apps.store.connections import plain
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.failures import damage_suppressed, is_refusal, translated
-from edge.apps.store.health import Trouble, note
+from edge.apps.store.health import Trouble, forget, note
+from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Made, Source
 from edge.apps.store.salvage import Row, Wreck, opened
@@ -78,6 +79,42 @@ class RepairReport:
             "before": self.before.to_json(),
             "after": self.after.to_json(),
         }
+
+
+def repair_database(
+    path: Path,
+    migrations: Sequence[Migration],
+    fill: Fill,
+    check: Callable[[], CheckReport],
+    *,
+    budget: MemoryBudget,
+    verbs: str,
+) -> tuple[CheckReport, list[str], Path | None]:
+    """Repairs a damaged database while no other process writes: by `move_log` if that is enough, otherwise by
+    `make_again`. Raises as they do.
+
+    Args:
+        check: checks every stored byte.
+
+    Returns:
+        The check before the repair, the actions, and the folder with a copy of the damaged files, if there is one.
+    """
+    actions: list[str] = []
+    kept: Path | None = None
+    with WriterLock(path.with_name(LOCK))():
+        now = before = check()
+        if before.damaged("log") and (kept := move_log(path, verbs)) is not None:
+            actions.append("what the log held is in the database")
+            now = check()
+        if now.damaged("database", "log", "texts", "full text"):
+            kept = make_again(path, migrations, fill, budget=budget, verbs=verbs)
+    return before, actions, kept
+
+
+def end_damage(db: Connection) -> None:
+    """Removes the records of damage that a repair has mended."""
+    for kind in ("damaged", "lost commits", "missing vectors"):
+        forget(db, kind)
 
 
 def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budget: MemoryBudget, verbs: str) -> Path:
