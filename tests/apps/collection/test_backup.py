@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.collection.checking import check
 from edge.apps.collection.collection import DATABASE, Collection
+from edge.apps.collection.damage import check
 from edge.apps.collection.schema import migrations
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.database import Database

@@ -13,10 +13,9 @@ import pytest
 from naive.program import config_of
 from naive.rewriting import rewrite
 
-from edge.apps.collection.checking import check
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.damage import check, repair
 from edge.apps.collection.models import Models
-from edge.apps.collection.repairing import repair
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.overwriting import overwrite
 from edge.apps.store.pages import PAGE

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.collection.checking import check
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.damage import check
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, EdgeError
