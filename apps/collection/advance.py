@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from edge.apps.store.rebuilding import Progress
 from edge.trace import Trace
-
-Progress = Callable[[int, int], None]
-"""Called with the number of finished passages and the total, which is an estimate until all files are read."""
 
 _PRIOR_BYTES = 20_000
 _PRIOR_PASSAGES = 25.0
@@ -32,6 +30,7 @@ class Advance:
         """Looks up the sizes of the files that will be read.
 
         Args:
+            tell: the total that it gets is an estimate until all files are read.
             layers: number of the embedder's layers.
         """
         self._tell = tell

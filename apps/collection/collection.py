@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.additions import Additions, Item, listed
-from edge.apps.collection.advance import Progress
 from edge.apps.collection.catalog import Catalog, ChunkRebuild
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, merge, reranked
@@ -27,6 +26,7 @@ from edge.apps.store.folder import COLLECTION
 from edge.apps.store.health import Health
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.models import EmbedderIdentity
+from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.config import Config, parse_size

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path
 
-from edge.apps.collection.advance import Advance, Progress
+from edge.apps.collection.advance import Advance
 from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned
 from edge.apps.collection.indexing import Run
@@ -26,7 +26,7 @@ from edge.apps.planning import BATCH_NBYTES, INDEXING
 from edge.apps.store.database import Database
 from edge.apps.store.health import Trouble, forget, is_noted, note
 from edge.apps.store.lock import WriterLock
-from edge.apps.store.rebuilding import Rebuilding
+from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError

@@ -26,7 +26,9 @@ _LAST = "rebuilding"
 """Name of the setting with the last row that has its new vector. It exists only while some rows have none."""
 
 Floats = npt.NDArray[np.float32]
+
 Progress = Callable[[int, int], None]
+"""Called with the number of finished rows, such as passages, and the total."""
 
 Made = TypeVar("Made")
 
