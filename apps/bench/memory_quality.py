@@ -20,7 +20,7 @@ from edge.apps.bench.texts import Task, tasks
 from edge.apps.memory.actions import ActionCache, ActionExample
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.moments import utc_now
+from edge.apps.memory.moments import local_now
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.searching import BM25_WEIGHT, DEPTH, Searcher
 from edge.apps.store.fusion import convex_combination
@@ -57,7 +57,7 @@ def ask_evidence(task: dict[str, Any]) -> dict[str, Any]:
 def _ask(
     memory: Memory, questions: Sequence[dict[str, Any]], evidence: Mapping[str, set[str]]
 ) -> dict[str, dict[str, float]]:
-    searcher = Searcher(memory.store, utc_now)
+    searcher = Searcher(memory.store, local_now)
     plain = _plain_index(memory)
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for question in questions:

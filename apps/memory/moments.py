@@ -23,11 +23,6 @@ _MONTHS = (
 )  # fmt: skip
 
 
-def utc_now() -> datetime:
-    """The present moment in UTC."""
-    return datetime.now(timezone.utc)
-
-
 def local_now() -> datetime:
     """The present moment in the time zone of this machine."""
     return datetime.now().astimezone()

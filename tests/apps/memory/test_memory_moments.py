@@ -16,7 +16,6 @@ from edge.apps.memory.moments import (
     parse_moment,
     spoken,
     stamp,
-    utc_now,
     whole_day,
     written,
 )
@@ -87,7 +86,7 @@ def test_moments_are_written_with_their_time_zone() -> None:
 
 def test_the_present_moment_is_that_of_this_machine() -> None:
     assert local_now().utcoffset() == datetime.now().astimezone().utcoffset()
-    assert abs(local_now() - utc_now()) < timedelta(minutes=1)
+    assert abs(local_now() - datetime.now(timezone.utc)) < timedelta(minutes=1)
 
 
 def test_age() -> None:
