@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
-from edge.apps.documents.base import printable
 from edge.errors import InputError
 
 
@@ -149,4 +148,6 @@ def _checked_path(path: str) -> str:
 
 
 def _escaped(name: str) -> str:
+    from edge.apps.documents.base import printable  # a search that the server answers needs nothing of documents
+
     return printable(name.replace("\\", "\\\\"))
