@@ -85,6 +85,9 @@ def _run(arguments: list[str] | None) -> int:
         return code
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)

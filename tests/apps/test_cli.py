@@ -93,3 +93,10 @@ def test_an_empty_question_is_refused_by_the_demo_as_by_rerank(edge_verb: Verb) 
         Path("docs.txt").write_text("A text.\n", encoding="utf-8")
         ended = edge_verb(*arguments)
         assert (ended.code, ended.err) == (2, "edge: the query is empty\n")
+
+
+@pytest.mark.parametrize("group", [[], ["memory"], ["models"], ["collections"]])
+def test_a_group_without_a_verb_shows_its_help_in_lines(edge_verb: Verb, group: list[str]) -> None:
+    alone, asked = edge_verb(*group), edge_verb(*group, "--help")
+    assert (alone.code, asked.code) == (2, 0)
+    assert alone.err.strip() == asked.out.strip()
