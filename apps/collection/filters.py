@@ -19,6 +19,10 @@ from edge.connection import Connection
 from edge.errors import ConfigError, InputError
 
 _FUNCTION = "path_matches"
+
+MOST_ALTERNATIVES = 100
+"""Globs or kinds of one filter: each is compared with every file, and SQLite bounds the depth of a condition."""
+
 _MAGIC = re.compile(r"[*?[]")
 _DRIVE = re.compile("[A-Za-z]:/")
 
@@ -70,8 +74,11 @@ class Filters:
     def __post_init__(self) -> None:
         """
         Raises:
-            InputError: a glob is malformed, a text is not valid Unicode, or a date is before 1678 or after 2261.
+            InputError: a glob is malformed, a text is not valid Unicode, a date is before 1678 or after 2261, or there
+                are more than `MOST_ALTERNATIVES` globs or kinds.
         """
+        if max(len(self.paths), len(self.kinds)) > MOST_ALTERNATIVES:
+            raise InputError(f"more than {MOST_ALTERNATIVES} paths or types are too many for one filter")
         for text in (*self.paths, *self.kinds):
             checked(text, f"the filter {text!a}")
         object.__setattr__(self, "_patterns", tuple(map(path_pattern, self.paths)))

@@ -71,9 +71,14 @@ def compile_filters(filters: Mapping[str, Any]) -> Condition:
     Raises:
         InputError: an operator is unknown, an operand does not suit its operator, or a scope id is given as `*`.
     """
-    counter = iter(range(_MOST_CONDITIONS))
+    left = iter(range(_MOST_CONDITIONS))
+
+    def count() -> None:
+        if next(left, None) is None:
+            raise InputError(f"filters have more than {_MOST_CONDITIONS} conditions")
+
     try:
-        condition = _compile(filters, 0, counter.__next__)
+        condition = _compile(filters, 0, count)
     except RecursionError:  # an operand is nested so deeply that a message cannot even show it
         raise InputError(_TOO_DEEP) from None
     for param in condition.params:
@@ -109,17 +114,16 @@ def _names(value: Any) -> bool:
     return value is not None
 
 
-def _compile(filters: Any, depth: int, count: Callable[[], int]) -> Condition:
+def _compile(filters: Any, depth: int, count: Callable[[], None]) -> Condition:
     if not isinstance(filters, Mapping):
         raise InputError(f"filters are a mapping such as {{'category': 'food'}}, not {filters!r}")
     if depth > _DEEPEST:
         raise InputError(_TOO_DEEP)
+    if not filters:
+        count()  # a filter without a key is a condition, too: SQLite bounds how many it joins
     parts: list[Condition] = []
     for key, value in filters.items():
-        try:
-            count()
-        except StopIteration:
-            raise InputError(f"filters have more than {_MOST_CONDITIONS} conditions") from None
+        count()
         if key in _LOGICAL:
             inner = [_compile(part, depth + 1, count) for part in _parts(key, value)]
             if key == "NOT":
@@ -127,7 +131,9 @@ def _compile(filters: Any, depth: int, count: Callable[[], int]) -> Condition:
             else:
                 parts.append(Condition.all_of(inner) if key == "AND" else Condition.any_of(inner))
         elif key == "metadata" and isinstance(value, Mapping) and not _is_operators(value):
-            parts += [_field(_Metadata(str(name)), operand) for name, operand in value.items()]
+            for name, operand in value.items():
+                count()
+                parts.append(_field(_Metadata(str(name)), operand))
         elif key in _COLUMNS:
             parts.append(_field(_Column(key), value))
         else:

@@ -11,7 +11,7 @@ from apsw import Connection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge.apps.collection.filters import Filters
+from edge.apps.collection.filters import MOST_ALTERNATIVES, Filters
 from edge.apps.collection.schema import migrations
 from edge.errors import InputError
 
@@ -102,6 +102,13 @@ filters = st.builds(
 @example([File("/a", "pdf", 0, datetime(2020, 1, 1))], Filters(paths=("*/a",)))
 def test_what_passes_is_what_the_naive_twin_lets_pass(some: list[File], conditions: Filters) -> None:
     assert passing(some, conditions) == [f.path for f in some if naive(f, conditions)]
+
+
+@pytest.mark.parametrize("text", ["type:md", "path:notes/x"])
+def test_many_alternatives_are_refused_at_once(text: str) -> None:
+    Filters.parse([text] * MOST_ALTERNATIVES)
+    with pytest.raises(InputError, match="more than 100 paths or types"):
+        Filters.parse([text] * 100_000)
 
 
 def test_filters_are_written_as_key_and_value() -> None:

@@ -167,6 +167,19 @@ def test_lists_may_be_long(db: Connection, key: str) -> None:
     assert not row(db, {"memory": {"in": [*many, "a\0b"]}}, text="a")
 
 
+@pytest.mark.parametrize(
+    "most",
+    [{"OR": [{}] * 499}, {"AND": [{}] * 499}, {"OR": [{"a": 1}] * 499}, {"metadata": {str(n): n for n in range(499)}}],
+)
+def test_sqlite_takes_as_many_conditions_as_are_allowed(db: Connection, most: dict[str, Any]) -> None:
+    condition = compile_filters(most)
+    db.execute(f"SELECT 1 FROM memories WHERE {condition.sql}", condition.params).fetchall()
+    ((key, value),) = most.items()
+    more = {**value, "x": 1, "y": 1} if isinstance(value, dict) else [*value, *value[:2]]
+    with pytest.raises(InputError, match="more than 500 conditions"):
+        compile_filters({key: more})
+
+
 def test_filters_nested_too_deep_are_refused() -> None:
     filters: dict[str, Any] = {"a": 1}
     for _ in range(40):
