@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from edge.runtimes.reranker import Ranking
 from edge.runtimes.stats import RunStats
 
 MOST_DOCUMENTS = 10_000
+MOST_FIELDS = 100
 
 
 class Rerank:
@@ -50,7 +51,10 @@ class Rerank:
         fields = Fields(values)
         query = _query(fields)
         documents = fields.list_of("documents")
-        texts = [_document_text(document, fields, place) for place, document in enumerate(documents)]
+        names = fields.texts("rank_fields", [])
+        if len(names) > MOST_FIELDS:
+            raise Refusal(422, f"{len(names):,} rank_fields are more than the {MOST_FIELDS} of one request")
+        texts = [_document_text(document, names, place) for place, document in enumerate(documents)]
         top_n = fields.optional_whole("top_n")
         shown = fields.flag("return_documents", "jina" in fields.text("model", "").lower())
         ranking = await self._ranked(call, fields, query, texts, top_n)
@@ -102,12 +106,11 @@ def _query(fields: Fields) -> str:
     return fields.text("query")
 
 
-def _document_text(document: Any, fields: Fields, place: int) -> str:
-    """A document as a text: itself, its `text`, or the fields that `rank_fields` names, a line each."""
+def _document_text(document: Any, names: Sequence[str], place: int) -> str:
+    """A document as a text: itself, its `text`, or the fields of these names, a line each."""
     if isinstance(document, str):
         return document
     if isinstance(document, dict):
-        names = fields.texts("rank_fields", [])
         if names:
             return "\n".join(f"{name}: {document[name]}" for name in names if name in document)
         found = document.get("text", document.get("content"))

@@ -75,6 +75,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"query": QUERY, "documents": []}, 422, "no documents"),
     ({"query": QUERY, "documents": "one"}, 422, "is a list"),
     ({"query": QUERY, "documents": [3]}, 422, "document 0"),
+    ({"query": QUERY, "documents": [{}] * 9_000, "rank_fields": ["a"] * 200_000}, 422, "rank_fields are more than"),
     ({"query": QUERY, "documents": DOCS, "top_n": 0}, 422, "at least 1"),
     ({"query": QUERY, "documents": ["\ud800"]}, 400, "half of a character"),
     ({"query": QUERY, "documents": DOCS, "model": "tiny-embedder"}, 424, "embedder"),
