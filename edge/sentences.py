@@ -16,7 +16,7 @@ _MONTH = re.compile(r"(?:Jan|Feb|Mär|Mar|Apr|Mai|May|Jun|Jul|Aug|Sep|Okt|Oct|No
 _LETTERS = re.compile(r"\w")
 _ABBREVIATIONS = frozenset({
     "e.g", "i.e", "cf", "vs", "etc", "al", "dr", "mr", "mrs", "ms", "prof", "st", "fig", "figs", "eq", "eqs",
-    "sec", "ch", "vol", "no", "nos", "pp", "p", "ed", "eds", "inc", "ltd", "co", "corp", "jr", "sr", "dept",
+    "sec", "sect", "ch", "vol", "no", "nos", "pp", "p", "ed", "eds", "inc", "ltd", "co", "corp", "jr", "sr", "dept",
     "approx", "resp", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
     "z.b", "d.h", "bzw", "usw", "ca", "nr", "vgl", "bspw", "u.a", "p.m", "a.m", "u.s", "u.k",
 })  # fmt: skip
@@ -27,8 +27,8 @@ _MAY_END = frozenset({"etc", "al", "inc", "ltd", "co", "corp", "jr", "sr", "usw"
 def boundaries(text: str) -> Iterator[tuple[int, int]]:
     """The boundaries of sentences, in order: (end of one with its closing marks, beginning of the next).
 
-    A full stop does not end a sentence after an initial, a common abbreviation, the number of a list item, or a day of
-    the month. An empty line always ends one.
+    A full stop does not end a sentence after an initial, a common abbreviation, the number of a list item, or an
+    ordinal such as the German 16. before a month or a lower-case word. An empty line always ends one.
     """
     for match in _STOP.finditer(text):
         if match["wide"] is not None:
@@ -76,8 +76,9 @@ def _goes_on(text: str, match: re.Match[str]) -> bool:
         return False
     word = _WORD.search(text, max(0, match.start() - 12), match.start())
     following = text[match.end() : match.end() + 1]
-    if word is not None and word[0].isdigit() and len(word[0]) < 3:  # the number of an item, or a day of the month
-        return not text[: word.start()].rpartition("\n")[2].strip() or _MONTH.match(text, match.end()) is not None
+    if word is not None and word[0].isdigit() and len(word[0]) < 3:  # the number of an item, or an ordinal as in German
+        item = not text[: word.start()].rpartition("\n")[2].strip()
+        return item or following.islower() or _MONTH.match(text, match.end()) is not None
     if word is None or not abbreviated(word[0]):
         return False
     short = word[0].strip(".").casefold()

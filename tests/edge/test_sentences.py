@@ -17,6 +17,14 @@ from edge.sentences import boundaries, sentences, spans
         ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
         ('He said "go." Then he went.', ['He said "go."', "Then he went."]),
         ("Dr. J. Smith, i.e. he, came at 3.5 km. It rained.", ["Dr. J. Smith, i.e. he, came at 3.5 km.", "It rained."]),
+        (
+            "Die Fahrt ist vom 16. bis 20. Juni. Er kam als 3. ins Ziel.",
+            ["Die Fahrt ist vom 16. bis 20. Juni.", "Er kam als 3. ins Ziel."],
+        ),
+        (
+            "See Sect. 4 for it. It has 12. Others have more.",
+            ["See Sect. 4 for it.", "It has 12.", "Others have more."],
+        ),
         ("A heading\n\nA text\nover lines.", ["A heading", "A text over lines."]),
         ("これは一文。次の文！", ["これは一文。", "次の文！"]),
         ("...", []),
