@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -66,6 +67,21 @@ def gathered(name: str, kind: Callable[..., object], *options: Option) -> Callab
         return cast("Command", call)
 
     return decorate
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds. Click's own type accepts `nan`, which no comparison finds outside, and `inf`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, checked.
+
+        Raises:
+            click.BadParameter: it is not a number, not finite, or outside.
+        """
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 class OutputFile(click.Path):

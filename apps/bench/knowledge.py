@@ -17,6 +17,7 @@ from edge.apps.bench.options import Output, names_option, output_options, thread
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.random_gguf import SHAPES, made_model
 from edge.apps.bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
+from edge.apps.options import FiniteRange
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
 from edge.kv_cache.costs import CostTable
@@ -47,7 +48,7 @@ _BATCH = 512
 @click.option("--every", default=8, show_default=True, help="Without reuse, serve one request in so many.")
 @click.option(
     "--cold",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help=f"Compare {', '.join(_AHEAD)}: the system's cache of stored states is dropped before each request, and in the "
     "last arm its documents are named so many seconds before the prompt, as a search does before it reranks.",
 )

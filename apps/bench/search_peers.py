@@ -18,6 +18,7 @@ from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
 from edge.apps.bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
 from edge.apps.bench.process import measure_script, processor
 from edge.apps.bench.search_quality import score
+from edge.apps.options import FiniteRange
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.models.manifest import file_sha256
@@ -68,7 +69,7 @@ class Sample:
 @threads_option
 @rounds_option(2)
 @click.option(
-    "--longest", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
+    "--longest", type=FiniteRange(min=0, min_open=True), default=60.0, show_default=True,
     help="Seconds after which a program is asked no further question. Its quality is then left out.",
 )  # fmt: skip
 @click.option("--txtai-python", help="A Python in which txtai is installed; this one if not given.")

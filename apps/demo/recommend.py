@@ -17,7 +17,7 @@ import numpy as np
 
 from edge.apps.demo import click_model
 from edge.apps.demo.click_model import ClickModel, Clicks, Floats
-from edge.apps.options import Setup, gathered, json_option, memory_option
+from edge.apps.options import FiniteRange, Setup, gathered, json_option, memory_option
 from edge.apps.plan.presentation import duration
 from edge.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
 from edge.budget import MemoryBudget
@@ -80,7 +80,7 @@ class Arm:
 @click.option("--requests", type=click.IntRange(1000), default=10_000, show_default=True, help="Requests looked up.")
 @click.option("--batch", type=click.IntRange(1, 4096), default=256, show_default=True, help="Requests at a time.")
 @click.option("--banks", "count", type=click.IntRange(1, 64), default=6, show_default=True, help="Throttled banks.")
-@click.option("--latency", type=click.FloatRange(0), default=1e-4, show_default=True, help="Seconds of an access.")
+@click.option("--latency", type=FiniteRange(0), default=1e-4, show_default=True, help="Seconds of an access.")
 @click.option("--near", default="1KiB", show_default=True, help="Near memory for the smallest tables.")
 @gathered("setup", Setup, memory_option)
 @json_option

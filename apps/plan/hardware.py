@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edge.apps.options import json_option
+from edge.apps.options import FiniteRange, json_option
 from edge.apps.plan.presentation import duration
 from edge.config import format_size, parse_size
 from edge.errors import InputError
@@ -61,13 +61,13 @@ def banks(tables: str, count: int, size: str, near: str, as_json: bool) -> None:
 @click.option("--interval", type=click.IntRange(1, 10**6), required=True, help="Tokens between two retrievals.")
 @click.option(
     "--token",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     required=True,
     help="Seconds in which one device writes a token for the batch.",
 )
 @click.option(
     "--retrieval",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     required=True,
     help="Seconds in which one device retrieves for the batch.",
 )

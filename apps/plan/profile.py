@@ -19,6 +19,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.registry import locate
 from edge.apps.options import (
     Command,
+    FiniteRange,
     OutputFile,
     Setup,
     collection_option,
@@ -164,7 +165,7 @@ _PASSAGES = (2, 4, 8)
 
 
 @click.command("here")
-@click.option("--within", type=click.FloatRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
+@click.option("--within", type=FiniteRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
 @click.option("--memory", help="Most bytes that the process may hold, such as 300MB.")
 @click.option("--llm", metavar="MODEL", help="As it was profiled with.")
 @click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True)

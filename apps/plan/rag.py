@@ -12,7 +12,7 @@ import click
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import INTERVAL
 from edge.apps.evolution import check_picture
-from edge.apps.options import OutputFile, json_option
+from edge.apps.options import FiniteRange, OutputFile, json_option
 from edge.apps.plan.presentation import bottleneck, duration, plan_json, plot_plans, sentence, table
 from edge.config import parse_size
 from edge.errors import InputError
@@ -128,7 +128,7 @@ _STAGES = 6
 )
 @click.option(
     "--ttft",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="The longest time to the first token of the chosen schedule, in seconds.",
 )
 @click.option(

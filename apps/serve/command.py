@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from edge.apps.options import collections_option, configure, engine_options
+from edge.apps.options import FiniteRange, collections_option, configure, engine_options
 from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
 from edge.errors import ConfigError, InputError
@@ -61,7 +61,7 @@ _USUAL = Limits()
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1),
+    type=FiniteRange(0.1),
     default=_USUAL.request_s,
     show_default=True,
     help="Seconds that a request may take.",

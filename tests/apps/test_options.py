@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from edge.apps import options
+from edge.apps.cli import edge
 
 Verb = Callable[..., Any]
 FULL = Path("/dev/full")
@@ -75,3 +77,25 @@ def test_vectors_are_printed_though_the_trace_cannot_be_written(edge_verb: Verb,
     assert "the trace cannot be written" in ended.err
     assert edge_verb("embed", "--docs", "docs.txt", "--trace", str(FULL), "--out", "x.npy").code == 2
     assert (tmp_path / "x.npy").stat().st_size > 256
+
+
+def float_options(command: click.Command, *names: str) -> Iterator[tuple[str, click.Parameter]]:
+    """All options of all verbs that take a number within bounds."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from float_options(found, *names, name)
+    for parameter in command.params:
+        if isinstance(parameter.type, click.FloatRange):
+            yield " ".join([*names, *parameter.opts]), parameter
+
+
+def test_numbers_within_bounds_are_finite() -> None:
+    found = dict(float_options(edge))
+    assert len(found) > 5
+    for parameter in found.values():
+        for text in ("nan", "inf"):
+            with pytest.raises(click.BadParameter):
+                parameter.type.convert(text, parameter, None)
