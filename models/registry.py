@@ -159,7 +159,7 @@ def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path
     path = Path(name).expanduser()
     if str(name) not in KNOWN:
         recover(path)
-    if path.exists() and str(name) not in KNOWN:
+    if os.path.exists(path) and str(name) not in KNOWN:
         return PackedModel.open(path, kind)
     looked.append(path)
     raise ModelError(f"there is no model {str(name)!r} (looked in {', '.join(map(str, looked))}); {_remedy(str(name))}")

@@ -103,7 +103,7 @@ def recover(target: Path) -> None:
         StorageError: the pack is there, but cannot be renamed.
     """
     previous = _previous(target)
-    if previous.is_dir() and not target.exists():
+    if os.path.isdir(previous) and not os.path.exists(target):  # Path's methods raise OSError if a name is too long
         try:
             os.rename(previous, target)
         except OSError as error:
@@ -131,7 +131,7 @@ def is_pack(target: Path) -> bool:
         StorageError: as `recover`.
     """
     recover(target)
-    return (target / MANIFEST).is_file()
+    return os.path.isfile(target / MANIFEST)
 
 
 def _previous(target: Path) -> Path:

@@ -26,9 +26,10 @@ def claim(folder: Path, database: str) -> None:
         InputError: the folder holds a store of the other kind and none of this kind.
         StorageError: the folder cannot be made.
     """
-    if not (folder / database).exists():
+    # Path.exists raises OSError if a name is too long; such a folder cannot be made, either.
+    if not os.path.exists(folder / database):
         for other, what in _WHAT.items():
-            if other != database and (folder / other).exists():
+            if other != database and os.path.exists(folder / other):
                 raise InputError(f"{folder} is the folder of {what}; name another one")
     make_folder(folder)
 

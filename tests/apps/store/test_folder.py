@@ -22,7 +22,7 @@ from edge.apps.memory.store import DATABASE as MEMORY
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.connections import plain
 from edge.apps.store.folder import claim
-from edge.errors import InputError
+from edge.errors import InputError, StorageError
 
 
 def test_the_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -190,3 +190,9 @@ def test_the_backup_of_a_newer_version_is_not_restored(verb: Verb, tmp_path: Pat
         ended = verb(*kind, "restore", f"newer {place.name}", "--force")
         assert (ended.code, "was written by a newer version of edge-rag" in ended.err) == (2, True)
         assert verb(*kind, "check").code == 0
+
+
+@pytest.mark.parametrize("database", [COLLECTION, MEMORY])
+def test_a_folder_whose_name_is_too_long_is_refused(tmp_path: Path, database: str) -> None:
+    with pytest.raises(StorageError, match="cannot be made"):
+        claim(tmp_path / ("x" * 5000), database)
