@@ -21,6 +21,9 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _COPIES = 3
 """The number of copies of a line while it is read: its pieces, the joined line, and the line without white space."""
 
+_MEASURED = 128 << 10
+"""The process's memory is measured after so many bytes of lines."""
+
 _SLOT = 16
 """Bytes of an element in a list that grows."""
 
@@ -112,9 +115,12 @@ class Lines:
         held, limit, name = anonymous_resident(), self._limit, self._name
         # A process above its limit is refused when the model is opened, where the smallest limit that works is known.
         room = limit - held if held < limit else limit
-        number = 0
+        number = measured = 0
         while line := file.readline((longest := max(0, room - self.taken) // _COPIES) + 1):
             number += 1
+            if self.taken >= measured + _MEASURED:  # what lines leave behind: buffers, and gaps between their memory
+                measured = self.taken
+                room = min(room, limit - max(held, anonymous_resident() - measured))
             if len(line) > longest:
                 raise _too_much(name, number, self.taken + _COPIES * len(line), held, limit)
             if number == 1:
