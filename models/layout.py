@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from edge.blocks import ALIGNMENT, BlockId, Extent, RowTable
 from edge.errors import StorageError
+from edge.files.output_file import write_all
 from edge.models.spec import MATRIX_DTYPE, ModelSpec, TensorSpec
 
 HEADER = BlockId("header")
@@ -209,9 +210,7 @@ class PackWriter:
 
     def _write(self, view: memoryview) -> None:
         try:
-            done = 0
-            while done < len(view):
-                done += self._file.write(view[done:]) or 0
+            write_all(self._file, view)
         except OSError as error:
             raise StorageError(
                 f"writing {self._path.name} failed after {self._at:,} of {self._layout.nbytes:,} bytes: "

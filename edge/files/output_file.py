@@ -1,4 +1,4 @@
-"""`open_output` opens every file that the user names for writing."""
+"""`open_output` opens every file that the user names for writing; `write_all` writes to a file without a buffer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,29 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 _SYSTEM = ("/dev/", "/proc/")
 """Folders whose files are devices or open files, such as `/dev/stdout`."""
+
+
+class Unbuffered(Protocol):
+    """A file whose `write` may take a part only, such as that of `open(..., buffering=0)`."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Returns how many bytes were taken."""
+
+
+def write_all(file: Unbuffered, data: bytes | memoryview) -> None:
+    """Writes all bytes of `data` (a view must be of bytes), in as many calls as it takes.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += file.write(view[done:]) or 0
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import StorageError
+from edge.files.output_file import write_all
 from edge.ivf.assignment import Lists, append_by_list
 from edge.ivf.base import Codec, Ids, Vectors
 from edge.ivf.storage.segment_writer import SegmentWriter
@@ -138,9 +139,7 @@ class Runs:
     def _write(self, number: int, records: npt.NDArray[np.void]) -> None:
         view = np.ascontiguousarray(records).view(np.uint8).data
         try:
-            done = 0
-            while done < len(view):
-                done += self._files[number].write(view[done:]) or 0
+            write_all(self._files[number], view)
         except OSError as error:
             raise StorageError(
                 f"sorting {len(self._paths)} scratch files of the index failed: {error.strerror}; nothing has changed"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
+from edge.files.output_file import write_all
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, CodecSpec, Ids, Vectors
 from edge.ivf.storage.segments import HEADER, PAGE, PART, SegmentEntry, aligned, part_nbytes
 
@@ -169,9 +170,7 @@ class SegmentWriter:
     def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         try:
-            done = 0
-            while done < len(view):
-                done += self._file.write(view[done:]) or 0
+            write_all(self._file, view)
         except OSError as error:
             raise StorageError(
                 f"writing {self._path.name} failed after {self._at:,} bytes: {error.strerror}; nothing is left of it"

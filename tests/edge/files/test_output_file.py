@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from naive.program import printed
 
-from edge.files.output_file import open_output
+from edge.files.output_file import open_output, write_all
 
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no devices among its files")
 
@@ -90,3 +90,19 @@ def test_an_open_file_is_written_to_and_not_replaced(tmp_path: Path, redirected:
         subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
         assert os.fstat(out.fileno()).st_ino == target.stat().st_ino
     assert target.read_bytes() == b"new"
+
+
+def test_a_file_that_takes_a_few_bytes_at_a_time_gets_all() -> None:
+    class Slow:
+        taken = b""
+
+        def write(self, data: memoryview) -> int | None:
+            if len(self.taken) % 7 == 3:
+                self.taken += bytes(data[:1])
+                return 1
+            self.taken += bytes(data[:4])
+            return len(data[:4])
+
+    file = Slow()
+    write_all(file, bytes(range(200)))
+    assert file.taken == bytes(range(200))
