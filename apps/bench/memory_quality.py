@@ -22,8 +22,7 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.moments import local_now
 from edge.apps.memory.scope import Scope
-from edge.apps.memory.searching import BM25_WEIGHT, DEPTH, Searcher
-from edge.apps.store.fusion import convex_combination
+from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.store.lexical import LexicalIndex
 from edge.errors import InputError
 
@@ -70,7 +69,7 @@ def _ask(
         _count(sums["bm25, text alone"], [json.loads(names[i])["turn"] for i in ids], right)
         started = time.perf_counter()
         found = searcher.retrieve(text, scope, Condition("1"), DEPTH, show_expired=False)
-        fused = [i for i, _ in convex_combination(found.words, found.near, BM25_WEIGHT)]
+        fused = [i for i, _ in found.fused()]
         sums["fused"]["seconds"] += time.perf_counter() - started
         orders = {
             "bm25": sorted(found.words, key=lambda i: (-found.words[i], i)),

@@ -29,9 +29,14 @@ DEPTH = 100
 POOL = 40
 """The least number of fused candidates that are reranked."""
 
-BM25_WEIGHT = 0.4
-"""The weight of BM25 beside the vectors' 0.6. On short turns of conversations, vectors are much weaker than words:
+BM25_WEIGHT = 0.5
+"""The weight of BM25 beside the vectors' 0.5. On short turns of conversations, vectors are much weaker than words:
 fusing ranks alone (reciprocal rank fusion) is worse than BM25, while fusing scores is not (`edge bench memory`)."""
+
+FULL_MATCH = 0.7
+"""A memory's BM25 score counts in full from this share of `LexicalIndex.whole_score`. In a store of a few short facts
+even "of" is a rare word. Without this share, a fact that has only "of" in common with a question gets all the weight of
+BM25, because no fact has a better score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,17 @@ class Retrieved:
         words: the BM25 scores of the full-text results.
         near: the cosines of all results.
         records: the records of all results.
+        whole: the query's `LexicalIndex.whole_score`.
     """
 
     words: Mapping[int, float]
     near: Mapping[int, float]
     records: Mapping[int, Record]
+    whole: float = 0.0
+
+    def fused(self) -> list[tuple[int, float]]:
+        """The fused scores of all results by id, best first."""
+        return convex_combination(self.words, self.near, BM25_WEIGHT, full=FULL_MATCH * self.whole)
 
 
 class Searcher:
@@ -80,7 +91,7 @@ class Searcher:
             return []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
         found = self.retrieve(query, scope, condition, max(DEPTH, top_k), show_expired=show_expired)
-        fused = convex_combination(found.words, found.near, BM25_WEIGHT)[: max(POOL, top_k)]
+        fused = found.fused()[: max(POOL, top_k)]
         candidates = [
             Candidate(
                 found.records[identifier],
@@ -121,7 +132,8 @@ class Searcher:
             records = read_records(db, near)
             for identifier in near.keys() - records.keys():
                 raise self._store.database.damaged(f"is damaged: memory {identifier} is indexed and not there")
-            return Retrieved(words, near, records)
+            whole = self._store.records_writer.lexical.whole_score(db, query)
+            return Retrieved(words, near, records, whole)
 
     def listed(
         self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0

@@ -9,7 +9,9 @@ _LEAST = 1.0
 scaled up to 1."""
 
 
-def convex_combination(words: Mapping[int, float], near: Mapping[int, float], weight: float) -> list[tuple[int, float]]:
+def convex_combination(
+    words: Mapping[int, float], near: Mapping[int, float], weight: float, *, full: float = 0.0
+) -> list[tuple[int, float]]:
     """Ids of both rankings with their fused scores in 0 ... 1, best first; ties in the order of their ids.
 
     A fused score is `weight` times the BM25 score, relative to the query's best, plus `1 - weight` times the cosine
@@ -19,10 +21,12 @@ def convex_combination(words: Mapping[int, float], near: Mapping[int, float], we
     Args:
         words: BM25 scores by id; an id without a score counts as 0.
         near: cosines by id; an id without a cosine gets the lowest one in `near`.
+        full: the least BM25 score that is scaled to 1. Without it the query's best is scaled to 1, even if it matches
+            only one insignificant word of the query.
     """
     if not words or not near:
         weight = 1.0 if words else 0.0
-    best = max([_LEAST, *words.values()])
+    best = max([_LEAST, full, *words.values()])
     last = min(near.values(), default=0.0)
     scores = {
         identifier: weight * words.get(identifier, 0.0) / best + (1 - weight) * max(0.0, near.get(identifier, last))

@@ -95,6 +95,15 @@ class LexicalIndex:
         )
         return [(int(identifier), float(score)) for identifier, score in found]
 
+    def whole_score(self, db: Connection, query: str) -> float:
+        """The BM25 score of a row of average length that holds every word and phrase of the query once. The weights of
+        words are those of FTS5; a word that no row holds has the largest weight."""
+        terms = list(dict.fromkeys(_terms(query)))
+        counts = self._frequencies(db, terms)
+        with self._lock:
+            rows = self._counted_rows
+        return sum(math.log(max(1.0, (rows - counts[term] + 0.5) / (counts[term] + 0.5))) for term in terms)
+
     def weights(self, db: Connection, query: str) -> dict[str, float]:
         """The query's significant words with their inverse document frequencies. Snippets are chosen by them."""
         words = {word: f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", query))}

@@ -12,6 +12,7 @@ from naive.words import WordReranker
 
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.models import CONTEXT, in_context
+from edge.apps.memory.searching import FULL_MATCH
 
 Make = Callable[..., Memory]
 
@@ -205,11 +206,25 @@ def test_without_an_importance_it_is_a_half(memory: Memory) -> None:
     assert hit["score"] == pytest.approx(0.6 * 1.0 + 0.4 * 0.5)
 
 
-def test_words_weigh_two_fifths(memory: Memory) -> None:
+def test_words_and_vectors_weigh_the_same(memory: Memory) -> None:
     memory.add(["red green", "blue wine"], user_id="ann")
     (hit, *_) = memory.search("red green", user_id="ann", rerank=False, explain=True)["results"]
     details = hit["score_details"]
     assert details["fused"] == pytest.approx(
-        0.4 * details["bm25"] / max(1.0, details["bm25"]) + 0.6 * details["semantic"]
+        0.5 * details["bm25"] / max(1.0, details["bm25"]) + 0.5 * details["semantic"]
     )
     assert details["bm25"] != details["semantic"]
+
+
+def test_a_memory_with_one_word_of_many_does_not_get_all_the_weight_of_words(memory: Memory) -> None:
+    """In a small store "of" is as rare as any other word."""
+    memory.add(["fifty grams of salt", *(f"fact {number}" for number in range(9))], user_id="ann")
+    query = "name of the pet that sleeps"
+    found = memory.search(query, user_id="ann", rerank=False, explain=True)["results"]
+    details = next(hit["score_details"] for hit in found if "salt" in hit["memory"])
+    with memory.store.read() as db:
+        whole = memory.store.records_writer.lexical.whole_score(db, query)
+    assert 1.0 < details["bm25"] < 0.3 * whole
+    assert details["fused"] == pytest.approx(
+        0.5 * details["bm25"] / (FULL_MATCH * whole) + 0.5 * details["semantic"], abs=1e-6
+    )

@@ -54,6 +54,12 @@ def test_words_that_say_nothing_weigh_nothing() -> None:
     assert dict(convex_combination({1: 1e-6}, {1: 0.5}, 0.4))[1] == pytest.approx(0.6 * 0.5, abs=1e-5)
 
 
+def test_a_match_of_a_part_of_the_query_is_not_scaled_to_a_whole_one() -> None:
+    near = {1: 0.5, 2: 0.6}
+    assert dict(convex_combination({1: 2.0}, near, 0.4, full=8.0))[1] == pytest.approx(0.4 * 2 / 8 + 0.6 * 0.5)
+    assert convex_combination({1: 9.0}, near, 0.4, full=8.0) == convex_combination({1: 9.0}, near, 0.4)
+
+
 def test_one_ranking_alone_has_all_the_weight() -> None:
     assert convex_combination({1: 4.0, 2: 2.0}, {}, 0.2) == [(1, 1.0), (2, 0.5)]
     assert convex_combination({}, {1: 0.5, 2: 0.7}, 0.2) == [(2, 0.7), (1, 0.5)]

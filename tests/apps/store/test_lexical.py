@@ -57,6 +57,16 @@ def test_words_in_most_rows_count_only_where_nothing_else_does() -> None:
     assert ids(lexical.search(db, "the absent", 10)) == [1, 2, 3]
 
 
+def test_the_whole_score_is_that_of_an_average_row_with_every_word() -> None:
+    texts = ["a blue old house", "an old red barn", "the green quiet lake", "one more quiet day", "some of the snow"]
+    db, lexical = filled(texts)
+    for query in ("blue old house", "green green lake", '"old red" barn', "of"):
+        best = lexical.search(db, query, 1)[0][1]
+        assert lexical.whole_score(db, query) == pytest.approx(best, rel=1e-6), query
+    assert lexical.whole_score(db, "house castle") > 2 * lexical.search(db, "house castle", 1)[0][1]
+    assert lexical.whole_score(db, "?!") == 0.0
+
+
 def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     db, lexical = filled(["rare", "often", "often", "x", "y", "z"])
     assert set(ids(lexical.search(db, "rare often", 10))) == {1, 2, 3}
