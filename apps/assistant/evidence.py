@@ -22,6 +22,7 @@ from edge.apps.assistant.layout import quotable
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
+from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.models import evidence
 from edge.models.logistic import log_odds
 
@@ -29,16 +30,6 @@ Floats = npt.NDArray[np.float32]
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _DIGIT = re.compile(r"\d")
-_EMPTY = frozenset({
-    "a", "after", "all", "an", "and", "any", "are", "as", "at", "be", "been", "before", "but", "by", "can", "could",
-    "did", "do", "does", "each", "far", "for", "from", "had", "has", "have", "he", "her", "him", "his", "how", "i",
-    "if", "in", "is", "it", "its", "long", "many", "may", "me", "might", "more", "much", "must", "my", "no", "not",
-    "of", "often", "old", "on", "once", "or", "our", "shall", "she", "should", "so", "some", "than", "that", "the",
-    "their", "them", "then", "there", "these", "they", "this", "those", "to", "too", "until", "us", "very", "was",
-    "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "would",
-    "you", "your",
-})  # fmt: skip
-"""English function words and question words."""
 
 
 def content_words(text: str) -> list[str]:
@@ -47,7 +38,7 @@ def content_words(text: str) -> list[str]:
     >>> content_words("How much is the monthly rent?")
     ['monthly', 'rent']
     """
-    return [word for match in _WORD.finditer(text) if (word := match[0].lower()) not in _EMPTY]
+    return [word for match in _WORD.finditer(text) if (word := match[0].lower()) not in FUNCTION_WORDS]
 
 
 class WordNearness:

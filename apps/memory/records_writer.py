@@ -16,6 +16,7 @@ from edge.apps.memory.moments import stamp
 from edge.apps.memory.records import COLUMNS, SELECT, Record, batches, find_record, note_changes, text_hash, visible
 from edge.apps.memory.schema import TEXT_INDEX
 from edge.apps.memory.scope import Scope
+from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.connection import Connection
@@ -74,7 +75,7 @@ class RecordsWriter:
     """Writes memories. Holds no connection: every method works inside the transaction of the `db` it is given."""
 
     def __init__(self) -> None:
-        self.lexical = LexicalIndex(TEXT_INDEX)
+        self.lexical = LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS)
 
     def insert(
         self,

@@ -47,9 +47,17 @@ class LexicalIndex:
     ...     lexical.search(db, "when does the river flood?", 10)  # [(1, 0.7...)]
     """
 
-    def __init__(self, table: str) -> None:
-        """`table` is the name that was passed to `create`."""
+    def __init__(self, table: str, *, ignored: frozenset[str] = frozenset()) -> None:
+        """Opens the index.
+
+        Args:
+            table: the name that was passed to `create`.
+            ignored: words in lower case that are left out of a query, unless it consists of them alone. Phrases in
+                quotes stay, and so do words with other capitals than a sentence's first one: "May", "WHO" and "IT" are
+                names.
+        """
         self.table = table
+        self._ignored = ignored
         self._counts: dict[str, int] = {}
         self._counted_rows = 0
         self._lock = threading.Lock()
@@ -85,7 +93,7 @@ class LexicalIndex:
         Args:
             where: an SQL condition on `rowid` with its `params`, such as `rowid IN (SELECT ...)`.
         """
-        terms = self._weighty(db, list(dict.fromkeys(_terms(query))))
+        terms = self._weighty(db, self._terms(query))
         if not terms or k <= 0:
             return []
         condition = f"AND ({where})" if where else ""
@@ -98,7 +106,7 @@ class LexicalIndex:
     def whole_score(self, db: Connection, query: str) -> float:
         """The BM25 score of a row of average length that holds every word and phrase of the query once. The weights of
         words are those of FTS5; a word that no row holds has the largest weight."""
-        terms = list(dict.fromkeys(_terms(query)))
+        terms = self._terms(query)
         counts = self._frequencies(db, terms)
         with self._lock:
             rows = self._counted_rows
@@ -117,6 +125,10 @@ class LexicalIndex:
     def optimize(self, db: Connection) -> None:
         """Merges the index into one b-tree. This frees the space of deleted rows."""
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
+
+    def _terms(self, query: str) -> list[str]:
+        """The different words and phrases of a query, as FTS5 strings."""
+        return list(dict.fromkeys(_terms(query, self._ignored))) or list(dict.fromkeys(_terms(query)))
 
     def _weighty(self, db: Connection, terms: list[str]) -> list[str]:
         """The significant terms, rarest first, as many as may be scored; the rarest term if none is significant."""
@@ -162,14 +174,19 @@ def _spaced(text: str) -> str:
     return _UNSPACED.sub(r" \g<0> ", text)
 
 
-def _terms(query: str) -> Iterator[str]:
-    """Phrases and words of a query as FTS5 strings. The query's text can never act as an operator."""
-    for phrase, free in _PART.findall(unicodedata.normalize("NFC", query)):
+def _terms(query: str, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Phrases and words of a query as FTS5 strings, without the `ignored` words. The query's text can never act as an
+    operator."""
+    query = unicodedata.normalize("NFC", query).strip()
+    query = query[:1].lower() + query[1:] if query[1:2].islower() else query
+    for phrase, free in _PART.findall(query):
         if phrase:
             words = _WORD.findall(_spaced(phrase))
             if words:
                 yield _quoted(words)
         for word in _WORD.findall(free):
+            if word in ignored or (word == "I" and "i" in ignored):
+                continue
             parts = _spaced(word).split()
             if len(parts) <= 2:
                 yield _quoted(parts)

@@ -217,14 +217,22 @@ def test_words_and_vectors_weigh_the_same(memory: Memory) -> None:
 
 
 def test_a_memory_with_one_word_of_many_does_not_get_all_the_weight_of_words(memory: Memory) -> None:
-    """In a small store "of" is as rare as any other word."""
-    memory.add(["fifty grams of salt", *(f"fact {number}" for number in range(9))], user_id="ann")
-    query = "name of the pet that sleeps"
+    """In a small store a preposition is as rare as any other word."""
+    memory.add(["eine Prise von dem Salz", *(f"fact {number}" for number in range(9))], user_id="ann")
+    query = "Name von meinem alten Haustier"
     found = memory.search(query, user_id="ann", rerank=False, explain=True)["results"]
-    details = next(hit["score_details"] for hit in found if "salt" in hit["memory"])
+    details = next(hit["score_details"] for hit in found if "Salz" in hit["memory"])
     with memory.store.read() as db:
         whole = memory.store.records_writer.lexical.whole_score(db, query)
     assert 1.0 < details["bm25"] < 0.3 * whole
     assert details["fused"] == pytest.approx(
         0.5 * details["bm25"] / (FULL_MATCH * whole) + 0.5 * details["semantic"], abs=1e-6
     )
+
+
+def test_english_function_words_are_not_looked_for(memory: Memory) -> None:
+    memory.add(["fifty grams of salt", "the cat is called Pixel"], user_id="ann")
+    found = memory.search("what is the name of my cat", user_id="ann", rerank=False, explain=True)["results"]
+    assert {hit["memory"]: "bm25" in hit["score_details"] for hit in found} == {
+        "the cat is called Pixel": True, "fifty grams of salt": False,
+    }  # fmt: skip

@@ -67,6 +67,19 @@ def test_the_whole_score_is_that_of_an_average_row_with_every_word() -> None:
     assert lexical.whole_score(db, "?!") == 0.0
 
 
+def test_ignored_words_count_only_alone_in_phrases_and_as_names() -> None:
+    texts = ["fifty grams of salt", "the meeting in May", "the end of it all", "IT department", "Pixel the cat"]
+    db, _ = filled(texts)
+    lexical = LexicalIndex("fts", ignored=frozenset({"of", "the", "it", "may", "my", "i", "what"}))
+    assert ids(lexical.search(db, "name of my cat", 10)) == [5]
+    assert ids(lexical.search(db, "What may I name the cat", 10)) == [5]
+    assert ids(lexical.search(db, "what was in May", 10))[0] == 2
+    assert set(ids(lexical.search(db, "my IT", 10))) == {3, 4}
+    assert ids(lexical.search(db, 'dog or "of it"', 10)) == [3]
+    assert set(ids(lexical.search(db, "of it", 10))) == {1, 3, 4}
+    assert lexical.whole_score(db, "what is the cat") == lexical.whole_score(db, "is cat")
+
+
 def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     db, lexical = filled(["rare", "often", "often", "x", "y", "z"])
     assert set(ids(lexical.search(db, "rare often", 10))) == {1, 2, 3}
