@@ -17,6 +17,7 @@ from edge.apps.collection.catalog import TEXT_ROOT, groups, passage, verify_text
 from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
+from edge.apps.counted import counted
 from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
@@ -89,7 +90,11 @@ def _check(report: CheckReport, collection: Collection) -> None:
         rebuilding = any(trouble.kind == "rebuilding" for trouble in collection.health())
         missing = check_vectors(report, db, index, None if rebuilding else ids)
         if missing:
-            report.add("vectors", f"{len(missing):,} passages have no vector that can be read", _files_of(db, missing))
+            report.add(
+                "vectors",
+                f"{counted(len(missing), 'passage')} without a vector that can be read",
+                _files_of(db, missing),
+            )
 
 
 def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
@@ -125,7 +130,7 @@ def _check_texts(report: CheckReport, db: Connection, path: Path) -> Ids:
     broken.update(files[missing | unknown].tolist())
     lost = wreck.lost["chunks"] + wreck.lost["files"]
     if lost:
-        report.add("texts", f"at {lost:,} places passages or files cannot be read", _names(wreck, broken))
+        report.add("texts", f"at {counted(lost, 'place')} passages or files cannot be read", _names(wreck, broken))
     elif broken:
         report.add("texts", "passages are missing or not what was stored", _names(wreck, broken))
     return np.array(table[:, 0], np.int64)
@@ -220,9 +225,10 @@ class _Bringing:
                 db.execute("INSERT OR REPLACE INTO settings VALUES ('rebuilding', '0')")
             if lost:
                 db.execute("UPDATE files SET hash = NULL, due = 1 WHERE root <> ?", (TEXT_ROOT,))
-        self.said.append(f"a new database holds {len(files):,} files and {passages:,} passages of the damaged one")
+        held = f"{counted(len(files), 'file')} and {counted(passages, 'passage')}"
+        self.said.append(f"a new database holds {held} of the damaged one")
         if lost:
-            self.said.append(f"at {lost:,} places passages were lost; their files are read again")
+            self.said.append(f"at {counted(lost, 'place')} passages were lost; their files are read again")
             self._name_texts(new)
         if not index and passages:
             self.said.append("all vectors are made again")
@@ -311,4 +317,4 @@ def _read_again(collection: Collection, roots: list[str], actions: list[str]) ->
     if present:
         report = collection.index(present)
         if report.changed:
-            actions.append(f"{report.indexed:,} files were read again ({report.chunks:,} passages)")
+            actions.append(f"read again: {counted(report.indexed, 'file')} ({counted(report.chunks, 'passage')})")

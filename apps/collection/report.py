@@ -11,6 +11,7 @@ from edge.apps.collection.catalog import ChunkRebuild
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.models import Models
 from edge.apps.collection.roots import read_descriptions, read_roots
+from edge.apps.counted import counted
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import WriterLock
@@ -181,7 +182,7 @@ class Reports:
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
             found = [self._database.lost, self._rebuilding.trouble(db, "passages", remedy)]
             if due or is_noted(db, "indexing"):
-                waiting = f"{due:,} files are" if due != 1 else "1 file is"
+                waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
                 what = f"{waiting} being taken in" if busy else f"a run was interrupted, {waiting} waiting"
                 found.append(Trouble("indexing", what, remedy))
             if busy and is_noted(db, "compacting"):
@@ -189,7 +190,7 @@ class Reports:
             if vectors is not None and found[1] is None:
                 passages = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
                 if passages != vectors:
-                    what = f"there are {vectors:,} vectors for {passages:,} passages"
+                    what = f"the index has {counted(vectors, 'vector')} for {counted(passages, 'passage')}"
                     found.append(Trouble("missing vectors", what, "edge repair"))
             return gathered(db, *found)
 

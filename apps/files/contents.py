@@ -15,6 +15,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.collection.together import Together
+from edge.apps.counted import counted
 from edge.apps.files.output import markdown_link, output_option, place, print_csv, say, styled
 from edge.apps.files.tuning import described, wished
 from edge.apps.options import collection_option, collections_option, configure, json_option
@@ -56,7 +57,7 @@ def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: s
     else:
         for file in files:
             if output == "markdown":
-                about = f"{file.kind}, {format_size(file.size)}, {file.chunks:,} passages"
+                about = f"{file.kind}, {format_size(file.size)}, {counted(file.chunks, 'passage')}"
                 click.echo(f"- {markdown_link(file.path, file.path)} ({about})")
             else:
                 click.echo(f"{file.kind:9} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
@@ -99,25 +100,29 @@ def _print_status(found: CollectionStatus) -> None:
     for root in found.roots:
         click.echo(f"folder      {escaped(root)}")
     click.echo(
-        f"indexed     {found.indexed:,} files, {format_size(found.source_nbytes)}" + (f": {kinds}" if kinds else "")
+        f"indexed     {counted(found.indexed, 'file')}, {format_size(found.source_nbytes)}"
+        + (f": {kinds}" if kinds else "")
     )
     if found.pending:
-        click.echo(f"waiting     {found.pending:,} files")
+        click.echo(f"waiting     {counted(found.pending, 'file')}")
     if found.embedder is not None:
         click.echo(f"passages    {found.chunks:,}, {found.embedder.dim} dimensions by {found.embedder.name}")
     click.echo(f"database    {format_size(found.database_nbytes)}")
     if (index := found.vectors) is not None:
         click.echo(
-            f"vectors     {format_size(index.nbytes)} in {index.segments} segments, {index.lists:,} lists "
-            f"({index.codec}); {index.pending:,} rows pending, {index.deleted:,} deleted"
+            f"vectors     {format_size(index.nbytes)} in {counted(index.segments, 'segment')}, "
+            f"{counted(index.lists, 'list')} ({index.codec}); {counted(index.pending, 'row')} pending, "
+            f"{index.deleted:,} deleted"
         )
         if index.tuned is not None:
             goal, parameters = wished(index.tuned.goal), index.tuned.parameters
             click.echo(f"tuned       for {goal}: {described(parameters, index.tuned.rows, index.tuned.nprobe)}")
         elif index.recall:
             click.echo(f"recall@10   {_recall(index.recall)}")
-    click.echo(f"skipped     {len(found.skipped):,} files and folders{_by_reason(found.skipped)}")
-    click.echo(f"failed      {len(found.failed):,} files")
+    click.echo(
+        f"skipped     {counted(len(found.skipped), 'file or folder', 'files and folders')}{_by_reason(found.skipped)}"
+    )
+    click.echo(f"failed      {counted(len(found.failed), 'file')}")
     for file in found.failed:
         click.echo(escaped(f"  {file.path}: {file.reason}"))
 
@@ -125,7 +130,7 @@ def _print_status(found: CollectionStatus) -> None:
 def _recall(measured: tuple[tuple[int, float], ...]) -> str:
     """The measured recall that searches aim for, and how many lists they probe; `--json` has the whole curve."""
     nprobe, reached = probed(measured, IndexOptions().recall_target)
-    return f"{reached:.3f} with the {nprobe:,} lists that a search probes"
+    return f"{reached:.3f} with the {counted(nprobe, 'list')} that a search probes"
 
 
 def _by_reason(files: tuple[LeftOut, ...]) -> str:

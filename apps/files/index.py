@@ -15,6 +15,7 @@ from edge.apps.collection.paths import check_there, contains, resolved
 from edge.apps.collection.registry import PROJECT, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence
+from edge.apps.counted import counted
 from edge.apps.files.tuning import TuneOptions, as_figures, sentence, tune, tune_options
 from edge.apps.options import Report, Setup, collection_option, report_options, setup_options
 from edge.apps.progress import ProgressBar
@@ -106,7 +107,7 @@ def _run(
         if rebuild:
             with ProgressBar(" passages") as bar:
                 made = collection.rebuild(progress=bar)
-            click.echo(f"{made:,} passages embedded again", err=True)
+            click.echo(f"{counted(made, 'passage')} embedded again", err=True)
         roots = _roots(collection, paths, chosen)
         with ProgressBar(" passages") as bar:
             done = collection.index(roots, retry=retry, progress=bar)
@@ -218,8 +219,8 @@ def _sentence(report: IndexReport) -> str:
     if not report.changed:
         return "up to date" + (f": {left}" if left else "")
     rate = report.chunks / report.seconds if report.seconds else 0.0
-    work = f"{report.chunks:,} passages in {report.seconds:.1f} s, {rate:.0f} per second"
-    return f"indexed {report.indexed:,} files ({work})" + (f", {left}" if left else "")
+    work = f"{counted(report.chunks, 'passage')} in {report.seconds:.1f} s, {rate:.0f} per second"
+    return f"indexed {counted(report.indexed, 'file')} ({work})" + (f", {left}" if left else "")
 
 
 def _print_stats(report: IndexReport, peak: int, limit: int) -> None:

@@ -11,6 +11,7 @@ import click
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import nearest, resolved
 from edge.apps.collection.registry import existing_collection, locate
+from edge.apps.counted import counted
 from edge.apps.options import collection_option, configure, json_option, memory_option, words_argument
 from edge.apps.troubles import told
 from edge.config import format_size
@@ -33,13 +34,13 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
         roots = frozenset(opened.roots)
     coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]
     if removed and coming_back:
-        others = f" and {len(coming_back) - 1:,} others" if len(coming_back) > 1 else ""
+        others = f" and {counted(len(coming_back) - 1, 'other')}" if len(coming_back) > 1 else ""
         click.echo(
             f"edge: {escaped(coming_back[0])}{others} will come back with the next `edge index`, because a folder "
             f"above is indexed; name it in that folder's .edgeignore to keep it out",
             err=True,
         )
-    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed:,} files")
+    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {counted(removed, 'file')}")
     return 0 if removed else 1
 
 

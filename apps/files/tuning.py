@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from edge.apps.collection.collection import Collection
+from edge.apps.counted import counted
 from edge.apps.options import Command, gathered
 from edge.apps.progress import ProgressBar
 from edge.apps.texts import read_documents
@@ -126,10 +127,10 @@ def wished(goal: Goal) -> str:
 def described(p: Parameters, rows: int, nprobe: int) -> str:
     """The parameters of an index of `rows` vectors, and the lists probed, in words."""
     if p.lists == 1:
-        return f"one list of {rows:,} vectors, scanned exactly"
+        return f"one list of {counted(rows, 'vector')}, scanned exactly"
     codes = {
-        "flat": "exact vectors", "sq8": "one byte per component", "pq": f"codes of {p.code_size} bytes",
-        "opq": f"codes of {p.code_size} bytes after a rotation",
+        "flat": "exact vectors", "sq8": "one byte per component", "pq": f"codes of {counted(p.code_size, 'byte')}",
+        "opq": f"codes of {counted(p.code_size, 'byte')} after a rotation",
     }[p.codec]  # fmt: skip
-    scored = "" if p.codec == "flat" else f", and at most {p.rescore} exact scores per result"
-    return f"{p.lists:,} lists of {rows:,} vectors ({p.codec}: {codes}), {nprobe:,} probed{scored}"
+    scored = "" if p.codec == "flat" else f", and at most {counted(p.rescore, 'exact score')} per result"
+    return f"{counted(p.lists, 'list')} of {counted(rows, 'vector')} ({p.codec}: {codes}), {nprobe:,} probed{scored}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from edge.apps.counted import counted
 from edge.apps.lazy import LazyGroup
 from edge.apps.memory.console import (
     everyone_option,
@@ -275,7 +276,7 @@ def export(target: Path, everyone: bool, as_json: bool, **options: Any) -> None:
     with opened_memory(options, everyone=everyone) as opened:
         count = opened.export_jsonl(sys.stdout if str(target) == "-" else target)
     if str(target) != "-":  # with "-", stdout must hold the memories and nothing else
-        print_count(count, f"memories written to {target}", as_json)
+        print_count(count, f"{counted(count, 'memory', 'memories')} written to {target}", as_json)
     elif not count:
         click.echo("edge: no memory has these ids; --everyone writes those of all", err=True)
 
@@ -289,7 +290,7 @@ def import_(source: Path, everyone: bool, as_json: bool, **options: Any) -> None
     """Take in an exported file, - is stdin; memories that are there already stay as they are."""
     with opened_memory(options, everyone=everyone, make=True) as opened:
         count = opened.import_jsonl(sys.stdin.buffer if str(source) == "-" else source)
-    print_count(count, "memories were new", as_json)
+    print_count(count, f"{counted(count, 'new memory', 'new memories')} taken in", as_json)
 
 
 @memory.command()
@@ -319,4 +320,4 @@ def rebuild(as_json: bool, **options: Any) -> None:
     """Embed everything again, of all users, agents and sessions, from the stored texts: where vectors are damaged."""
     with opened_memory(options, everyone=True) as opened, ProgressBar(" texts") as bar:
         count = opened.rebuild(progress=bar)
-    print_count(count, "texts embedded again", as_json)
+    print_count(count, f"{counted(count, 'text')} embedded again", as_json)

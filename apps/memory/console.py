@@ -64,12 +64,12 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
-def print_count(count: int, what: str, as_json: bool) -> None:
-    """Prints a number of memories with a phrase after it, or as a JSON object."""
+def print_count(count: int, sentence: str, as_json: bool) -> None:
+    """Prints a sentence that names a number, or the number alone as a JSON object."""
     if as_json:
         print_json({"count": count})
     else:
-        click.echo(f"{count:,} {what}", err=True)
+        click.echo(sentence, err=True)
 
 
 def shown(document: dict[str, Any]) -> str:

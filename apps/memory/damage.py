@@ -11,6 +11,7 @@ from typing import Any, cast
 import apsw
 import numpy as np
 
+from edge.apps.counted import counted
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.opening import OpenMemory
@@ -86,7 +87,10 @@ def _check(report: CheckReport, store: MemoryStore) -> None:
         expected = np.concatenate((memories, actions + ACTIONS))
         missing = check_vectors(report, db, index, None if rebuilding else expected)
         if missing:
-            report.add("vectors", f"{len(missing):,} memories or actions have no vector that can be read")
+            report.add(
+                "vectors",
+                f"{counted(len(missing), 'memory or action', 'memories or actions')} without a vector that can be read",
+            )
 
 
 def _check_rows(report: CheckReport, db: Connection, path: Path) -> tuple[Ids, Ids]:
@@ -114,7 +118,7 @@ def _check_rows(report: CheckReport, db: Connection, path: Path) -> tuple[Ids, I
             pass
     lost = sum(wreck.lost.values())
     if lost:
-        report.add("texts", f"at {lost:,} places memories, actions or their history cannot be read", wrong)
+        report.add("texts", f"at {counted(lost, 'place')} memories, actions or their history cannot be read", wrong)
     elif wrong:
         report.add("texts", "memories or actions are not what was stored", wrong)
     return np.array(memories, np.int64), np.array(actions, np.int64)
@@ -183,15 +187,16 @@ class _Bringing:
         if not index and known:
             with new.write() as db:
                 db.execute("INSERT OR REPLACE INTO settings VALUES ('rebuilding', '0')")
-        self.said.append(f"a new database holds {len(known):,} memories and {actions:,} actions of the damaged one")
+        held = f"{counted(len(known), 'memory', 'memories')} and {counted(actions, 'action')}"
+        self.said.append(f"a new database holds {held} of the damaged one")
         lost = wreck.lost["memories"] + wrong
         if lost:
-            self.said.append(f"{lost:,} memories could not be read")
+            self.said.append(f"{counted(lost, 'memory', 'memories')} could not be read")
         if back:
             shown = ", ".join(back)
             self.said.append(f"{len(back):,} came back from their history, without dates and metadata: {shown}")
         if wreck.lost["actions"] + wrong_actions:
-            self.said.append(f"{wreck.lost['actions'] + wrong_actions:,} actions are lost")
+            self.said.append(f"lost: {counted(wreck.lost['actions'] + wrong_actions, 'action')}")
         if not index and known:
             self.said.append("all vectors are made again")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.counted import counted
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryRebuild, Models, TextEmbedder, TextReranker
@@ -168,7 +169,8 @@ class MemoryStore:
                 rows = index.status(db).rows
                 texts = db.execute("SELECT (SELECT count(*) FROM memories) + (SELECT count(*) FROM actions)").fetchone()
                 if texts[0] != rows:
-                    what = f"there are {rows:,} vectors for {texts[0]:,} memories and actions"
+                    held = counted(texts[0], "memory or action", "memories and actions")
+                    what = f"the index has {counted(rows, 'vector')} for {held}"
                     missing = Trouble("missing vectors", what, "edge memory repair")
             return gathered(db, self.database.lost, rebuilding, missing)
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import apsw
 import numpy as np
 
+from edge.apps.counted import counted
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.failures import damaged
 from edge.apps.store.folder import log_of, reading_uri
@@ -197,7 +198,7 @@ def check_log(report: CheckReport, db: Connection, path: Path) -> None:
             return
         if frames <= valid:
             return
-    what = f"of {frames:,} pages in it only {valid:,} would be there when the processes end that have it open"
+    what = f"of {counted(frames, 'page')} in it only {valid:,} would be there when the processes end that have it open"
     report.add("log", f"{log} is damaged: {what}")
 
 
@@ -223,7 +224,7 @@ def check_full_text(report: CheckReport, db: Connection, table: str, expected: I
     have = np.frombuffer(rows, np.int64)
     wrong = len(np.setxor1d(have, expected))
     if wrong:
-        report.add("full text", f"the full text has {wrong:,} texts too many or too few")
+        report.add("full text", f"the full text has {counted(wrong, 'text')} too many or too few")
 
 
 def check_vectors(report: CheckReport, db: Connection, index: VectorIndex, expected: Ids | None) -> Sequence[int]:
@@ -244,5 +245,5 @@ def check_vectors(report: CheckReport, db: Connection, index: VectorIndex, expec
         return []
     extra = np.setdiff1d(found.ids, expected)
     if len(extra):
-        report.add("vectors", f"{len(extra):,} vectors belong to no text")
+        report.add("vectors", f"{counted(len(extra), 'vector')} of no text")
     return [int(identifier) for identifier in np.setdiff1d(expected, found.ids)]

@@ -79,7 +79,9 @@ class Rebuilding(Generic[Made]):
         if last is None:
             return None
         left = self._source.count(db, last)
-        return Trouble("rebuilding", f"{left:,} {what} have no vector yet and are found by their words alone", remedy)
+        return Trouble(
+            "rebuilding", f"{what} without a vector yet, which are found by their words alone: {left:,}", remedy
+        )
 
     def finish(self, index: Index, progress: Progress | None = None) -> int:
         """Makes the vectors that an unfinished rebuild still lacks; returns how many it made."""

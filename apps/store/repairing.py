@@ -266,13 +266,13 @@ class Mending(Generic[Made]):
                 note(db, Trouble("missing vectors", said, f"{self._database.verbs} repair"))
             problems, _, ids = self._verified()
         if problems:
-            actions.append(f"the vectors of {self._rebuild():,} {what} were made again")
+            actions.append(f"vectors of {what} made again: {self._rebuild():,}")
             return kept
         extra, missing = np.setdiff1d(ids, expected), np.setdiff1d(expected, ids)
         if len(extra):
             with self._database.write() as db:
                 self._index.delete(db, extra)
-            actions.append(f"{len(extra):,} vectors of {what} that are gone were removed")
+            actions.append(f"vectors of {what} that are gone, removed: {len(extra):,}")
         for start in range(0, len(missing), BATCH):
             some = missing[start : start + BATCH].tolist()
             with self._database.read() as db:
@@ -281,7 +281,7 @@ class Mending(Generic[Made]):
             with self._database.write() as db:
                 self._index.add(db, np.array([one for one, _ in rows], np.int64), vectors)
         if len(missing):
-            actions.append(f"the vectors of {len(missing):,} {what} were made again")
+            actions.append(f"vectors of {what} made again: {len(missing):,}")
         return kept
 
     def _verified(self) -> tuple[Sequence[str], Sequence[str], Ids]:

@@ -305,7 +305,7 @@ def test_only_the_vectors_of_a_damaged_segment_are_made_again(
     report = mended(path, tiny_config)
     assert report.after.findings == []
     assert sum(embedded) == len(moved)
-    assert f"the vectors of {len(moved):,} passages were made again" in report.actions
+    assert f"vectors of passages made again: {len(moved):,}" in report.actions
     assert look(path, tiny_config) == right
 
 
