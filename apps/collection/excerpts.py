@@ -74,9 +74,8 @@ def read_excerpts(
         described = read_descriptions(db)
         for target in targets:
             for file, first, last, passage in _meant(db, catalog, target):
-                if lines is not None and passage is None:
-                    last = min(last or first + lines - 1, first + lines - 1)
-                excerpt = _read(db, catalog, file, first, last, passage, left, description_of(file.path, described))
+                description = description_of(file.path, described)
+                excerpt = _read(db, catalog, file, first, last, passage, lines, left, description)
                 if excerpt is None:
                     continue
                 found.append(excerpt)
@@ -148,11 +147,12 @@ def _read(
     first: int,
     last: int | None,
     passage: int | None,
+    lines: int | None,
     max_bytes: int,
     description: str,
 ) -> Excerpt | None:
-    """Lines `first` to `last` of a file, or one of its passages, as far as `max_bytes` allows; None if there are no
-    such lines. A first line that is too long is cut."""
+    """Lines `first` to `last` of a file, or one of its passages, as far as `lines` and `max_bytes` allow; None if there
+    are no such lines. A first line that is too long is cut."""
     taken: list[tuple[int, str]] = []
     page: int | None = None
     left = max_bytes
@@ -167,7 +167,7 @@ def _read(
             if passage is None and (number < first or (last is not None and number > last)):
                 continue
             size = len(line.encode()) + 1
-            if size > left and taken:
+            if taken and (size > left or (lines is not None and number >= taken[0][0] + lines)):
                 following = number
                 break
             if not taken:

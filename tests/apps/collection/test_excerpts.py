@@ -76,6 +76,26 @@ def test_bytes_are_limited_and_the_next_call_goes_on(filled: Collection) -> None
     assert sum(len(excerpt.text.encode()) for excerpt in found) <= 2_301
 
 
+def test_lines_are_limited_and_the_next_call_goes_on(filled: Collection) -> None:
+    with filled.database.read() as db:
+        (passage,) = db.execute("SELECT max(chunks.id) FROM chunks JOIN files ON files.id = file WHERE kind = 'code'")
+    (whole,) = read_excerpts(filled, [f"#{passage[0]}"])
+    (begun,) = read_excerpts(filled, [f"#{passage[0]}"], lines=2)
+    assert lines(begun.text) == lines(whole.text)[:2]
+    assert begun.continues_at is not None
+    assert begun.line_end < begun.continues_at <= whole.line_end
+    seen: list[str] = []
+    target: str | None = "code.py"
+    while target is not None:
+        (excerpt,) = read_excerpts(filled, [target], lines=7)
+        assert excerpt.line_end <= excerpt.line_start + 6
+        seen += lines(excerpt.text)
+        target = None if excerpt.continues_at is None else f"code.py:{excerpt.continues_at}"
+    assert seen == lines(CODE)
+    (asked,) = read_excerpts(filled, ["code.py:3-9"], lines=100)
+    assert (asked.line_end, asked.continues_at) == (9, None)
+
+
 def test_what_cannot_be_read_says_so(filled: Collection, folder: Any) -> None:
     for target, said in (
         ("notes.md", "may be"), (str(folder.path / "empty.txt"), "is not indexed"), ("code.py:9-2", "names no lines"),
