@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
+from edge.apps.collection.near import not_held
 from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.searching import read_hits
 from edge.connection import Connection
@@ -101,8 +102,8 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
     if (file := _file(db, catalog, target)) is not None:
         yield file, 1, None, None
         return
-    match = _PLACE.fullmatch(target)
-    if match is not None and (file := _file(db, catalog, match[1])) is not None:
+    match, name = _PLACE.fullmatch(target), target
+    if match is not None and (file := _file(db, catalog, name := match[1])) is not None:
         first, last = int(match[2]), int(match[3]) if match[3] else None
         if first < 1 or (last is not None and last < first):
             raise InputError(f"{target} names no lines: they count from 1, and the last is not before the first")
@@ -118,7 +119,7 @@ def _meant(db: Connection, catalog: Catalog, target: str) -> Iterator[_Meant]:
             yield file, 1, None, None
         if paths:
             return
-    raise NotIndexed(f"{target} is not in the collection; `edge list` shows what is")
+    raise NotIndexed(not_held(db, name))
 
 
 def _file(db: Connection, catalog: Catalog, name: str) -> FileRow | None:

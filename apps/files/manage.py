@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.near import absent
 from edge.apps.collection.paths import nearest, resolved
 from edge.apps.collection.registry import existing_collection, locate
 from edge.apps.counted import counted
@@ -30,6 +31,7 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
     stays indexed returns with the next `edge index`, unless a .gitignore or .edgeignore excludes it.
     """
     with told(_opened(collection)) as opened:
+        missing = absent(opened, paths)
         removed = opened.delete(list(paths))
         roots = frozenset(opened.roots)
     coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]
@@ -40,8 +42,14 @@ def remove(paths: tuple[str, ...], collection: Path | None, as_json: bool) -> in
             f"above is indexed; name it in that folder's .edgeignore to keep it out",
             err=True,
         )
-    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {counted(removed, 'file')}")
-    return 0 if removed else 1
+    for sentence in missing.values():
+        click.echo(escaped(f"edge: {sentence}"), err=True)
+    held = len(missing) < len(set(paths))
+    if as_json:
+        click.echo(json.dumps({"removed": removed}))
+    elif held:
+        click.echo(f"removed {counted(removed, 'file')}")
+    return 0 if held else 1
 
 
 @click.command()
