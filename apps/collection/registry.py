@@ -80,7 +80,7 @@ class Registry:
         """
         known = self.names()
         if name not in known:
-            raise InputError(f"no collection is called {name!a}; {_listed(known)}")
+            raise InputError(f"no collection is called {name!a}; {naming(known)}")
         path = known.pop(name)
         self._write(known)
         return path
@@ -89,7 +89,8 @@ class Registry:
         write_sealed(self._file, {"names": {name: str(path) for name, path in names.items()}})
 
 
-def _listed(names: dict[str, Path]) -> str:
+def naming(names: dict[str, Path]) -> str:
+    """The names that a collection may be chosen by, or the command that gives one a name."""
     return f"the names are {', '.join(names)}" if names else "`edge collections add NAME` gives one a name"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.registry import Registry
+from edge.apps.collection.registry import Registry, naming
 from edge.apps.files.output import markdown_link, output_option, print_csv
 from edge.apps.lazy import CommandGroup
 from edge.control_characters import escaped
@@ -52,6 +52,8 @@ def list_(output: str) -> int:
                 click.echo(f"- {markdown_link(row['name'], row['path'])}{empty}")
             else:
                 click.echo(f"{row['name']:20} {escaped(row['path'])}{empty}")
+    if not rows and output == "text":
+        click.echo(f"edge: no collection has a name; {naming({})}", err=True)
     return 0 if rows else 1
 
 

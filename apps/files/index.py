@@ -217,7 +217,9 @@ def _sentence(report: IndexReport) -> str:
         if count
     )
     if not report.changed:
-        return "up to date" + (f": {left}" if left else "")
+        if not report.unchanged:
+            return "there was no file to index" + (f": {left}" if left else "")
+        return f"up to date: {left}"
     rate = report.chunks / report.seconds if report.seconds else 0.0
     work = f"{counted(report.chunks, 'passage')} in {report.seconds:.1f} s, {rate:.0f} per second"
     return f"indexed {counted(report.indexed, 'file')} ({work})" + (f", {left}" if left else "")

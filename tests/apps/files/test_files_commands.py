@@ -173,7 +173,9 @@ def test_nothing_found_is_exit_code_1(edge: Edge) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "nothing found" in done.stderr
     assert edge("list", "--filter", "type:pdf").returncode == 1
-    assert edge("remove", "not-there.txt").returncode == 1
+    done = edge("remove", "not-there.txt")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "edge: not-there.txt is not in the collection; `edge list` shows what is\n"
 
 
 def test_status_and_list(edge: Edge) -> None:
@@ -276,6 +278,41 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
 def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], says: str) -> None:
     assert says in edge.refused(*arguments)
     assert not (edge.project / "nowhere").exists()
+
+
+def test_a_near_name_is_suggested(edge: Edge) -> None:
+    rivers, bread = (str(edge.project / "docs" / name) for name in ("rivers.md", "bread.md"))
+    for verb, name, meant, code in (
+        ("get", "river", rivers, 2), ("get", "docs/breed.md:1-3", bread, 2), ("remove", "bred.md", bread, 1),
+        ("remove", "docs/rivers.txt", rivers, 1),
+    ):  # fmt: skip
+        done = edge(verb, name)
+        assert done.returncode == code
+        assert f"is not in the collection; did you mean {meant}?" in done.stderr
+    assert edge("get", "xyz").stderr.endswith("xyz is not in the collection; `edge list` shows what is\n")
+
+
+def test_a_folder_without_files_and_a_file_count_in_words(edge: Edge, files_home: Path) -> None:
+    place = ["--collection", str(files_home / "single")]
+    (files_home / "bare").mkdir()
+    assert edge("index", str(files_home / "bare"), *place).stdout == "there was no file to index\n"
+    done = edge("list", *place)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "edge: no file is indexed\n")
+    (files_home / "one").mkdir()
+    (files_home / "one" / "a.txt").write_text("A river.")
+    assert edge("index", str(files_home / "one"), *place).stdout.startswith("indexed 1 file (1 passage in ")
+    status = edge("status", *place).stdout
+    assert "indexed     1 file, " in status
+    assert "skipped     0 files and folders\n" in status
+    assert edge("remove", str(files_home / "one" / "a.txt"), *place).stdout == "removed 1 file\n"
+    done = edge("remove", str(files_home / "one"), *place)  # a folder that holds no file any more
+    assert (done.returncode, done.stdout, done.stderr) == (0, "removed 0 files\n", "")
+
+
+def test_a_list_without_names_says_so(edge: Edge, files_home: Path) -> None:
+    done = edge("collections", "list", XDG_DATA_HOME=str(files_home / "unnamed"), HOME=str(files_home / "unnamed"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "edge: no collection has a name; `edge collections add NAME` gives one a name\n"
 
 
 def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_home: Path) -> None:
