@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 import psutil
@@ -90,7 +91,7 @@ class Staging:
         os.rename(self.path, self.target)
 
     def _remove_abandoned(self) -> None:
-        for path in self.target.parent.glob(f".{self.target.name}.packing-*"):
+        for path in self.target.parent.glob(f".{escape(self.target.name)}.packing-*"):
             owner = path.name.rpartition("-")[2]
             if owner.isdigit() and not psutil.pid_exists(int(owner)):
                 shutil.rmtree(path, ignore_errors=True)

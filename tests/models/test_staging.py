@@ -199,3 +199,13 @@ def test_running_packs_are_left_alone(golden: Path, tmp_path: Path) -> None:
     running.mkdir()
     pack(golden / "bert-reranker", tmp_path / "pack").close()
     assert running.is_dir()
+
+
+def test_the_files_of_a_killed_pack_are_cleared_whatever_its_name(golden: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    other = f".pack1.packing-{process.pid}"
+    for name in (f".pack[1].packing-{process.pid}", other):
+        (tmp_path / name).mkdir()
+    pack(golden / "bert-reranker", tmp_path / "pack[1]").close()
+    assert names(tmp_path) == [other, "pack[1]"]
