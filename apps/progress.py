@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+from typing import Any, TextIO
+
+_USUAL = os.terminal_size((80, 24))
+"""The size of a terminal that does not know its own."""
 
 
 class ProgressBar:
@@ -27,9 +31,11 @@ class ProgressBar:
         if self._bar is None:
             from tqdm import tqdm
 
+            columns, lines = _size(sys.stderr)
             self._bar = tqdm(
                 total=total, initial=done, unit=self._unit, unit_scale=self._unit == "B", desc=self._label or None,
                 file=sys.stderr, disable=not sys.stderr.isatty(), leave=False, smoothing=0,
+                ncols=columns - 1, nrows=lines - 1,
             )  # fmt: skip
             return
         self._bar.total = max(total, done)
@@ -42,3 +48,12 @@ class ProgressBar:
     def __exit__(self, *exc: object) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _size(stream: TextIO) -> os.terminal_size:
+    """Columns and lines of the terminal. Some report 0, such as a serial line; no bar would fit into them."""
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return _USUAL
+    return os.terminal_size((columns or _USUAL.columns, lines or _USUAL.lines))

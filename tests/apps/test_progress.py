@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import pytest
@@ -49,3 +50,16 @@ def test_the_length_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (bar._bar.n, bar._bar.total) == (50, 80)
         bar(90, 80)  # an estimate that was too low
         assert (bar._bar.n, bar._bar.total) == (90, 90)
+
+
+def test_a_terminal_that_reports_no_size_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()  # of 0 columns, until one is set
+    os.set_blocking(ours, False)
+    assert os.get_terminal_size(theirs).columns == 0
+    with os.fdopen(theirs, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with ProgressBar(" passages") as bar:
+            bar(1, 4)
+        assert b"25%|" in os.read(ours, 1_000)
+    os.close(ours)
