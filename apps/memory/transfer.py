@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import uuid as uuids
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -47,6 +46,9 @@ _ALWAYS_READ = 1 << 20
 
 _LINES_BESIDE = 10
 """The free memory in units of the longest line that is read before its need is known."""
+
+_MOST_SIMILAR = 1.001
+"""A cosine of two vectors, with its rounding."""
 
 _MARKS = (b"[", b"{", b",", b":")
 
@@ -173,11 +175,9 @@ def _read(line: bytes, scope: Scope, now: str) -> _Line:
         forgotten_at=_optional(document, "forgotten_at", parse_moment), pinned=document.get("pinned") is True,
         follows=None, created_at=created, updated_at=_optional(document, "updated_at", parse_moment) or created,
     )  # fmt: skip
-    history = document.get("history", [])
-    if not isinstance(history, list) or not all(isinstance(change, dict) for change in history):
-        raise InputError('"history" is a list of objects')
-    changes = [_change(change, created) for change in history]
-    return _Line(record, changes, _text_or_none(document, "follows"), list(_links(document.get("links", []))))
+    changes = [_change(change, created) for change in _objects(document, "history")]
+    links = [_link(link) for link in _objects(document, "links")]
+    return _Line(record, changes, _text_or_none(document, "follows"), links)
 
 
 def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -193,13 +193,21 @@ def _said(document: dict[str, Any]) -> tuple[str | None, str | None]:
     return timestamp, local
 
 
-def _links(links: object) -> Iterator[tuple[str, float]]:
-    for link in links if isinstance(links, list) else [None]:
-        similarity = link.get("similarity") if isinstance(link, dict) else None
-        identifier = link.get("id") if isinstance(link, dict) else None
-        if isinstance(similarity, bool) or not isinstance(similarity, int | float) or not isinstance(identifier, str):
-            raise InputError('"links" is a list of objects with id and similarity')
-        yield check_text(identifier, '"id" of a link'), float(similarity)
+def _objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a field; none if the field is missing or null."""
+    value = document.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise InputError(f'"{name}" is a list of objects')
+    return value
+
+
+def _link(link: dict[str, Any]) -> tuple[str, float]:
+    similarity = link.get("similarity")
+    if isinstance(similarity, bool) or not isinstance(similarity, int | float) or not abs(similarity) <= _MOST_SIMILAR:
+        raise InputError('"similarity" of a link is a number from -1 to 1')
+    return check_text(link.get("id"), '"id" of a link'), float(similarity)
 
 
 def _change(change: dict[str, Any], created: str) -> HistoryLine:

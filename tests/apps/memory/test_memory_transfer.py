@@ -60,7 +60,8 @@ def test_what_is_exported_comes_back_the_same(make: Make, clock: Any, tmp_path: 
 def test_a_line_of_mem0_is_understood(memory: Memory, tmp_path: Path) -> None:
     line = {
         "id": "0b0e", "memory": "Ann plays chess", "hash": "x", "metadata": None, "score": None, "user_id": "ann",
-        "created_at": "2024-07-20T01:30:36.275141-07:00", "updated_at": None, "role": "user",
+        "created_at": "2024-07-20T01:30:36.275141-07:00", "updated_at": None, "role": "user", "links": None,
+        "history": None, "follows": None, "pinned": None,
     }  # fmt: skip
     (tmp_path / "mem0.jsonl").write_text(f"\n{json.dumps(line)}\n\n", encoding="utf-8")
     assert memory.import_jsonl(tmp_path / "mem0.jsonl") == 1
@@ -90,7 +91,9 @@ def test_a_bound_memory_exports_and_imports_only_its_own(make: Make, clock: Any,
         '{"memory": "x", "user_id": "\\ud800"}',
         '{"memory": "x", "user_id": "a", "links": [{"id": "\\ud800", "similarity": 1}]}',
         '{"memory": "x", "user_id": "a", "links": [{"id": "y"}]}', '{"memory": "x", "user_id": "a", "id": 5}',
-        '{"memory": "x", "user_id": "a", "importance": 7}',
+        '{"memory": "x", "user_id": "a", "importance": 7}', '{"memory": "x", "user_id": "a", "links": 0}',
+        '{"memory": "x", "user_id": "a", "links": [{"id": "y", "similarity": NaN}]}',
+        '{"memory": "x", "user_id": "a", "links": [{"id": "y", "similarity": 1%s}]}' % ("0" * 400),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_and_those_before_are_kept(memory: Memory, tmp_path: Path, line: str) -> None:
