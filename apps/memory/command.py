@@ -140,10 +140,11 @@ def search(
         return 0 if result["results"] else 1
     for place, hit in enumerate(result["results"], 1):
         # The results are ordered by score; --threshold compares the relevance.
-        click.echo(f"{place:3d}  {hit['score']:.3f}  relevance {hit['relevance']:.2f}  {shown(hit)}")
+        click.echo(f"{place:3d}  score {hit['score']:.3f}  relevance {hit['relevance']:.2f}  {shown(hit)}")
         if explain:
-            stages = "  ".join(f"{name} {value:.3f}" for name, value in hit["score_details"].items())
-            click.echo(f"            {stages}")
+            stages = hit["score_details"].items()  # a rank is a whole number
+            shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)
+            click.echo(f"            {'  '.join(shares)}")
         for turn in hit.get("neighbours", ()):
             click.echo(f"     {turn['offset']:+d}     {shown(turn)}")
     return exit_code(bool(result["results"]))
