@@ -128,7 +128,7 @@ def extract(file: OpenedFile) -> Document:
     decoded = file.text()
     try:
         blocks = [
-            _block(list(group), max(0, len(key) - 1), tuple(str(name) for name in key[:-1]))
+            _block(list(group), tuple(str(name) for name in key[:-1]))
             for key, group in groupby(leaves(decoded.text), lambda leaf: _record(leaf.path))
         ]
     except NotJson:
@@ -149,7 +149,7 @@ def extract_lines(file: OpenedFile) -> Document:
             blocks.append(Block(line.strip(), number, number, kind="lines"))
             continue
         if record:
-            blocks.append(_block(record, 0, ()))
+            blocks.append(_block(record, ()))
     return Document("", blocks, decoded.encoding)
 
 
@@ -158,11 +158,11 @@ def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
     return path[:2] if path and isinstance(path[0], str) else path[:1]
 
 
-def _block(record: Sequence[Leaf], depth: int, path: tuple[str, ...]) -> Block:
-    """A record as lines. Their paths omit the first `depth` keys, which are in the block's path."""
+def _block(record: Sequence[Leaf], path: tuple[str, ...]) -> Block:
+    """A record as lines. They name all keys, because a passage of several blocks has only the path they share."""
     texts = []
     for leaf in record:
-        name = _path(leaf.path[depth:])
+        name = _path(leaf.path)
         value = " ".join(leaf.value.split())
         texts.append(f"{name}: {value}" if name else value)
     numbers = tuple(leaf.line for leaf in record)

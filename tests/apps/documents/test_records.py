@@ -148,11 +148,13 @@ def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
 def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     document = read("a.json", samples["data.json"])
     assert shape(document) == [
-        (3, 3, "lines", "[0].name: Elbe\n[0].level: 8.8"),
-        (4, 4, "lines", "[1].name: Oder"),
+        (3, 3, "lines", "rivers[0].name: Elbe\nrivers[0].level: 8.8"),
+        (4, 4, "lines", "rivers[1].name: Oder"),
         (6, 6, "lines", "note: in été"),
     ]
     assert [block.path for block in document.blocks] == [("rivers",), ("rivers",), ()]
+    document = read("b.json", '{"db": {"host": {"name": "a"}}, "tags": ["x"]}')
+    assert [text for *_, text in shape(document)] == ["db.host.name: a", "tags[0]: x"]  # in one passage, later
 
 
 @pytest.mark.parametrize("text", ["3\n", '"text"\n', "[[[1]]]\n", '[1, "a\\ud800b"]'])
