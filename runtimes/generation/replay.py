@@ -66,10 +66,6 @@ class ReplayGenerator:
         """Estimated number of tokens of a text, from its letters."""
         return math.ceil(len(text) / _LETTERS_PER_TOKEN)
 
-    def rewind(self) -> None:
-        """Starts a recording by turns again with its first answer, such as for the next arm of an experiment."""
-        self._next = 0
-
     def seconds(self, messages: Sequence[Message]) -> float:
         """Seconds that the recorded answer to these messages takes, or the next answer in a recording by turns."""
         record = self._find(messages)
@@ -111,7 +107,10 @@ class ReplayGenerator:
                 )
             return record
         if self._next >= len(self._turns):
-            raise InputError(f"{self._path} has {len(self._turns):,} answers, and all have been given; rewind it")
+            raise InputError(
+                f"{self._path} has {len(self._turns):,} answers, and all have been given; a new ReplayGenerator begins "
+                "with the first"
+            )
         return self._turns[self._next]
 
     def _answer(self, record: Record, most: int, cancel: threading.Event) -> Iterator[Piece]:

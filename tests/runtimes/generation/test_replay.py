@@ -88,13 +88,13 @@ def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
 
 def test_answers_by_turn_and_of_fixed_length(tmp_path: Path) -> None:
     lines = [HEADER, *({"text": text, "tokens": 3, "prompt_tokens": 7} for text in ("abcdefgh", "xy"))]
-    replay = ReplayGenerator(write(tmp_path / "r.jsonl", *lines))
+    path = write(tmp_path / "r.jsonl", *lines)
     for _ in range(2):
+        replay = ReplayGenerator(path)
         assert [piece.text for piece in replay.stream(ask("anything"), Sampling())] == ["ab", "cde", "fgh"]
         assert [piece.text for piece in replay.stream(ask("else"), Sampling())] == ["", "x", "y"]
-        with pytest.raises(InputError, match="2 answers, and all have been given"):
+        with pytest.raises(InputError, match="2 answers, and all have been given; a new ReplayGenerator begins"):
             replay.stream(ask("more"), Sampling())
-        replay.rewind()
 
 
 def test_longest_answer(tmp_path: Path) -> None:
