@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from edge.apps.mcp.envelope import parsed_nbytes
-from edge.apps.memory.arguments import check_metadata, check_share, check_text
+from edge.apps.memory.arguments import check_metadata, check_share, check_text, check_unicode
 from edge.apps.memory.models import Vectors, in_context
 from edge.apps.memory.moments import Clock, parse_day, parse_local, parse_moment, stamp
 from edge.apps.memory.records import (
@@ -167,8 +167,8 @@ def _read(line: bytes, scope: Scope, now: str) -> _Line:
     identifier = document.get("id") or str(uuids.uuid4())
     record = Record(
         id=0, uuid=check_text(identifier, '"id"'), text=text, hash=text_hash(text), user_id=whose.user_id,
-        agent_id=whose.agent_id, run_id=whose.run_id, actor_id=_text_or_none(document, "actor_id"),
-        role=_text_or_none(document, "role"), metadata=check_metadata(document.get("metadata")),
+        agent_id=whose.agent_id, run_id=whose.run_id, actor_id=_optional(document, "actor_id", check_unicode),
+        role=_optional(document, "role", check_unicode), metadata=check_metadata(document.get("metadata")),
         importance=check_share(document.get("importance"), "importance"),
         timestamp=timestamp, local_timestamp=local,
         expiration_date=_optional(document, "expiration_date", parse_day),

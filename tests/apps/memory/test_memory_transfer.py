@@ -57,6 +57,30 @@ def test_what_is_exported_comes_back_the_same(make: Make, clock: Any, tmp_path: 
     assert other.export_jsonl(tmp_path / "again.jsonl") == 4
 
 
+def test_whatever_can_be_remembered_comes_back(make: Make, tmp_path: Path) -> None:
+    one = make(user_id="ann")
+    texts = [
+        "a\0b",
+        "\0",
+        "\ufeffa",
+        "a\u2028b\x85c\r\nd",
+        "\x1b[31m",
+        "e\u0301 \u202e",
+        "\\ud800",
+        '{"memory": 1}',
+        "x " * 9999,
+    ]
+    one.add(texts)
+    values = [None, True, False, 0, -0.0, 1.5e300, 2**70, "", [], {}, [[{"": [None]}]]]
+    one.add("of all kinds", metadata={"": 1, "$in": 2, "a.b": 3, **{str(n): value for n, value in enumerate(values)}})
+    one.add([{"role": "", "content": "nobody"}, {"role": "\0", "name": "", "content": "and \0"}])
+    one.add("before all", timestamp="0001-01-01", expiration_date="9999-12-31", importance=0)
+    one.export_jsonl(tmp_path / "all.jsonl")
+    other = make("other", user_id="ann")
+    assert other.import_jsonl(tmp_path / "all.jsonl") == len(texts) + 4
+    assert other.get_all(top_k=99) == one.get_all(top_k=99)
+
+
 def test_a_line_of_mem0_is_understood(memory: Memory, tmp_path: Path) -> None:
     line = {
         "id": "0b0e", "memory": "Ann plays chess", "hash": "x", "metadata": None, "score": None, "user_id": "ann",
