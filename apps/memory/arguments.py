@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,10 @@ from edge.errors import InputError
 
 _TOP_K = 20
 _MOST = 10_000
+_MOST_DEPTH = 100
+"""The most levels of a JSON value. Python bounds its levels and the open calls together, so that one caller could store
+a deeper value that another could not read."""
+
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """The escape of the character NUL in JSON text. A backslash of the text itself is written twice there."""
 
@@ -80,20 +84,45 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     """The metadata as a dictionary that can be stored as JSON.
 
     Raises:
-        InputError: it is not a mapping with text keys, JSON cannot hold it, or it contains the character NUL.
+        InputError: it is not a mapping with text keys, `json_text` refuses it, or it contains the character NUL.
     """
     if metadata is None:
         return {}
-    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
+    if not isinstance(metadata, Mapping):
         raise InputError(f"metadata is a mapping with text keys, not {type(metadata).__name__}")
-    try:
-        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"metadata must be what JSON can hold: {error}") from None
-    if _NUL.search(text):  # SQLite would end a key or value at NUL, and filters would match other memories
+    for key in metadata:
+        if not isinstance(key, str):
+            raise InputError(f"metadata is a mapping with text keys, not with {type(key).__name__} keys")
+    if _NUL.search(
+        json_text(dict(metadata), "metadata")
+    ):  # SQLite would end a key or value at NUL, and filters would match other memories
         raise InputError("metadata must not hold the character NUL")
     return dict(metadata)
+
+
+def json_text(value: object, what: str) -> str:
+    """A value as JSON.
+
+    Raises:
+        InputError: JSON cannot hold the value, or it is nested too deep.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} must be what JSON can hold: {error}") from None
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+    if any(isinstance(inner, Mapping | list | tuple) for inner in level):
+        raise InputError(f"{what} must not be nested deeper than {_MOST_DEPTH} levels")
+    return text
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def check_path(value: Any) -> Path:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge.apps.memory.arguments import check_text, check_unicode
+from edge.apps.memory.arguments import check_text, json_text
 from edge.apps.memory.records import not_stored
 from edge.apps.memory.schema import action_key
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.connection import Connection
-from edge.errors import EdgeError, InputError
+from edge.errors import EdgeError
 
 ROW = ("id", "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key")
 """The columns that an action is read from."""
@@ -59,13 +59,9 @@ def dump_trajectory(trajectory: Any) -> str:
     """The stored form of a trajectory.
 
     Raises:
-        InputError: JSON cannot hold the trajectory.
+        InputError: JSON cannot hold the trajectory, or it is nested too deep.
     """
-    try:
-        text = json.dumps(trajectory, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"a trajectory must be what JSON can hold: {error}") from None
-    return check_unicode(text, "the trajectory")
+    return json_text(trajectory, "a trajectory")
 
 
 def find_action(db: Connection, uuid: str, scope: Scope) -> tuple[int, Action] | None:

@@ -33,6 +33,10 @@ CALLS: dict[str, Call] = {
     "deep value": lambda m: m.get_all(user_id="a", filters={"k": nested()}),
     "deep list": lambda m: m.get_all(user_id="a", filters={"k": {"in": [nested()]}}),
     "deep metadata": lambda m: m.add("x", user_id="a", metadata=nested()),
+    "metadata that some callers could not read": lambda m: m.add("x", user_id="a", metadata=nested(900)),
+    "metadata one level too deep": lambda m: m.add("x", user_id="a", metadata={"k": [nested(98)]}),
+    "trajectory one level too deep": lambda m: m.actions.add("t", [nested(99)], user_id="a"),
+    "metadata with a number as key": lambda m: m.add("x", user_id="a", metadata={1: 2}),  # type: ignore[dict-item]
     "half a value in a list": lambda m: m.get_all(user_id="a", filters={"k": {"in": ["x", HALF]}}),
     "metadata with NUL": lambda m: m.add("x", user_id="a", metadata={"k": [{"n\0": 1}]}),
     "half an id": lambda m: m.get(HALF),
@@ -60,9 +64,10 @@ CALLS: dict[str, Call] = {
 }
 
 
-def nested() -> dict[str, Any]:
+def nested(levels: int = 100_000) -> dict[str, Any]:
+    """Mappings in a mapping, so many."""
     value: dict[str, Any] = {}
-    for _ in range(100_000):
+    for _ in range(levels):
         value = {"a": value}
     return value
 
@@ -74,6 +79,16 @@ def test_what_cannot_be_is_refused_in_one_sentence(memory: Memory, call: Call) -
     with pytest.raises(InputError, match=r"^[^\n]{10,300}$"):
         call(memory)
     assert len(memory.get_all(user_id="a")["results"]) == 1
+
+
+def test_the_deepest_metadata_are_read_wherever_the_caller_stands(memory: Memory) -> None:
+    memory.add("x", user_id="a", metadata={"k": [nested(97)]})
+
+    def called(levels: int) -> Any:
+        return called(levels - 1) if levels else memory.get_all(user_id="a")["results"]
+
+    (found,) = called(400)
+    assert found["metadata"] == {"k": [nested(97)]}
 
 
 @pytest.mark.parametrize("path", ["a\0b", HALF, 5])
