@@ -5,6 +5,7 @@ Prepared files are held under leases. The thread stops reading ahead when they r
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Protocol, TypeVar
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.roots import absence
 from edge.apps.documents.base import Extracted, Reason, Skipped
+from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
@@ -211,8 +213,10 @@ class Preparation:
             status, reason = "failed", f"cannot be read: {error.strerror or error}"
             unreadable = True
         except Skipped as error:
-            status, reason = "skipped", str(error)
             unreadable = error.reason is Reason.UNREADABLE
+            status, reason = "skipped", str(error)
+            if unreadable and not os.path.lexists(path):  # it vanished after the look at its size
+                status, unreadable = "gone", not self._root_is_there(file)
         except InputError as error:
             extracted = None
             status, reason = ("failed", str(error)) if path.exists() else ("gone", "")
@@ -251,10 +255,11 @@ def content_hash(path: Path) -> bytes:
     """The hash of a file's bytes.
 
     Raises:
-        OSError: the file cannot be read.
+        Skipped: it is no regular file, for example because a pipe has taken its place, or it cannot be opened.
+        OSError: the disk reports an error.
     """
     state = blake2b(digest_size=16)
-    with open(path, "rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while data := file.read(1 << 20):
             state.update(data)
     return state.digest()

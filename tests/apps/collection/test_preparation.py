@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,9 +12,10 @@ import pytest
 from naive.waiting import PATIENCE_S, until
 
 from edge.apps.collection.catalog import Catalog
-from edge.apps.collection.preparation import Preparation, content_hash
+from edge.apps.collection.preparation import Preparation, Prepared, content_hash
 from edge.apps.collection.schema import migrations
 from edge.apps.documents.base import Chunk, Extracted
+from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError
@@ -123,6 +125,53 @@ def test_outcomes(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
     assert not found["00.txt"].racy
     assert found["00.txt"].mtime_ns == (tmp_path / "00.txt").stat().st_mtime_ns
     assert found["00.txt"].hash == content_hash(tmp_path / "00.txt")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are files there alone")
+def test_what_takes_a_file_s_place_is_not_waited_for(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
+    """After the scan: the preparation opened a pipe, and waited for its writer without end."""
+    pipe, device, folder, gone = (tmp_path / f"0{number}.txt" for number in range(4))
+    for path in (pipe, device, folder):
+        path.unlink()
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    folder.mkdir()
+    found: dict[str, Prepared] = {}
+
+    def read() -> None:
+        with prepare(Texts()) as preparation:
+            found.update((Path(one.file.path).name, one) for one in preparation)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    special = "not a regular file (a pipe, a socket, a device or a folder)"
+    outcomes = [(found[path.name].status, found[path.name].reason) for path in (pipe, device, folder, gone)]
+    link = "a symbolic link, which is not followed"
+    assert outcomes == [("skipped", special), ("skipped", link), ("skipped", special), ("indexed", "")]
+
+
+@pytest.mark.parametrize("moment", ["hashed", "read"])
+def test_a_file_that_vanishes_after_the_look_at_its_size_is_gone(
+    prepare: Callable[..., Preparation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    class Late(Texts):
+        def extract(self, path: Path) -> Extracted:
+            if path.name == "01.txt":
+                path.unlink()
+                open_regular(path)
+            return super().extract(path)
+
+    def hashed(path: Path) -> bytes:
+        if path.name == "01.txt" and moment == "hashed":
+            path.unlink()
+        return content_hash(path)
+
+    monkeypatch.setattr("edge.apps.collection.preparation.content_hash", hashed)
+    with prepare(Late()) as preparation:
+        found = {Path(one.file.path).name: one.status for one in preparation}
+    assert (found["00.txt"], found["01.txt"]) == ("indexed", "gone")
 
 
 def test_a_file_that_has_just_changed_is_looked_at_again(prepare: Callable[..., Preparation], tmp_path: Path) -> None:
