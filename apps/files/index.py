@@ -216,10 +216,9 @@ def _sentence(report: IndexReport) -> str:
         )
         if count
     )
-    if not report.changed:
-        if not report.unchanged:
-            return "there was no file to index" + (f": {left}" if left else "")
-        return f"up to date: {left}"
+    if not report.indexed:
+        said = "up to date" if report.unchanged or report.removed else "there was no file to index"
+        return said + (f": {left}" if left else "")
     rate = report.chunks / report.seconds if report.seconds else 0.0
     work = f"{counted(report.chunks, 'passage')} in {report.seconds:.1f} s, {rate:.0f} per second"
     return f"indexed {counted(report.indexed, 'file')} ({work})" + (f", {left}" if left else "")

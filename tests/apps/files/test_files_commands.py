@@ -304,6 +304,10 @@ def test_a_folder_without_files_and_a_file_count_in_words(edge: Edge, files_home
     status = edge("status", *place).stdout
     assert "indexed     1 file, " in status
     assert "skipped     0 files and folders\n" in status
+    (files_home / "one" / "b.txt").write_text("A river.")
+    edge("index", *place)
+    (files_home / "one" / "b.txt").unlink()
+    assert edge("index", str(files_home / "one"), *place).stdout == "up to date: 1 unchanged, 1 removed\n"
     assert edge("remove", str(files_home / "one" / "a.txt"), *place).stdout == "removed 1 file\n"
     done = edge("remove", str(files_home / "one"), *place)  # a folder that holds no file any more
     assert (done.returncode, done.stdout, done.stderr) == (0, "removed 0 files\n", "")
