@@ -182,9 +182,7 @@ class Reports:
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
             found = [self._database.lost, self._rebuilding.trouble(db, "passages", remedy)]
             if due or is_noted(db, "indexing"):
-                waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
-                what = f"{waiting} being taken in" if busy else f"a run was interrupted, {waiting} waiting"
-                found.append(Trouble("indexing", what, remedy))
+                found.append(Trouble("indexing", _unfinished(due, busy), remedy))
             if busy and is_noted(db, "compacting"):
                 found.append(Trouble("compacting", "the collection is being compacted", ""))
             if vectors is not None and found[1] is None:
@@ -250,3 +248,12 @@ class Reports:
                 params,
             )
             return [IndexedFile(*row) for row in rows]
+
+
+def _unfinished(due: int, busy: bool) -> str:
+    """A clause on an indexing run that goes on, or was interrupted. At its end no file is due, and only the index is
+    tidied."""
+    waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
+    if busy:
+        return f"{waiting} being taken in" if due else "the files were taken in, and the index is being tidied"
+    return f"a run was interrupted, {waiting} waiting" if due else "a run was interrupted at its end"

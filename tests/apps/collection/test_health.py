@@ -63,7 +63,27 @@ def test_what_a_running_command_does_names_no_remedy(make: Make, folder: Any) ->
     seen: list[str] = []
     collection.index(progress=lambda *_: seen.extend(map(str, make(read_only=True).health())))
     assert seen
-    assert all("being taken in" in text and "`" not in text for text in seen)
+    assert all(" being t" in text and "`" not in text for text in seen)
+
+
+def test_a_run_that_was_interrupted_at_its_end_names_no_files(
+    make: Make, folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("a.txt", "A river floods.")
+    collection = make()
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.apps.store.database.Database.copy", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            collection.index(folder.path)
+    assert [str(trouble) for trouble in collection.health()] == [
+        "a run was interrupted at its end; `edge index` goes on with it"
+    ]
+    with WriterLock(collection.path / "writer.lock")():
+        assert [trouble.text for trouble in make(read_only=True).health()] == [
+            "the files were taken in, and the index is being tidied"
+        ]
+    collection.index()
+    assert not kinds(collection)
 
 
 def test_an_interrupted_compaction_is_finished_by_the_next_run(
