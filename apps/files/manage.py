@@ -100,6 +100,10 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
         return
     for known, said in found.items():
         click.echo(f"{escaped(known)}  {said}")
+    if not found and not changing:
+        click.echo(
+            "edge: nothing is described" if path is None else f"edge: {escaped(path)} is not described", err=True
+        )
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:

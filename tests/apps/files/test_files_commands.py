@@ -313,6 +313,14 @@ def test_a_folder_without_files_and_a_file_count_in_words(edge: Edge, files_home
     assert (done.returncode, done.stdout, done.stderr) == (0, "removed 0 files\n", "")
 
 
+def test_a_path_without_a_description_says_so(edge: Edge) -> None:
+    assert edge("describe").stderr == "edge: nothing is described\n"
+    assert edge("describe", "docs").stderr == "edge: docs is not described\n"
+    assert edge("describe", "docs", "All about rivers.").stderr == ""
+    assert edge("describe", "docs").stdout == f"{edge.project / 'docs'}  All about rivers.\n"
+    assert edge("describe", "docs", "--remove").stderr == ""
+
+
 def test_a_list_without_names_says_so(edge: Edge, files_home: Path) -> None:
     done = edge("collections", "list", XDG_DATA_HOME=str(files_home / "unnamed"), HOME=str(files_home / "unnamed"))
     assert (done.returncode, done.stdout) == (1, "")
