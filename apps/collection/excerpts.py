@@ -37,7 +37,8 @@ class Excerpt:
         text: its passages, with a blank line where lines of the document are left out.
         line_start, line_end: first and last line of `text`.
         page: page on which the text begins, if the format has pages.
-        continues_at: the line at which a further call should continue; None if the text is complete.
+        continues_at: the line at which a further call should continue; None if there is no later one.
+        cut: whether the rest of its last line is left out, because the line is longer than the bytes that were wanted.
     """
 
     path: str
@@ -49,6 +50,7 @@ class Excerpt:
     line_end: int
     page: int | None
     continues_at: int | None
+    cut: bool
 
 
 def read_excerpts(
@@ -158,8 +160,11 @@ def _read(
     page: int | None = None
     left = max_bytes
     following: int | None = None
+    cut = False
     for chunk in catalog.chunks(db, file.id):
         if passage not in (None, chunk.id) or chunk.line_end < first or (last is not None and chunk.line_start > last):
+            continue
+        if cut and chunk.line_end == taken[-1][0]:  # of the same line, which may be long
             continue
         hit = read_hits(db, [chunk.id])[chunk.id]
         if taken and hit.line_start > taken[-1][0] + 1:
@@ -167,14 +172,20 @@ def _read(
         for number, line in zip(hit.numbers, hit.text.split("\n"), strict=False):
             if passage is None and (number < first or (last is not None and number > last)):
                 continue
-            size = len(line.encode()) + 1
-            if taken and (size > left or (lines is not None and number >= taken[0][0] + lines)):
+            data = line.encode()
+            is_new = not taken or number > taken[-1][0]
+            is_full = bool(taken) and (cut or len(data) >= left)
+            if is_new and (is_full or (lines is not None and taken and number >= taken[0][0] + lines)):
                 following = number
                 break
+            if is_full:  # one line in several pieces; a call that goes on with it would read it from its beginning
+                cut = cut or bool(line.strip())
+                continue
             if not taken:
                 page = hit.page
-            taken.append((number, line.encode()[:max_bytes].decode("utf-8", "ignore")))
-            left -= size
+                cut = len(data) > max_bytes
+            taken.append((number, data[:max_bytes].decode("utf-8", "ignore")))
+            left -= len(data) + 1
         if following is not None:
             break
     if not taken:
@@ -182,5 +193,5 @@ def _read(
     text = "\n".join(line for _, line in taken).rstrip("\n")
     return Excerpt(
         file.path, file.title, file.kind, description, text, taken[0][0], max(number for number, _ in taken), page,
-        following,
+        following, cut,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from edge.control_characters import escaped
 from edge.ivf.base import IndexOptions
 from edge.ivf.probing import probed
 
-_EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "text")
+_EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "cut", "text")
 
 
 @click.command()
@@ -153,6 +153,11 @@ def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
         for line in excerpt.description.splitlines():
             say(styled(f"({escaped(line)})", italic=True))
         click.echo(excerpt.text)
+    if excerpt.cut:
+        click.echo(
+            f"edge: {escaped(excerpt.path)}: line {excerpt.line_end} is longer; a higher --max-bytes shows more of it",
+            err=True,
+        )
     if excerpt.continues_at is not None:
         click.echo(f"edge: {escaped(excerpt.path)} goes on at line {excerpt.continues_at}", err=True)
 

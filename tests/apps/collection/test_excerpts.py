@@ -96,6 +96,22 @@ def test_lines_are_limited_and_the_next_call_goes_on(filled: Collection) -> None
     assert (asked.line_end, asked.continues_at) == (9, None)
 
 
+def test_a_line_that_is_too_long_is_not_read_again_and_again(collection: Collection, folder: Any) -> None:
+    words = [f"word{number}" for number in range(3_000)]
+    folder.write("long.txt", " ".join(words) + "\nThe end.\n")
+    folder.write("only.txt", " ".join(words))
+    collection.index(folder.path)
+    for most in (5, 2_000, 20_000):
+        (excerpt,) = read_excerpts(collection, ["long.txt"], max_bytes=most)
+        assert (excerpt.line_end, excerpt.continues_at, excerpt.cut) == (1, 2, True)
+        assert " ".join(words).startswith(" ".join(excerpt.text.split()))
+        (excerpt,) = read_excerpts(collection, ["only.txt"], max_bytes=most)
+        assert (excerpt.continues_at, excerpt.cut) == (None, True)
+    (excerpt,) = read_excerpts(collection, ["long.txt"])
+    assert (excerpt.continues_at, excerpt.cut) == (None, False)
+    assert excerpt.text.split() == [*words, "The", "end."]
+
+
 def test_what_cannot_be_read_says_so(filled: Collection, folder: Any) -> None:
     for target, said in (
         ("notes.md", "may be"), (str(folder.path / "empty.txt"), "is not indexed"), ("code.py:9-2", "names no lines"),
