@@ -8,94 +8,14 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from naive.program import EDGE, settings_of, write_tiny_models
+from naive.program import EDGE
 
-from edge.apps.cli import main
 from edge.apps.progress import ProgressBar
-from edge.models.synth import synth
-
-RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"
-BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"
-
-
-@pytest.fixture(scope="module")
-def files_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models of tiny random shapes, a project with an index, and nothing of the machine's own settings."""
-    folder = tmp_path_factory.mktemp("home").resolve()
-    write_tiny_models(folder / "models")
-    synth("tiny-bert-embedder", folder / "models" / "other-embedder", seed=5).close()
-    project = folder / "project"
-    (project / "docs").mkdir(parents=True)
-    (project / ".edge").mkdir()
-    (project / "docs" / "rivers.md").write_text(RIVER)
-    (project / "docs" / "bread.md").write_text(BREAD)
-    (project / "notes.txt").write_text("Ice is blue.\n")
-    (project / "broken.pdf").write_bytes(b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
-    (project / "picture.bin").write_bytes(bytes(range(256)) * 8)
-    return folder
-
-
-@dataclass
-class Done:
-    """How a command ended, and its output."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Edge:
-    """Runs `edge` in the project, in this process: starting one for each command would take most of the time."""
-
-    def __init__(self, home: Path) -> None:
-        self.project = home / "project"
-        # The process of the tests may hold a lot itself.
-        self.environment = settings_of(home, EDGE_THREADS="1", EDGE_MEMORY="8GB")
-
-    def __call__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> Done:
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            for name in [name for name in os.environ if name.startswith("EDGE_")]:
-                patch.delenv(name)
-            for name, value in (self.environment | environment).items():
-                patch.setenv(name, value)
-            patch.chdir(cwd or self.project)
-            with pytest.raises(SystemExit) as end:
-                main(list(arguments))
-        assert isinstance(end.value.code, int)
-        return Done(end.value.code, out.getvalue(), err.getvalue())
-
-    def json(self, *arguments: str, code: int = 0, **options: Any) -> Any:
-        done = self(*arguments, "--json", **options)
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
-        return json.loads(done.stdout)
-
-    def refused(self, *arguments: str, **options: Any) -> str:
-        done = self(*arguments, **options)
-        assert done.returncode == 2, (done.returncode, done.stderr)
-        assert "Traceback" not in done.stderr
-        assert done.stdout == ""
-        return done.stderr
-
-
-@pytest.fixture(scope="module")
-def edge(files_home: Path) -> Edge:
-    edge = Edge(files_home)
-    done = edge("index", ".")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("indexed 3 files (3 passages in ")
-    assert "1 skipped, 1 failed" in done.stdout
-    assert "failed: " in done.stderr
-    assert "broken.pdf" in done.stderr
-    assert "%|" not in done.stderr  # no progress bar where nobody looks
-    return edge
+from tests.apps.files.conftest import Edge
 
 
 def test_indexing_again_is_up_to_date(edge: Edge) -> None:
@@ -278,53 +198,6 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
 def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], says: str) -> None:
     assert says in edge.refused(*arguments)
     assert not (edge.project / "nowhere").exists()
-
-
-def test_a_near_name_is_suggested(edge: Edge) -> None:
-    rivers, bread = (str(edge.project / "docs" / name) for name in ("rivers.md", "bread.md"))
-    for verb, name, meant, code in (
-        ("get", "river", rivers, 2), ("get", "docs/breed.md:1-3", bread, 2), ("remove", "bred.md", bread, 1),
-        ("remove", "docs/rivers.txt", rivers, 1),
-    ):  # fmt: skip
-        done = edge(verb, name)
-        assert done.returncode == code
-        assert f"is not in the collection; did you mean {meant}?" in done.stderr
-    assert edge("get", "xyz").stderr.endswith("xyz is not in the collection; `edge list` shows what is\n")
-
-
-def test_a_folder_without_files_and_a_file_count_in_words(edge: Edge, files_home: Path) -> None:
-    place = ["--collection", str(files_home / "single")]
-    (files_home / "bare").mkdir()
-    assert edge("index", str(files_home / "bare"), *place).stdout == "there was no file to index\n"
-    done = edge("list", *place)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "edge: no file is indexed\n")
-    (files_home / "one").mkdir()
-    (files_home / "one" / "a.txt").write_text("A river.")
-    assert edge("index", str(files_home / "one"), *place).stdout.startswith("indexed 1 file (1 passage in ")
-    status = edge("status", *place).stdout
-    assert "indexed     1 file, " in status
-    assert "skipped     0 files and folders\n" in status
-    (files_home / "one" / "b.txt").write_text("A river.")
-    edge("index", *place)
-    (files_home / "one" / "b.txt").unlink()
-    assert edge("index", str(files_home / "one"), *place).stdout == "up to date: 1 unchanged, 1 removed\n"
-    assert edge("remove", str(files_home / "one" / "a.txt"), *place).stdout == "removed 1 file\n"
-    done = edge("remove", str(files_home / "one"), *place)  # a folder that holds no file any more
-    assert (done.returncode, done.stdout, done.stderr) == (0, "removed 0 files\n", "")
-
-
-def test_a_path_without_a_description_says_so(edge: Edge) -> None:
-    assert edge("describe").stderr == "edge: nothing is described\n"
-    assert edge("describe", "docs").stderr == "edge: docs is not described\n"
-    assert edge("describe", "docs", "All about rivers.").stderr == ""
-    assert edge("describe", "docs").stdout == f"{edge.project / 'docs'}  All about rivers.\n"
-    assert edge("describe", "docs", "--remove").stderr == ""
-
-
-def test_a_list_without_names_says_so(edge: Edge, files_home: Path) -> None:
-    done = edge("collections", "list", XDG_DATA_HOME=str(files_home / "unnamed"), HOME=str(files_home / "unnamed"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "edge: no collection has a name; `edge collections add NAME` gives one a name\n"
 
 
 def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_home: Path) -> None:

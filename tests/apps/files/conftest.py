@@ -1,0 +1,94 @@
+"""The verbs of file search, called as a person calls them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive.program import settings_of, write_tiny_models
+
+from edge.apps.cli import main
+from edge.models.synth import synth
+
+RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"
+BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"
+
+
+@pytest.fixture(scope="module")
+def files_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of tiny random shapes, a project with an index, and nothing of the machine's own settings."""
+    folder = tmp_path_factory.mktemp("home").resolve()
+    write_tiny_models(folder / "models")
+    synth("tiny-bert-embedder", folder / "models" / "other-embedder", seed=5).close()
+    project = folder / "project"
+    (project / "docs").mkdir(parents=True)
+    (project / ".edge").mkdir()
+    (project / "docs" / "rivers.md").write_text(RIVER)
+    (project / "docs" / "bread.md").write_text(BREAD)
+    (project / "notes.txt").write_text("Ice is blue.\n")
+    (project / "broken.pdf").write_bytes(b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
+    (project / "picture.bin").write_bytes(bytes(range(256)) * 8)
+    return folder
+
+
+@dataclass
+class Done:
+    """How a command ended, and its output."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Edge:
+    """Runs `edge` in the project, in this process: starting one for each command would take most of the time."""
+
+    def __init__(self, home: Path) -> None:
+        self.project = home / "project"
+        # The process of the tests may hold a lot itself.
+        self.environment = settings_of(home, EDGE_THREADS="1", EDGE_MEMORY="8GB")
+
+    def __call__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> Done:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            for name in [name for name in os.environ if name.startswith("EDGE_")]:
+                patch.delenv(name)
+            for name, value in (self.environment | environment).items():
+                patch.setenv(name, value)
+            patch.chdir(cwd or self.project)
+            with pytest.raises(SystemExit) as end:
+                main(list(arguments))
+        assert isinstance(end.value.code, int)
+        return Done(end.value.code, out.getvalue(), err.getvalue())
+
+    def json(self, *arguments: str, code: int = 0, **options: Any) -> Any:
+        done = self(*arguments, "--json", **options)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, *arguments: str, **options: Any) -> str:
+        done = self(*arguments, **options)
+        assert done.returncode == 2, (done.returncode, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+        return done.stderr
+
+
+@pytest.fixture(scope="module")
+def edge(files_home: Path) -> Edge:
+    edge = Edge(files_home)
+    done = edge("index", ".")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("indexed 3 files (3 passages in ")
+    assert "1 skipped, 1 failed" in done.stdout
+    assert "failed: " in done.stderr
+    assert "broken.pdf" in done.stderr
+    assert "%|" not in done.stderr  # no progress bar where nobody looks
+    return edge
