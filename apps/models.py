@@ -40,8 +40,10 @@ def models() -> None:
     "--dest", type=click.Path(path_type=Path), help="Where the model goes: a pack's folder, a generator's file."
 )
 def pull(source: str, precision: Precision, dest: Path | None) -> None:
-    """Fetch SOURCE (a known name, a hub repository ORG/NAME, or a local folder) and pack it. A generator stays as it
-    is: a GGUF file."""
+    """Fetch SOURCE (a known name, a hub repository ORG/NAME or ORG/NAME@REVISION, or a local folder) and pack it.
+
+    A generator stays as it is: a GGUF file. A model of another place is not replaced because it has the same name.
+    """
     from edge.models.pull import pull as fetch
 
     if sys.stderr.isatty():
