@@ -6,7 +6,7 @@ The user's directory also holds the known generators: GGUF files, which llama.cp
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -167,7 +167,9 @@ def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path
     if os.path.exists(path) and str(name) not in KNOWN:
         return PackedModel.open(path, kind)
     looked.append(path)
-    raise ModelError(f"there is no model {str(name)!r} (looked in {', '.join(map(str, looked))}); {_remedy(str(name))}")
+    raise ModelError(
+        f"there is no model {str(name)!r} (looked in {', '.join(map(str, looked))}); {_remedy(str(name), directory)}"
+    )
 
 
 def generator_path(name: str, directory: str | Path | None = None) -> Path:
@@ -198,9 +200,10 @@ def find_generator(word: str | os.PathLike[str], directory: str | Path | None = 
     return path
 
 
-def meant(name: str) -> str:
-    """A question that names the known models that may be meant by a name; empty if there is none."""
-    lowered = {known.lower(): known for known in KNOWN}
+def meant(name: str, more: Iterable[str] = ()) -> str:
+    """A question that names the known models, or others in `more`, that may be meant by a name; empty if there is
+    none."""
+    lowered = {known.lower(): known for known in (*KNOWN, *more)}
     close = [lowered[known] for known in get_close_matches(name.lower(), lowered, cutoff=_LIKENESS)]
     return f"did you mean {' or '.join(close)}?" if close else ""
 
@@ -209,13 +212,16 @@ def _is_name(name: str | Path) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
 
-def _remedy(name: str) -> str:
+def _remedy(name: str, directory: str | Path | None) -> str:
     known = KNOWN.get(name)
     if known is not None and known.kind == "generator":
         return f"{name} is a generator, for `--llm {name}`"
     if known is None:
         known_names = f"known names: {', '.join(KNOWN)}"
-        return meant(name) or f"{known_names}; a hub repository or a folder: `edge models pull ORG/NAME|FOLDER`"
+        present = (other for other, _ in installed(directory))
+        return (
+            meant(name, present) or f"{known_names}; a hub repository or a folder: `edge models pull ORG/NAME|FOLDER`"
+        )
     if known.source == "bundled":
         return "it comes with edge-rag, and this installation lacks it: install edge-rag again"
     return f"get it with `edge models pull {name}`"

@@ -200,7 +200,10 @@ def test_a_model_replaces_none_that_only_has_its_name(
         assert model.origin["hub"] == "org/model"
 
 
-def test_a_near_name_is_suggested() -> None:
+def test_a_near_name_is_suggested(golden: Path, models: Path) -> None:
+    pull(golden / "bert-reranker").close()
+    with pytest.raises(ModelError, match=r"; did you mean bert-reranker"):
+        registry.resolve("bert-rerankre")
     for name, meant in (("all-minilm-l6-v2", "all-MiniLM-L6-v2"), ("BGE-small", "bge-small-en-v1.5")):
         with pytest.raises(ModelError, match=rf"nor a repository ORG/NAME; did you mean {meant}\b"):
             pull(name)
