@@ -93,7 +93,7 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
 
 def _parity(task: dict[str, Any]) -> dict[str, Any]:
     """How far one layer on the device lies from the numpy reference, with and without a prefix."""
-    from edge.apps.bench.layer_speed_worker import _weights
+    from edge.apps.bench.layer_speed import layer_weights
     from edge.models.synth import layer_spec
     from edge.runtimes.cuda.runtime import CudaRuntime
     from edge.runtimes.reference import NumpyLayerKernel
@@ -104,7 +104,7 @@ def _parity(task: dict[str, Any]) -> dict[str, Any]:
     for shape in ("tiny-bert", "tiny-qwen3"):
         for precision in ("fp32", "fp16", "int8"):
             spec = layer_spec(shape, precision)
-            weights = _scaled(_weights(spec, random), spec, random)
+            weights = _scaled(layer_weights(spec, random), spec, random)
             states = random.standard_normal((int(lengths.sum()), spec.hidden), np.float32)
             kernel = CudaRuntime(on=task["on"]).layer_kernel(spec, threads=0, hidden_dtype="float32")
             reference = NumpyLayerKernel(spec, "float32")

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from edge.apps.bench.figures import Figure, lower, tabulate
 from edge.apps.bench.options import Output, output_options, rounds_option, threads_option, work_dir_option
-from edge.apps.bench.overhead_worker import PARTS
-from edge.apps.bench.process import measure, processor
+from edge.apps.bench.process import measure, processor, serve
+from edge.apps.bench.texts import documents
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
 from edge.config import parse_size
+from edge.devices.cpu import CpuDevice
+from edge.devices.null import NullDevice
+from edge.ivf.index import IndexOptions, VectorIndex
+from edge.models.tokenizer import PairTokenizer
+from edge.runtimes.reranker import Reranker
+from edge.trace import Trace
 
-_WORKER = "edge.apps.bench.overhead_worker"
+PARTS = ("layers", "tokenizing", "input", "scores")
+"""The work of a model. All other time of a reranking is the core's."""
+
+QUERY = "which bridge did the winter storm close to all supply"
+_QUESTIONS, _NEIGHBOURS, _LIST_ROWS = 200, 10, 100
 
 
 @click.command("overhead")
@@ -41,7 +57,7 @@ def overhead(
         "name": "overhead", "model": model, "memory": parse_size(memory), "candidates": candidates, "tokens": tokens,
         "rows": rows, "dim": dim, "nprobe": nprobe, "rounds": rounds, "work_dir": str(work_dir), "watch": 1.0,
     }  # fmt: skip
-    report = measure(_WORKER, task, threads=threads)
+    report = measure(__name__, task, threads=threads)
     result = {"processor": processor(), "threads": threads, "rounds": rounds, **report}
     output.put(result, figures(report), lambda: _print(result, candidates, tokens))
 
@@ -74,3 +90,128 @@ def _print(result: dict[str, Any], candidates: int, tokens: int) -> None:
         click.echo(f"{name:10}{1e3 * medians['seconds']:7.1f} ms{parts}{1e3 * core:7.1f} ms  {core / whole:.1%}")
     for name, values in result["search"].items():
         click.echo(f"a list in memory, device {name}: {1e6 * statistics.median(values):.1f} us of a search")
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """The worker's side: measures rerankings and searches."""
+    return {"rerank": _rerankings(task), "search": _searches(task)}
+
+
+class Stopwatch:
+    """Seconds that were spent in some methods, by part."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+
+    def watch(self, part: str, owner: object, *methods: str) -> None:
+        """Adds the seconds of all further calls of an object's methods to a part."""
+        for method in methods:
+            setattr(owner, method, self._timed(part, getattr(owner, method)))
+
+    def _timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds[part] += time.perf_counter() - started
+
+        return timed
+
+
+class _TimedScorer:
+    """A reranker's scorer, with the time of its calls."""
+
+    def __init__(self, scorer: Any, watch: Stopwatch) -> None:
+        self.read, self._score = scorer.read, scorer.__call__
+        watch.watch("scores", self, "read", "_score")
+
+    def __call__(self, *args: Any) -> Any:
+        return self._score(*args)
+
+
+def _rerankings(task: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of every round: of the whole reranking, and of each part of the model's work. All candidates pass through
+    all layers. In the arm `null` the layers compute nothing."""
+    with Reranker(task["model"], memory=task["memory"], threshold="inf") as reranker:
+        engine = reranker.engine
+        tokenizer = PairTokenizer(reranker.model.tokenizer_path, reranker.model.spec)
+        texts = documents(tokenizer, QUERY, task["candidates"], task["tokens"])
+        watch = Stopwatch()
+        watch.watch("tokenizing", engine.vocabulary, "pairs")
+        watch.watch("input", engine.embedding, "embed")
+        setattr(reranker, "_scorer", _TimedScorer(reranker._scorer, watch))  # noqa: B010 (a stand-in)
+        real, null = engine.kernel, _without_layers(engine.kernel)
+        watch.watch("layers", real, "bind", "advance")
+        watch.watch("layers", null, "bind", "advance")
+        arms: dict[str, list[dict[str, float]]] = {"layers": [], "null": []}
+        for turn in range(task["rounds"] + 1):
+            for name, kernel in (("layers", real), ("null", null)):
+                engine.kernel = engine.room.kernel = kernel
+                watch.seconds = dict.fromkeys(PARTS, 0.0)
+                started = time.perf_counter()
+                reranker.rank(QUERY, texts)
+                seconds = time.perf_counter() - started
+                if turn:  # the first round warms up
+                    core = seconds - sum(watch.seconds.values())
+                    arms[name].append({"seconds": seconds, "core": core, **watch.seconds})
+        return {"arms": arms, "layers": reranker.model.spec.layers, "buffers": engine.window.buffers}
+
+
+def _without_layers(kernel: Any) -> Any:
+    """A kernel with the same needs that leaves the states as they are."""
+
+    class Null(type(kernel)):  # type: ignore[misc]
+        def bind(self, weights: Any) -> Any:
+            return weights
+
+        def advance(self, states: Any, lengths: Any, weights: Any, prefix: object | None = None) -> None:
+            """Does nothing."""
+
+    null = object.__new__(Null)
+    null.__dict__.update(kernel.__dict__)
+    return null
+
+
+def _searches(task: dict[str, Any]) -> dict[str, list[float]]:
+    """Seconds per list of every round: searches for one question whose lists are all in memory, by device."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((task["rows"], task["dim"]), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: dict[str, list[float]] = {"cpu": [], "null": []}
+    with tempfile.TemporaryDirectory(dir=task["work_dir"]) as folder:
+        for turn in range(task["rounds"] + 1):
+            for name, device in (("cpu", CpuDevice), ("null", NullDevice)):
+                seconds = _search(Path(folder), device, vectors, task["nprobe"], build=turn == 0 and name == "cpu")
+                if turn:
+                    found[name].append(seconds)
+    return found
+
+
+def _search(folder: Path, device: Callable[..., Any], vectors: Any, nprobe: int, *, build: bool) -> float:
+    budget, trace = MemoryBudget(4 << 30), Trace()
+    options = IndexOptions(codec="flat", flat_limit=0, list_rows=_LIST_ROWS)
+    lists = device(MemoryBudget(2 << 30, part=True), trace=trace)
+    with (
+        Database(folder / "index.db", VectorIndex.migrations(), budget=budget) as database,
+        VectorIndex(
+            folder / "segments", vectors.shape[1], budget=budget, trace=trace, device=lists, options=options
+        ) as index,
+    ):
+        if build:
+            with database.write() as db:
+                index.add(db, np.arange(len(vectors)), vectors)
+            index.maintain(database.write, full=True)
+        questions = vectors[:: len(vectors) // _QUESTIONS][:_QUESTIONS]
+        probed = 0
+        with database.read() as db:
+            index.search(db, questions, _NEIGHBOURS, nprobe=nprobe)  # all lists come into memory
+            started = time.perf_counter()
+            for question in questions:
+                probed += index.search(db, question[None], _NEIGHBOURS, nprobe=nprobe).hits
+            return (time.perf_counter() - started) / max(1, probed)
+
+
+if __name__ == "__main__":
+    serve(work)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import statistics
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import numpy.typing as npt
 
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, names_option, numbers, output_options
-from edge.apps.bench.process import measure
+from edge.apps.bench.process import measure, serve
+from edge.apps.store.database import Database
+from edge.budget import MemoryBudget
+from edge.config import parse_size
+from edge.devices.searchers import SearchersDevice
 from edge.errors import EdgeError
+from edge.ivf.base import RESCORE
+from edge.ivf.index import IndexOptions, VectorIndex
 from edge.planner.published_systems import SHARES
 from edge.planner.searchers import Alternation, queue_length
-
-_WORKER = "edge.apps.bench.searchers_worker"
+from edge.trace import Trace
 
 _CODECS = ("flat", "sq8", "pq")
 _RESULTS = (10, 100)
@@ -29,6 +39,18 @@ _DEVICES = 1000
 
 _FIXED = (("1:4", 0.2), ("1:1", 0.5), ("4:1", 0.8))
 """Ratios of generating to retrieving devices that do not depend on the workload, and the share that generates."""
+
+_MEMORY = parse_size("4GB")
+_DIM = 64
+_CENTRES = 200
+_SPREAD = 0.5
+_LIST_ROWS = 312
+_PROBED = 24
+_FOUND = 10
+_ADDED = 20_000
+"""The searched index: of made-up vectors, `_ADDED` at a time. A search probes `_PROBED` lists for `_FOUND` rows."""
+
+Floats = npt.NDArray[np.float32]
 
 
 @click.command("searchers")
@@ -48,7 +70,7 @@ def searchers(counts: list[int], of: str, codecs: list[str], rows: int, queries:
     for codec in codecs:
         click.echo(f"searching with codec {codec}", err=True)
         task = {"name": codec, "codec": codec, "of": of, "counts": counts, "rows": rows, "queries": queries}
-        report["searches"] += measure(_WORKER, task, threads=1)["rows"]
+        report["searches"] += measure(__name__, task, threads=1)["rows"]
     shown = f"queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated); shares of {_DEVICES} devices"
     output.put(report, figures(report), shown)
     if not all(row["identical"] for row in report["searches"]):
@@ -118,3 +140,83 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
         "queue": neither("queue"),
     }
     yield from tabulate(searches, found, "searches by codec and number of searchers")
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """The worker's side: builds an index of made-up vectors, and searches it by the host and then by each number of
+    searchers. Every query is asked twice; the second time is measured, when the searchers hold the lists."""
+    random = np.random.default_rng(3)
+    centres = random.standard_normal((_CENTRES, _DIM), np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        budget = MemoryBudget(_MEMORY)
+        options = IndexOptions(codec=task["codec"], flat_limit=0, list_rows=_LIST_ROWS)
+        database = Database(Path(folder) / "index.db", VectorIndex.migrations(), budget=budget)
+        with database:
+            with VectorIndex(Path(folder) / "segments", _DIM, budget=budget, options=options) as index:
+                for start in range(0, task["rows"], _ADDED):
+                    ids = np.arange(start, min(task["rows"], start + _ADDED))
+                    with database.write() as db:
+                        index.add(db, ids, _near(centres, len(ids), random))
+                index.maintain(database.write, full=True)
+                with database.read() as db:
+                    nbytes = index.status(db).nbytes
+            queries = _near(centres, task["queries"], random)
+            expected: list[tuple[bytes, bytes]] = []
+            rows = []
+            for count in (0, *task["counts"]):  # 0 stands for the host
+                row, found = _run(Path(folder) / "segments", database, budget, options, queries, count, nbytes, task)
+                expected = expected or found
+                rows.append({"codec": task["codec"], **row, "identical": found == expected})
+    return {"rows": rows}
+
+
+def _run(
+    segments: Path,
+    database: Database,
+    budget: MemoryBudget,
+    options: IndexOptions,
+    queries: Floats,
+    count: int,
+    nbytes: int,
+    task: dict[str, Any],
+) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
+    trace = Trace()
+    kept = _FOUND if task["codec"] == "flat" else RESCORE * _FOUND
+    length = queue_length(kept, count) if count else kept
+    devices = [SearchersDevice(budget, of=task["of"], count=count, cap=nbytes, trace=trace)] if count else []
+    try:
+        with VectorIndex(
+            segments, _DIM, budget=budget, trace=trace, options=options, places=devices, threads=1
+        ) as index, database.read() as db:  # fmt: skip
+
+            def search(query: Floats) -> tuple[bytes, bytes]:
+                found = index.search(db, query[None], _FOUND, nprobe=_PROBED)
+                return found.ids.tobytes(), found.scores.tobytes()
+
+            first = [search(query) for query in queries]
+            before = trace.snapshot()
+            seconds, again = [], []
+            for query in queries:
+                started = time.perf_counter()
+                again.append(search(query))
+                seconds.append(time.perf_counter() - started)
+            counted = {name: value - before.get(name, 0) for name, value in trace.snapshot().items()}
+    finally:
+        for device in devices:
+            device.close()
+    return {
+        "searchers": count, "median_s": statistics.median(seconds), "queue": length,
+        "asked": int(counted.get("searchers.asked", 0)), "again": int(counted.get("searchers.again", 0)),
+    }, first + again  # fmt: skip
+
+
+def _near(centres: Floats, count: int, random: np.random.Generator) -> Floats:
+    """Unit vectors [count, dim] around random centres."""
+    rows = centres[random.integers(len(centres), size=count)]
+    rows = rows + _SPREAD * random.standard_normal(rows.shape, np.float32)
+    unit: Floats = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+if __name__ == "__main__":
+    serve(work)

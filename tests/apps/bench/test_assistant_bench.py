@@ -13,8 +13,7 @@ from naive.program import output_of
 from edge.apps.bench.assistant import _hideable, assistant
 from edge.apps.bench.computed_replay import ComputedReplay
 from edge.apps.bench.floor import floor
-from edge.apps.bench.pipelining import pipelining
-from edge.apps.bench.pipelining_worker import intervals
+from edge.apps.bench.pipelining import intervals, pipelining
 from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, cases, texts_of, write_recorded, write_trace
 from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.run_record import RunRecord

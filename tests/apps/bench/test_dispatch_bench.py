@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 from naive.program import output_of
 
-from edge.apps.bench.dispatch import _ARMS, _replies, dispatch
-from edge.apps.bench.dispatch_worker import InTurn, batches
+from edge.apps.bench.dispatch import _ARMS, InTurn, _replies, batches, dispatch
 from edge.apps.bench.rag_traces import cases, write_trace
 from edge.apps.bench.run_record import RunRecord
 from edge.ivf.dispatch import group

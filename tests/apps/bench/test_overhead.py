@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from edge.apps.bench.overhead import overhead
-from edge.apps.bench.overhead_worker import PARTS
+from edge.apps.bench.overhead import PARTS, overhead
 from edge.apps.bench.run_record import RunRecord
 from edge.models.synth import synth
 
