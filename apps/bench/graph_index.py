@@ -13,14 +13,13 @@ from edge.apps.bench.graph_file import GraphFacts, open_graph
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, InputError
-from edge.graph.traversal import STALE, Evaluated, Launch, Traversal, check_sizes, traverse
-from edge.graph.visited import BITS, BloomFilter
 from edge.ivf.base import Found, Ids, Vectors
 from edge.ivf.device import Place
 from edge.ivf.rescoring import exact_scores
 from edge.lanes import Lane
 from edge.link import Ticket
 from edge.trace import Trace
+from edge.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 
 _CANDIDATE_NBYTES = 320
 """Of a candidate besides its neighbours: an entry in each queue, and an array's header."""
@@ -161,7 +160,7 @@ class GraphIndex:
 
         Args:
             length: length of the queue of results; a longer one finds more.
-            groups, candidates: see `edge.graph.traversal.traverse`.
+            groups, candidates: see `edge.traversal.traverse`.
             bits: of the Bloom filter of visited rows.
 
         Raises:
