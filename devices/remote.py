@@ -13,7 +13,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
-from edge.devices.messages import Array, receive, send
+from edge.devices.remote_process import Array, receive, send
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost
 from edge.ivf.base import Bytes, Codec
 from edge.ivf.device import Candidates, SearchRequest

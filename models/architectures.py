@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models import bert, qwen3, xlm_roberta
+from edge.models import bert, qwen3
 from edge.models.checkpoint import read_json
 from edge.models.family import Config, Family
 from edge.models.spec import HeadKind, HeadSpec
 
 FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
-    "roberta": xlm_roberta.FAMILY,
-    "xlm-roberta": xlm_roberta.FAMILY,
+    "roberta": bert.ROBERTA,
+    "xlm-roberta": bert.ROBERTA,
     "qwen3": qwen3.FAMILY,
 }
 

@@ -1,8 +1,14 @@
-"""BERT encoders (Devlin et al., 2019), as `BertModel` and `BertForSequenceClassification` save them."""
+"""BERT encoders (Devlin et al., 2019), as `BertModel` and `BertForSequenceClassification` save them.
+
+RoBERTa and XLM-RoBERTa (Conneau et al., 2020) have BERT's layers, positions that start after the padding row, and a
+classification head of their own (dense, tanh, out_proj on the first token).
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import partial
 
 from edge.errors import ModelError
 from edge.models.family import Config, Family, activation, refuse, whole
@@ -11,7 +17,7 @@ from edge.models.spec import Architecture, HeadSpec, LayerSpec, ModelSpec, Preci
 _LEGACY = re.compile(r"\.LayerNorm\.(gamma|beta)$")
 _USED = ("embeddings.", "encoder.layer.", "pooler.", "classifier.")
 
-LAYER = {
+_LAYER = {
     "norm1.weight": ("encoder.layer.{i}.attention.output.LayerNorm.weight",),
     "norm1.bias": ("encoder.layer.{i}.attention.output.LayerNorm.bias",),
     "norm2.weight": ("encoder.layer.{i}.output.LayerNorm.weight",),
@@ -27,7 +33,7 @@ LAYER = {
         }.items()
     },
 }
-EMBED = {
+_EMBED = {
     "types": "embeddings.token_type_embeddings.weight",
     "norm.weight": "embeddings.LayerNorm.weight",
     "norm.bias": "embeddings.LayerNorm.bias",
@@ -42,7 +48,7 @@ def sanitize(name: str, prefix: str = "bert.") -> str | None:
     return name if name.startswith(_USED) and not name.endswith("_ids") else None
 
 
-def encoder_spec(
+def _encoder_spec(
     config: Config, head: HeadSpec, precision: Precision, architecture: Architecture, position_offset: int
 ) -> ModelSpec:
     """The description shared by the BERT-like encoders.
@@ -95,7 +101,7 @@ def spec_from_config(config: Config, head: HeadSpec, precision: Precision) -> Mo
     Raises:
         ModelError: something in the config is missing or not supported.
     """
-    return encoder_spec(config, head, precision, "bert", position_offset=0)
+    return _encoder_spec(config, head, precision, "bert", position_offset=0)
 
 
 FAMILY = Family(
@@ -103,10 +109,29 @@ FAMILY = Family(
     spec_from_config=spec_from_config,
     sanitize=sanitize,
     prefix="bert.",
-    layer=LAYER,
+    layer=_LAYER,
     table="embeddings.word_embeddings.weight",
-    embed=EMBED,
+    embed=_EMBED,
     positions="embeddings.position_embeddings.weight",
     dense="pooler.dense",
     out="classifier",
 )
+
+
+def _roberta_spec(config: Config, head: HeadSpec, precision: Precision) -> ModelSpec:
+    # Positions start after the row of the padding token, which is a row of the position table as well.
+    padding = config.get("pad_token_id")
+    offset = (padding if isinstance(padding, int) else 1) + 1
+    return _encoder_spec(config, head, precision, "xlm-roberta", position_offset=offset)
+
+
+ROBERTA = replace(
+    FAMILY,
+    architecture="xlm-roberta",
+    spec_from_config=_roberta_spec,
+    sanitize=partial(sanitize, prefix="roberta."),
+    prefix="roberta.",
+    dense="classifier.dense",
+    out="classifier.out_proj",
+)
+"""RoBERTa and XLM-RoBERTa."""
