@@ -4,7 +4,7 @@ The public classes are imported by name from here and loaded on first use, so th
 runtime: `from edge import Reranker, Embedder`. Type checkers read `__init__.pyi`. Nothing here imports a package
 outside `edge`.
 
-The import also turns off the usage reports of libraries that are loaded later (see `edge.privacy`).
+The import also turns off the usage reports of libraries that are loaded later (see `edge.libraries`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from edge.privacy import silence_libraries
+from edge.libraries import silence_libraries
 
 silence_libraries()
 

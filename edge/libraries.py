@@ -1,7 +1,12 @@
-"""Upper bounds of the memory that importing a library takes, so that the import can be refused beforehand."""
+"""The libraries that this program imports: what each adds to the process at most, so that its import can be refused
+beforehand, and the switches that stop it from reporting about this machine and its use.
+
+Each library reads its switch when it is first loaded, so `import edge` sets all of them. Child processes inherit them.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 
@@ -23,3 +28,17 @@ _UNKNOWN_NBYTES = 16 << 20
 def import_nbytes(names: Iterable[str]) -> int:
     """Bytes by which importing these modules grows the process, at most. Modules that are loaded add nothing."""
     return sum(_IMPORTED_NBYTES.get(name, _UNKNOWN_NBYTES) for name in names if name not in sys.modules)
+
+
+REPORTS_OFF = {
+    # onnxruntime 1.31 and newer keeps a device identifier in the user's cache folder and sends events to its vendor.
+    "ORT_DISABLE_TELEMETRY": "1",
+    # huggingface_hub, hf_xet and transformers report versions and transfers to the hub.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Environment variables that tell libraries to report nothing."""
+
+
+def silence_libraries() -> None:
+    """Sets the switches in the environment of this process, even if they have other values."""
+    os.environ.update(REPORTS_OFF)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge.privacy import silence_libraries
+from edge.libraries import silence_libraries
 
 
 def load_onnxruntime() -> Any:

@@ -6,11 +6,16 @@ another. A kill in between leaves files that nothing names, and the next mainten
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 
 from edge.budget import MemoryBudget
+from edge.errors import StorageError
 from edge.ivf.base import Codecs, IndexOptions, MaintenanceReport
 from edge.ivf.maintenance.compaction import clean, flush, merge
 from edge.ivf.maintenance.recall import remeasure
@@ -19,7 +24,6 @@ from edge.ivf.maintenance.splitting import split
 from edge.ivf.maintenance.training import due
 from edge.ivf.maintenance.work import Progress, Stopped, Work, Write
 from edge.ivf.parameters import Tuned
-from edge.ivf.storage.guard import Guard
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.segments import OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
@@ -132,3 +136,51 @@ class Maintainer:
                 step()
             trim_heap()
         clean(work, grace_seconds=self._options.grace_seconds)
+
+
+class Guard:
+    """A lock file that one process at a time can hold. The system unlocks it when that process dies.
+
+    A context manager; `held` says whether the lock was free. It never waits.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.held = False
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> Guard:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
+        self.held = _lock(self._fd)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.held = False
+        os.close(self._fd)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(fd: int) -> bool:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

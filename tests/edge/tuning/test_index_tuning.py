@@ -14,9 +14,9 @@ from naive.copies import Copies
 from naive.index import SMALL, IndexRig, mixture
 
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
+from edge.ivf.maintenance.maintainer import Guard
 from edge.ivf.maintenance.training import choose_nlist, due
 from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.storage.guard import Guard
 from edge.ivf.storage.manifest import Manifest
 from edge.tuning import tuner
 
