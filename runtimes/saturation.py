@@ -14,7 +14,7 @@ import platformdirs
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
-from edge.files.remembered import recall, remember
+from edge.files.sealed import recall, remember
 from edge.resident import trim_heap
 from edge.runtimes.base import LayerKernel
 from edge.runtimes.cores import physical_cores

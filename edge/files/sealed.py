@@ -2,6 +2,8 @@
 
 All files that the program writes and reads back use this module, unless their format has its own checksums (blocks of
 weights, IVF segments, KV states) or people edit them. Reading returns exactly the written bytes, or reports damage.
+
+Tables that only save time, because they can be measured or computed again, are stored with `remember`.
 """
 
 from __future__ import annotations
@@ -135,3 +137,30 @@ def _remove_abandoned(path: Path) -> None:
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
+
+
+def recall(path: Path, what: str) -> dict[str, Any]:
+    """The table at a path; an empty one if there is none or it cannot be read.
+
+    A damaged table is reported in the log (without a handler: on stderr) and removed. So it is reported once, and the
+    caller makes a new one.
+
+    Args:
+        what: the content of the table, for the message: `the measured chunk sizes`.
+    """
+    try:
+        return read_sealed(path) or {}
+    except (CorruptBlock, StorageError) as error:
+        import logging  # imported here, because it is seldom needed
+
+        logging.getLogger("edge").warning("edge: %s; %s are found out anew", error, what)
+        if isinstance(error, CorruptBlock):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+    return {}
+
+
+def remember(path: Path, content: Mapping[str, Any]) -> None:
+    """Stores a table for later. If that fails, nothing is stored, since only time depends on it."""
+    with suppress(StorageError):
+        write_sealed(path, content)

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CorruptBlock, InputError
-from edge.files.remembered import recall, remember
-from edge.files.sealed import read_sealed, write_sealed
+from edge.files.sealed import read_sealed, recall, remember, write_sealed
 
 if TYPE_CHECKING:
     from edge.kv_cache.backend import KVBackend

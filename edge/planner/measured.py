@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edge.errors import InputError
-from edge.files.remembered import recall, remember
+from edge.files.sealed import recall, remember
 from edge.planner.tables import frontier
 
 

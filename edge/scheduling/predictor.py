@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.files.remembered import recall, remember
+from edge.files.sealed import recall, remember
 
 _FORMAT = 2
 _WHAT = "the times of generations"

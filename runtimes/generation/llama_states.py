@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError
-from edge.files.remembered import recall, remember
+from edge.files.sealed import recall, remember
 from edge.kv_cache.backend import State
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ASIDE, LINEAR, LIVE, ROW_BY_ROW, TILE, LlamaContext

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from edge.config import Config
-from edge.files.remembered import recall, remember
+from edge.files.sealed import recall, remember
 from edge.models.synth import synth
 from edge.runtimes import saturation
 from edge.runtimes.embedder import Embedder

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edge.budget import MemoryBudget
-from edge.files.remembered import recall
+from edge.files.sealed import recall
 from edge.runtimes import saturation
 from edge.runtimes.saturation import choose, saturating_tokens
 

@@ -19,7 +19,7 @@ class Saturation(Stored):
     name = "saturation table"
 
     def prepare(self, home: Home) -> None:
-        from edge.files.remembered import remember
+        from edge.files.sealed import remember
 
         home.with_tiny_models()
         write_texts(home)

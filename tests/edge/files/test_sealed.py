@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.errors import CorruptBlock, StorageError
-from edge.files import remembered, sealed
+from edge.files import sealed
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -105,14 +105,14 @@ def test_unfinished_files_of_processes_that_are_no_more_are_removed(tmp_path: Pa
 
 def test_a_damaged_table_is_said_once_and_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "table"
-    remembered.remember(path, {"a": 1})
-    assert remembered.recall(path, "the measured times") == {"a": 1}
+    sealed.remember(path, {"a": 1})
+    assert sealed.recall(path, "the measured times") == {"a": 1}
     data = bytearray(path.read_bytes())
     data[random.Random(0).randrange(len(data))] ^= 4
     path.write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert remembered.recall(path, "the measured times") == {}
-        assert remembered.recall(path, "the measured times") == {}
+        assert sealed.recall(path, "the measured times") == {}
+        assert sealed.recall(path, "the measured times") == {}
     (line,) = caplog.messages
     assert line.startswith(f"edge: {path} is damaged: ")
     assert line.endswith("; the measured times are found out anew")
@@ -121,7 +121,7 @@ def test_a_damaged_table_is_said_once_and_made_anew(tmp_path: Path, caplog: pyte
 
 def test_where_nothing_can_be_kept_nothing_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "table").mkdir()
-    remembered.remember(tmp_path / "table", {})
-    assert remembered.recall(tmp_path / "table", "the measured times") == {}
+    sealed.remember(tmp_path / "table", {})
+    assert sealed.recall(tmp_path / "table", "the measured times") == {}
     assert "cannot be read" in caplog.text
     assert (tmp_path / "table").is_dir()
