@@ -54,17 +54,14 @@ class Lane:
         self.link.open()
 
     @classmethod
-    def shared(cls, link: str = "disk", *, name: str = "", trace: Trace | None = None) -> Lane:
+    def shared(cls, link: str = "disk", *, trace: Trace | None = None) -> Lane:
         """Opens a lane of the process's only link of that name.
 
         Models, lists and states come from the same disk, so they share one queue, and the most urgent one goes first.
-
-        Args:
-            name: name of the lane's counters; the link's name if not given.
         """
         with _sharing:
             found = _shared.setdefault(link, Link(link))
-        return cls(name or link, trace=trace, link=found)
+        return cls(link, trace=trace, link=found)
 
     @property
     def clock(self) -> Clock:
@@ -75,21 +72,11 @@ class Lane:
         """The link's speed, learned from the transfers of all its users."""
         return self.link.rate
 
-    def fetch(
-        self,
-        source: BlockSource,
-        block: BlockId,
-        into: memoryview,
-        *,
-        priority: float = 0.0,
-        deadline: float = math.inf,
-    ) -> Ticket:
+    def fetch(self, source: BlockSource, block: BlockId, into: memoryview, *, priority: float = 0.0) -> Ticket:
         """Asks for a block. `into` must not be used until the ticket is done.
 
         Args:
             priority: lower ones go first.
-            deadline: a reading of the clock. Among equal priorities, the earlier deadline goes first. A transfer that
-                has not started by then is cancelled.
         """
         nbytes = source.nbytes(block)
 
@@ -97,7 +84,7 @@ class Lane:
             source.read(block, into)
             return nbytes
 
-        return self.submit(str(block), read, nbytes, priority=priority, deadline=deadline)
+        return self.submit(str(block), read, nbytes, priority=priority)
 
     def submit(
         self,
@@ -113,6 +100,9 @@ class Lane:
         """Asks for any transfer over this link. `work` performs it, and returns the number of bytes moved.
 
         Args:
+            priority: lower ones go first.
+            deadline: a reading of the clock. Among equal priorities, the earlier deadline goes first. A transfer that
+                has not started by then is cancelled.
             after: a transfer, perhaps over another link, that must end first. This one fails or is withdrawn with it.
             wake: whether the link's worker is woken for it. If not, the thread that waits for the ticket transfers the
                 block itself if the link is idle then. This saves switches of threads where every request is waited for

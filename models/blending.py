@@ -54,9 +54,9 @@ def standard(scores: Floats64) -> Floats64:
     return np.where(spread > 1e-9, (scores - scores.mean(-1, keepdims=True)) / np.maximum(spread, 1e-9), 0.0)
 
 
-def retrieval_scores(count: int, constant: int = RANK_CONSTANT) -> Floats64:
+def retrieval_scores(count: int) -> Floats64:
     """1 / (constant + rank) for ranks 1 to ``count``: scores for candidates of which only the order is known."""
-    return 1.0 / (constant + 1 + np.arange(count, dtype=np.float64))
+    return 1.0 / (RANK_CONSTANT + 1 + np.arange(count, dtype=np.float64))
 
 
 def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:

@@ -72,9 +72,9 @@ def fit(
     return Logistic(tuple(weights.tolist()), tuple(mean.tolist()), tuple(scale.tolist()))
 
 
-def log_odds(chance: float, least: float = 1e-4) -> float:
-    """The log-odds of a probability, which is first limited to `least` ... 1 - `least`."""
-    clipped = min(max(chance, least), 1 - least)
+def log_odds(chance: float) -> float:
+    """The log-odds of a probability, which is first limited to 0.0001 ... 0.9999."""
+    clipped = min(max(chance, 1e-4), 1 - 1e-4)
     return float(np.log(clipped / (1 - clipped)))
 
 

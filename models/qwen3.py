@@ -29,14 +29,14 @@ LAYER = {
 }
 
 
-def reranker_head(instruction: str = INSTRUCTION) -> HeadSpec:
+def reranker_head() -> HeadSpec:
     """The head of Qwen3-Reranker: its chat template, and the probability of `yes` against `no` as the next token."""
     return HeadSpec(
         kind="yes-no",
         prefix=(
             "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
             'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
-            f"<Instruct>: {instruction}\n<Query>: "
+            f"<Instruct>: {INSTRUCTION}\n<Query>: "
         ),
         infix="\n<Document>: ",
         suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
@@ -45,9 +45,9 @@ def reranker_head(instruction: str = INSTRUCTION) -> HeadSpec:
     )
 
 
-def embedder_head(instruction: str = INSTRUCTION) -> HeadSpec:
+def embedder_head() -> HeadSpec:
     """The head of Qwen3-Embedding: the last token's state (its tokenizer appends `<|endoftext|>`), unit length."""
-    return HeadSpec(kind="last-token", normalize=True, query_prefix=f"Instruct: {instruction}\nQuery:")
+    return HeadSpec(kind="last-token", normalize=True, query_prefix=f"Instruct: {INSTRUCTION}\nQuery:")
 
 
 def sanitize(name: str) -> str | None:

@@ -85,12 +85,6 @@ class RequestStream:
             requests.append(topics[rank])
         return cls(shape, lengths, tuple(requests))
 
-    @property
-    def concentration(self) -> float:
-        """The share of all document uses that falls on the most used tenth of the used documents."""
-        counts = np.sort(np.unique(np.concatenate(self.requests), return_counts=True)[1])[::-1]
-        return float(counts[: -(-len(counts) // 10)].sum() / counts.sum())
-
 
 def reusable(requests: Sequence[tuple[int, ...]], warmup: int = 0) -> float:
     """The share of the documents in all requests after the warm-up that an unlimited prefix cache would find."""

@@ -26,6 +26,7 @@ _SPREAD = 0.5
 """The length of the noise added to an embedding of length 1."""
 
 _CENTRES = 4_000
+_DIM = 384
 _DECAY = 64.0
 """The number of dimensions over which the mixture's components decay by a factor of e."""
 
@@ -190,10 +191,10 @@ def _real(base: Path, queries: int, random: np.random.Generator) -> _Source:
     return _Source(kind, held, centres, centres, np.full(len(centres), 1 / len(centres)))
 
 
-def _mixture(queries: int, random: np.random.Generator, dim: int = 384) -> _Source:
-    scale = np.exp(-np.arange(dim) / _DECAY).astype(np.float32)
-    centres = _unit(random.standard_normal((_CENTRES + queries, dim), np.float32) * scale)
-    noise = random.standard_normal((_CENTRES, dim), np.float32) * scale
+def _mixture(queries: int, random: np.random.Generator) -> _Source:
+    scale = np.exp(-np.arange(_DIM) / _DECAY).astype(np.float32)
+    centres = _unit(random.standard_normal((_CENTRES + queries, _DIM), np.float32) * scale)
+    noise = random.standard_normal((_CENTRES, _DIM), np.float32) * scale
     weights = 1 / np.arange(1, _CENTRES + 1) ** 0.5
     source = _Source(
         f"a mixture of {_CENTRES:,} directions of unequal weight with noise of length {_SPREAD}",

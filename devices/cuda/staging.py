@@ -17,6 +17,8 @@ from edge.streams import Event
 _OWN_PAGES = 64 << 10
 """A smaller buffer would share its pages with others, which would be locked with it."""
 
+_BUFFERS = 2
+
 
 class Pinned:
     """A page-locked buffer.
@@ -34,11 +36,6 @@ class Pinned:
             # torch's own pinned memory comes in powers of two and stays with its allocator.
             _check(card, card.torch.cuda.cudart().cudaHostRegister(self.array.ctypes.data, self.array.nbytes, 0))
 
-    @staticmethod
-    def memory_needed(nbytes: int) -> int:
-        """Bytes of such a buffer."""
-        return max(_OWN_PAGES, nbytes)
-
     def close(self) -> None:
         """Unlocks the pages. No transfer may be under way."""
         card, self._card = self._card, None
@@ -49,7 +46,7 @@ class Pinned:
 class Staging:
     """A ring of page-locked buffers through which bytes go to the device. Threads may share it."""
 
-    def __init__(self, card: Card, budget: MemoryBudget, nbytes: int, *, buffers: int = 2) -> None:
+    def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
         """
         Args:
             budget: the host's ledger.
@@ -58,18 +55,13 @@ class Staging:
         Raises:
             BudgetExceeded: they do not fit.
         """
-        self.nbytes = Pinned.memory_needed(nbytes)
+        self.nbytes = max(_OWN_PAGES, nbytes)
         self._card = card
-        self._lease = budget.reserve("pinned staging", buffers * self.nbytes)
-        self._buffers = [Pinned(card, nbytes) for _ in range(buffers)]
-        self._sent: list[Event | None] = [None] * buffers
+        self._lease = budget.reserve("pinned staging", _BUFFERS * self.nbytes)
+        self._buffers = [Pinned(card, nbytes) for _ in range(_BUFFERS)]
+        self._sent: list[Event | None] = [None] * _BUFFERS
         self._turn = 0
         self._lock = threading.RLock()
-
-    @staticmethod
-    def memory_needed(nbytes: int, *, buffers: int = 2) -> int:
-        """Bytes of such a ring."""
-        return buffers * Pinned.memory_needed(nbytes)
 
     def next(self) -> tuple[int, Pinned]:
         """The number of the next buffer and the buffer, once the device has read its content. The thread that took it

@@ -76,9 +76,9 @@ def prepare_of(codec: tuple[str, int]) -> str:
     return f"preparation for {codec[0]} {codec[1]}"
 
 
-def queue_places(rescore: int, *, exact: bool, spare: int = 8) -> int:
+def queue_places(rescore: int, *, exact: bool) -> int:
     """Places of a search's queue for ten results (see `edge.ivf.scan`)."""
-    return NEIGHBOURS * (1 if exact else rescore) + spare
+    return NEIGHBOURS * (1 if exact else rescore) + 8
 
 
 @dataclass(frozen=True, slots=True)
