@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,10 @@ class Trace:
         """A copy of all counters."""
         with self._lock:
             return dict(self.counters)
+
+    def since(self, before: Mapping[str, float]) -> dict[str, float]:
+        """The growth of all counters since an earlier snapshot."""
+        return {name: value - before.get(name, 0) for name, value in self.snapshot().items()}
 
     @contextmanager
     def span(self, name: str, track: str, **details: Any) -> Iterator[None]:

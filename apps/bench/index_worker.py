@@ -118,7 +118,7 @@ def _search(task: dict[str, Any]) -> dict[str, Any]:
             found = index.search(db, query[None], NEIGHBOURS, nprobe=nprobe)
             warm.append(time.perf_counter() - started)
             ids.append(found.ids[0].tolist())
-        counted = {name: value - before.get(name, 0) for name, value in our.trace.snapshot().items()}
+        counted = our.trace.since(before)
         ids = [
             index.search(db, query[None], NEIGHBOURS, nprobe=nprobe).ids[0].tolist() for query in queries[:half]
         ] + ids

@@ -103,7 +103,7 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
         if tree is not None:
             report.held = tree.status().host_nbytes
             tree.close(save=False)
-    counters = {name: value - before.get(name, 0) for name, value in trace.snapshot().items()}
+    counters = trace.since(before)
     return report.to_json() | {"counters": counters}
 
 

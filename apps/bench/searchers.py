@@ -200,7 +200,7 @@ def _run(
                 started = time.perf_counter()
                 again.append(search(query))
                 seconds.append(time.perf_counter() - started)
-            counted = {name: value - before.get(name, 0) for name, value in trace.snapshot().items()}
+            counted = trace.since(before)
     finally:
         for device in devices:
             device.close()

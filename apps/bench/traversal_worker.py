@@ -76,7 +76,7 @@ def counted(
     queries = vectors.queries
     before = trace.snapshot()
     found = graph.search(queries, NEIGHBOURS, length=length, groups=groups, candidates=candidates)
-    grown = {name: value - before.get(name, 0.0) for name, value in trace.snapshot().items()}
+    grown = trace.since(before)
     right = sum(
         len(set(ours) & set(exact)) for ours, exact in zip(found.ids.tolist(), vectors.truth.tolist(), strict=True)
     )

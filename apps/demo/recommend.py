@@ -218,7 +218,7 @@ def _access_seconds(lookup: BankLookup, trace: Trace, requests: Clicks, batch: i
         before = trace.snapshot()
         for start in range(0, len(ids), batch):
             lookup.vectors(ids[start : start + batch])
-    counters = {name: value - before.get(name, 0.0) for name, value in trace.snapshot().items()}
+    counters = trace.since(before)
     near, bank = (counters[f"lookup.{kind}_s"] / counters[f"lookup.{kind}"] for kind in ("near", "bank"))
     return near, bank
 
