@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from edge.apps.bench.assistant_worker import _LINK
 from edge.apps.bench.computed_replay import computing, pace
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, compute_option, names_option, output_options, rounds_option
 from edge.apps.bench.process import measure
 from edge.apps.bench.proportions import COVERAGE
-from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
+from edge.apps.bench.rag_index import LINK, IndexData, described, index_options
 from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, Case, write_recorded, write_trace
 from edge.config import format_size, parse_size
 from edge.errors import EdgeError
@@ -175,7 +174,7 @@ def _row(
         "bound": seconds[1] / (seconds[1] - hideable),
         "hideable_s": hideable,
         "share": (seconds[1] - seconds[2]) / hideable if hideable else None,
-        "stall_s": [mean(reports, f"{_LINK}.stall_s") for reports in arms],
+        "stall_s": [mean(reports, f"{LINK}.stall_s") for reports in arms],
         "stall_behind_s": [behind(reports) for reports in arms],
         "search_s": [mean(reports, "assistant.search_s") for reports in arms],
         "hit_rate": hits,
@@ -215,8 +214,7 @@ def _hideable(searches: Sequence[dict[str, float]]) -> float:
 def _print(results: Sequence[dict[str, Any]], conditions: dict[str, Any], *, searches: bool) -> None:
     c = conditions
     click.echo(
-        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
-        f"{c['lists']} lists, {format_size(c['index_bytes'])} over a link of {format_size(c['bandwidth'])}/s; "
+        f"{described(c)} over a link of {format_size(c['bandwidth'])}/s; "
         f"{format_size(c['list_memory'])} of lists in memory; {c['nprobe']} lists probed; replay "
         f"{c['pace']}; means of {c['questions']} questions, "
         f"medians of {c['rounds']} rounds"

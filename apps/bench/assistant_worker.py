@@ -16,7 +16,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
 from edge.apps.bench.computed_replay import ComputedReplay
 from edge.apps.bench.process import serve
-from edge.apps.bench.rag_index import texts_of
+from edge.apps.bench.rag_index import LINK, opened_index, texts_of
 from edge.apps.bench.rag_traces import PASSAGES, ROUNDS
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
@@ -24,7 +24,7 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.devices.cpu import CpuDevice
-from edge.ivf.index import IndexOptions, VectorIndex
+from edge.ivf.index import VectorIndex
 from edge.ivf.probing import choose_nprobe, probe
 from edge.lanes import Lane
 from edge.runtimes.embedder import Embedder
@@ -35,7 +35,6 @@ from edge.runtimes.generation.replay import ReplayGenerator
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
-_LINK = "link"
 _PROCESS_MEMORY = 4 << 30
 _RECALL = 0.95
 _PER_SEARCH = {
@@ -44,7 +43,7 @@ _PER_SEARCH = {
     "ahead": "lists.ahead",
     "used": "lists.ahead_used",
     "evicted": "lists.evictions",
-    "moved_s": f"{_LINK}.busy_s",
+    "moved_s": f"{LINK}.busy_s",
     "embed_s": "assistant.embed_s",
     "predicted": "gate.lookahead.started",
     "followed": "gate.following.started",
@@ -59,7 +58,7 @@ _PER_SEARCH = {
 """The counters that are shown for each search. Lists are counted in parts. `ahead` counts the parts that lookahead
 fetched, and `used` the parts among them that the search probed. `written` and `prompted` count tokens."""
 
-MOST_TOKENS = 64
+_MOST_TOKENS = 64
 """The most tokens of an answer. A small model writes until its limit."""
 
 
@@ -171,7 +170,7 @@ class IndexLibrary:
 
         return {
             "window": since("assistant.generate_s", before),
-            "stall": since(f"{_LINK}.stall_s", asked),
+            "stall": since(f"{LINK}.stall_s", asked),
             **{short: since(name, before) for short, name in _PER_SEARCH.items()},
         }
 
@@ -193,16 +192,12 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
     trace = Trace()
     folder = Path(task["folder"])
     process = MemoryBudget(_PROCESS_MEMORY)
-    lane = Lane(_LINK, trace=trace, bandwidth_limit=task["bandwidth"])
+    lane = Lane(LINK, trace=trace, bandwidth_limit=task["bandwidth"])
     device = CpuDevice(MemoryBudget(task["list_memory"], part=True), link=lane, trace=trace)
-    options = IndexOptions(codec="flat", flat_limit=0)
     with (
         lane,
         Embedder(budget=process) as embedder,
-        Database(folder / "index.db", VectorIndex.migrations(), budget=process, read_only=True) as database,
-        VectorIndex(
-            folder / "segments", embedder.dim, budget=process, trace=trace, device=device, options=options
-        ) as index,
+        opened_index(folder, embedder.dim, process, trace=trace, device=device) as (index, database),
     ):
         yield IndexLibrary(
             folder, index, database, embedder, share=task["probe_share"], reuse=task["reuse"], trace=trace
@@ -213,28 +208,25 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     """Replays a trace, question after question. If the task has a `model`, the model answers and the trace is
     recorded."""
     with opened(task) as library:
-        predictor = TimePredictor()
+        options, predictor = options_of(task), TimePredictor()
 
         def ask(question: str, generator: Generator) -> dict[str, Any]:
-            options = AskOptions(
-                passages=PASSAGES,
-                pool=PASSAGES,
-                rerank=False,
-                rounds=ROUNDS,
-                lookahead=task["lookahead"],
-                max_tokens=MOST_TOKENS,
-            )
-            return answered(
-                library,
-                question,
-                Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor),
-            )
+            steps = Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor)
+            return answered(library, question, steps)
 
         if "model" in task:
             _record(task, library, ask)
             return {}
         replay = replayed(task, task["trace"], library.budget)
         return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
+
+
+def options_of(task: dict[str, Any]) -> AskOptions:
+    """The options of all questions of a replay."""
+    return AskOptions(
+        passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"],
+        max_tokens=_MOST_TOKENS,
+    )  # fmt: skip
 
 
 def replayed(task: dict[str, Any], trace: str, budget: MemoryBudget) -> ReplayGenerator:
@@ -266,14 +258,13 @@ def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, An
             text += piece
     seconds = time.perf_counter() - started
     steps.close()
-    after = library.trace.snapshot()
     return {
         "seconds": seconds,
         "text": text,
         "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
         "coverage": list(library.coverage),
         "searches": list(library.searches),
-        "counters": {name: value - before.get(name, 0) for name, value in after.items()},
+        "counters": library.trace.since(before),
     }
 
 

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edge.apps.bench.computed_replay import computing, pace
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, compute_option, names_option, output_options
-from edge.apps.bench.process import measure
+from edge.apps.bench.process import Stops, measure, serve
 from edge.apps.bench.proportions import COVERAGE, DEVICE_MEMORY, INDEX_GB, PROBED, PROPORTIONS, Proportions, Rates
-from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options, say
+from edge.apps.bench.rag_index import IndexData, described, index_options, opened_index, say
 from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, write_recorded, write_trace
+from edge.budget import MemoryBudget
 from edge.config import format_size
+from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
+from edge.runtimes.embedder import Embedder
+from edge.scheduling.predictor import TimePredictor
+from edge.trace import Trace
 
-_WORKER = "edge.apps.bench.devices_worker"
+if TYPE_CHECKING:
+    from edge.apps.bench.assistant_worker import IndexLibrary
+
+_PROCESS_MEMORY = 8 << 30
+_LATE = 1e-3
+"""A search is late if it waits longer than this many seconds for the link."""
 
 _ARMS: Mapping[str, dict[str, Any]] = {
     "slow place": {"device": "", "lookahead": False},
@@ -87,7 +99,7 @@ def devices(
         for arm in taken:
             say(f"{pipeline}, {arm}")
             task = {**common, **_ARMS[arm], "name": arm, "traces": {pipeline: str(traces[pipeline])}}
-            report = measure(_WORKER, task, threads=1)
+            report = measure(__name__, task, threads=1)
             reports[arm] = report["rows"][pipeline][warmup:]
         results.append(_row(pipeline, reports, proportions, made.nbytes))
     conditions = {
@@ -114,7 +126,7 @@ def _window(common: dict[str, Any], traces: Mapping[str, Path]) -> float:
         "computes": None,
         "slow": float(common["nbytes"] << 10), "traces": {name: str(path) for name, path in traces.items()},
     }  # fmt: skip
-    found = measure(_WORKER, task, threads=1)["rows"]
+    found = measure(__name__, task, threads=1)["rows"]
     searches = {name: [search for row in rows for search in row["searches"]] for name, rows in found.items()}
     means = (
         statistics.mean(
@@ -188,8 +200,7 @@ def _print(
         f"THROTTLED TEST DEVICE (limited), no GPU. Proportions of TeleRAG's {proportions.name}: link "
         f"{format_size(int(rates.link))}/s, scan on the device {format_size(int(rates.scan))}/s, in the slow place "
         f"{format_size(int(rates.slow))}/s; {c['device_bytes'] / c['index_bytes']:.0%} of the index fits the device\n"
-        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
-        f"{c['lists']} lists, {format_size(c['index_bytes'])}; {c['nprobe']} lists probed; texts {c['traces']}, "
+        f"{described(c)}; {c['nprobe']} lists probed; texts {c['traces']}, "
         f"replayed {c['pace']}, {c['window_s']:.2f} s before a search on "
         f"average; means of {c['questions']} questions"
     )
@@ -220,3 +231,70 @@ def _print(
         f"41 %). Hit rate: share of the probed lists that the device held. Coverage and paper: table 1. Budget: bytes "
         f"sent ahead of a search, of the index, and the paper's (table 3). Late: searches that waited for the link"
     )
+
+
+@contextmanager
+def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
+    """Opens the task's index. A `limited` device with room for all lists stands for the host, and scans at the slow
+    rate. If the arm has a device, another `limited` stands in front of it."""
+    from edge.apps.bench.assistant_worker import IndexLibrary  # imports the whole assistant
+
+    folder, trace = Path(task["folder"]), Trace()
+    with ExitStack() as stack:
+        process = MemoryBudget(_PROCESS_MEMORY)
+        host = LimitedDevice(process, cap=2 * task["nbytes"] + (64 << 20), bandwidth=math.inf, scan=task["slow"])
+        stack.callback(host.close)
+        places: dict[str, Any] = {}
+        if task["device"]:
+            device = LimitedDevice(
+                process, cap=task["cap"], bandwidth=task["link"], scan=task["scan"], trace=trace
+            )  # fmt: skip
+            stack.callback(device.close)
+            places = {"fast": device} if task["device"] == "ahead alone" else {"places": [device]}
+        embedder = stack.enter_context(Embedder(budget=process))
+        index, database = stack.enter_context(
+            opened_index(folder, embedder.dim, process, trace=trace, device=host, **places)
+        )
+        yield IndexLibrary(folder, index, database, embedder, share=task["share"], reuse=True, trace=trace)
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """The worker's side: replays the trace of each of the task's pipelines, question after question."""
+    with opened(task) as library, Stops() as stops:
+        rows = {
+            pipeline: _replayed(task, library, stops, pipeline, trace) for pipeline, trace in task["traces"].items()
+        }
+        return {"rows": rows, "nprobe": library.nprobe}
+
+
+def _replayed(
+    task: dict[str, Any], library: IndexLibrary, stops: Stops, pipeline: str, trace: str
+) -> list[dict[str, Any]]:
+    from edge.apps.assistant.steps import Steps
+    from edge.apps.bench.assistant_worker import answered, options_of, replayed
+
+    predictor = TimePredictor()
+    options = options_of(task)
+    replay = replayed(task, trace, library.budget)
+    found = []
+    for question in task["questions"]:
+        stopped = stops.seconds
+        row = answered(library, question, Steps(library, replay, options, pipeline=pipeline, predictor=predictor))
+        counters = row.pop("counters")
+        on_device = counters.get("fast.hits", 0.0) + counters.get("lists on limited cpu.hits", 0.0)
+        row |= {
+            "stopped_s": stops.seconds - stopped,
+            "search_s": counters["assistant.search_s"],
+            "generate_s": counters["assistant.generate_s"],
+            "embed_s": counters.get("assistant.embed_s", 0.0),
+            "probed": counters["index.hits"] + counters["index.lists_read"],
+            "on_device": on_device,
+            "sent": counters.get("link.bytes", 0.0),
+            "late": sum(search["stall"] > _LATE for search in row["searches"]),
+        }
+        found.append(row)
+    return found
+
+
+if __name__ == "__main__":
+    serve(work)

@@ -19,16 +19,14 @@ from edge.apps.bench.figures import higher, neither, tabulate
 from edge.apps.bench.options import Output, numbers, output_options
 from edge.apps.bench.process import Stops, measure, serve
 from edge.apps.bench.proportions import CACHE_GAINS, PROBED, PROPORTIONS, SEVERAL_MEMORY
-from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options, say
+from edge.apps.bench.rag_index import IndexData, described, index_options, opened_index, say
 from edge.apps.bench.rag_traces import PASSAGES, write_trace
-from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.ivf.base import Snapshot, Vectors
 from edge.ivf.dispatch import Dispatch, Keys, group
-from edge.ivf.index import IndexOptions, VectorIndex
 from edge.ivf.probing import keys_of
 from edge.ivf.search import Searcher
 from edge.ivf.tiers import Tier
@@ -118,8 +116,7 @@ def _print(results: Sequence[dict[str, Any]], c: dict[str, Any]) -> None:
         f"THROTTLED TEST DEVICES (limited), no GPU. Proportions of TeleRAG's H100 server: each link "
         f"{format_size(int(c['link']))}/s, scan on a device {format_size(int(c['scan']))}/s, in the slow place that "
         f"all share {format_size(int(c['slow']))}/s; {c['device_bytes'] / c['index_bytes']:.0%} of the index fits one\n"
-        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
-        f"{c['lists']} lists, {format_size(c['index_bytes'])}; {c['questions']} questions after {c['warmup']} others, "
+        f"{described(c)}; {c['questions']} questions after {c['warmup']} others, "
         f"HyDE, micro-batches of {c['micro_batch']}, {c['window_s']:.2f} s of writing before a search on average"
     )
     click.echo(
@@ -147,20 +144,13 @@ class InTurn(Dispatch):
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """The worker's side: runs the task's arms one after the other, each on new devices."""
-    folder = Path(task["folder"])
     with ExitStack() as stack:
         process = MemoryBudget(_PROCESS_MEMORY)
         embedder = stack.enter_context(Embedder(budget=process))
         asked = embedder.embed(task["questions"], query=True)
         final = asked + embedder.embed(task["passages"], query=True)
         final /= np.linalg.norm(final, axis=1, keepdims=True)
-        database = Database(folder / "index.db", VectorIndex.migrations(), budget=process, read_only=True)
-        stack.enter_context(database)
-        index = stack.enter_context(
-            VectorIndex(
-                folder / "segments", embedder.dim, budget=process, options=IndexOptions(codec="flat", flat_limit=0)
-            )
-        )
+        index, database = stack.enter_context(opened_index(Path(task["folder"]), embedder.dim, process))
         with database.read() as db:
             snapshot = index.snapshot(db)
         return {"arms": {name: _arm(task, arm, process, snapshot, asked, final) for name, arm in task["arms"].items()}}
@@ -223,7 +213,7 @@ def _arm(
         run(0, task["warmup"])
         probed, before = 0, trace.snapshot()
         seconds = run(task["warmup"], len(asked))
-        grown = {name: value - before.get(name, 0.0) for name, value in trace.snapshot().items()}
+        grown = trace.since(before)
     measured = range(task["warmup"], len(asked))
     return {
         "seconds": seconds,

@@ -13,7 +13,7 @@ import click
 from edge.apps.bench.figures import higher, lower, neither, tabulate
 from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import measure, serve
-from edge.apps.bench.rag_index import COPY_COSINE, IndexData, index_options
+from edge.apps.bench.rag_index import IndexData, described, index_options
 from edge.config import format_size, parse_size
 from edge.errors import InputError
 from edge.scheduling.background import RetrievalPipeline
@@ -111,8 +111,7 @@ def _modelled(report: Sequence[dict[str, Any]], seconds: float) -> float:
 
 def _print(table: dict[str, dict[str, Any]], c: dict[str, Any]) -> None:
     click.echo(
-        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {COPY_COSINE}), "
-        f"{c['lists']} lists, {format_size(c['index_bytes'])} over a link of {format_size(c['bandwidth'])}/s; "
+        f"{described(c)} over a link of {format_size(c['bandwidth'])}/s; "
         f"{format_size(c['list_memory'])} of lists in memory; {c['texts']} paragraphs written at {c['decode']:.0f} "
         f"tokens/s, a retrieval for every {c['interval']} tokens; fixed nprobe is {c['probe_share']:.1%} of the lists"
     )

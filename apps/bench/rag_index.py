@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from edge.apps.bench.rag_traces import Case, cases
 from edge.apps.options import Command, gathered
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
+from edge.config import format_size
 from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.models.training.corpora import Corpus, load
@@ -26,8 +28,12 @@ from edge.sentences import sentences
 _ADDED = 20_000
 _SHORTEST = 40
 _BUILD_MEMORY = 4 << 30
-COPY_COSINE = 0.9
+_COPY_COSINE = 0.9
 """The mean cosine of a copy with its original vector."""
+
+
+LINK = "link"
+"""The name of the link that lists cross in a replay, with which its counters begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,30 @@ def build(
     return status.rows, status.lists, status.nbytes
 
 
+@contextmanager
+def opened_index(folder: Path, dim: int, budget: MemoryBudget, **given: Any) -> Iterator[tuple[VectorIndex, Database]]:
+    """Opens an index made by `build`, for searches.
+
+    Args:
+        given: further arguments of `VectorIndex`.
+    """
+    options = IndexOptions(codec="flat", flat_limit=0)
+    with (
+        Database(folder / "index.db", VectorIndex.migrations(), budget=budget, read_only=True) as database,
+        VectorIndex(folder / "segments", dim, budget=budget, options=options, **given) as index,
+    ):
+        yield index, database
+
+
+def described(conditions: Mapping[str, Any]) -> str:
+    """What a report says about the index, from its `conditions`."""
+    c = conditions
+    return (
+        f"{c['rows']:,} vectors of {', '.join(c['data'])} (beyond the real ones, copies at cosine {_COPY_COSINE}), "
+        f"{c['lists']} lists, {format_size(c['index_bytes'])}"
+    )
+
+
 def texts_of(folder: Path) -> list[str]:
     """The sentences of an index made by `build`. Row `i` stands for sentence `i` modulo their number."""
     with (folder / "texts.jsonl").open(encoding="utf-8") as file:
@@ -201,6 +231,6 @@ def _near(
 ) -> npt.NDArray[np.float32]:
     """The vectors of unit length, [n, dim]; with noise added to those that are copies."""
     noise = rng.standard_normal(vectors.shape).astype(np.float32)
-    noise *= np.tan(np.arccos(COPY_COSINE)) / np.linalg.norm(noise, axis=1, keepdims=True)
+    noise *= np.tan(np.arccos(_COPY_COSINE)) / np.linalg.norm(noise, axis=1, keepdims=True)
     near = vectors + np.where(copied[:, None], noise, np.float32(0))
     return np.asarray(near / np.linalg.norm(near, axis=1, keepdims=True), np.float32)

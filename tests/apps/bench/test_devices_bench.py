@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 from naive.program import output_of
 
-from edge.apps.bench.devices import _ARMS, _row, devices
-from edge.apps.bench.devices_worker import opened
+from edge.apps.bench.devices import _ARMS, _row, devices, opened
 from edge.apps.bench.process import Stops
 from edge.apps.bench.proportions import INDEX_GB, PROBED, PROPORTIONS
 from edge.apps.bench.rag_index import build
