@@ -120,10 +120,8 @@ class DeviceStates(HiddenStates):
         source, runs, flat = states.tensor, self._runs(chunk), self._flat
 
         def scatter() -> None:
-            at = 0
-            for first, rows in runs:
-                flat[first : first + rows].copy_(source[at : at + rows])
-                at += rows
+            for own, copied in _pairs(runs, flat, source):
+                own.copy_(copied)
 
         self._card.compute.run(scatter)
 
@@ -212,10 +210,8 @@ class HostStates(HiddenStates):
         outward.wait(self._card.compute.record())
 
         def leave() -> None:
-            at = 0
-            for first, rows in runs:
-                flat[first : first + rows].copy_(buffer[at : at + rows], non_blocking=True)
-                at += rows
+            for own, copied in _pairs(runs, flat, buffer):
+                own.copy_(copied, non_blocking=True)
 
         outward.run(leave)
         self._left[index] = self._last = self._written[self._name(chunk)] = outward.record()
@@ -240,10 +236,8 @@ class HostStates(HiddenStates):
             inward.wait(written)
 
         def come() -> None:
-            at = 0
-            for first, rows in runs:
-                buffer[at : at + rows].copy_(flat[first : first + rows], non_blocking=True)
-                at += rows
+            for own, copied in _pairs(runs, flat, buffer):
+                copied.copy_(own, non_blocking=True)
 
         inward.run(come)
         return index, inward.record()
@@ -256,3 +250,11 @@ class HostStates(HiddenStates):
     @staticmethod
     def _name(chunk: Chunk) -> tuple[int, int]:
         return hash(chunk.ids.tobytes()), len(chunk.ids)
+
+
+def _pairs(runs: Sequence[tuple[int, int]], states: Any, chunk: Any) -> Iterator[tuple[Any, Any]]:
+    """The rows of each run (first row, number of rows) in all states, and the same rows in a contiguous chunk."""
+    at = 0
+    for first, rows in runs:
+        yield states[first : first + rows], chunk[at : at + rows]
+        at += rows
