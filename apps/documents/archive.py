@@ -154,7 +154,7 @@ class Archive:
         """The title in the core properties of an Office document (ECMA-376, part 2); empty if there is none."""
         name = self.related("", "core-properties")
         element = self.xml(name).find("{*}title") if name in self.names else None
-        return " ".join(clean(element.text or "").split()) if element is not None else ""
+        return _line(element)
 
     def close(self) -> None:
         """Closes the container but not its stream."""
@@ -199,6 +199,15 @@ def outermost(element: Any, names: Set[str], left_out: Set[str] = frozenset()) -
             yield found
         elif name not in left_out:
             waiting += reversed(found)
+
+
+def dublin_core_title(root: Any) -> str:
+    """The title among the metadata of an OpenDocument file or a book; empty if there is none."""
+    return _line(next(root.iter("{http://purl.org/dc/elements/1.1/}title"), None))
+
+
+def _line(element: Any) -> str:
+    return "" if element is None else " ".join(clean(element.text or "").split())
 
 
 def attribute(element: Any, name: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from edge.apps.documents.archive import Archive, attribute, local, outermost
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline, meaningful
+from edge.apps.documents.headings import Outline, first_heading, meaningful
 from edge.apps.documents.opened import OpenedFile
 from edge.errors import InputError
 
@@ -47,8 +47,7 @@ def extract_docx(file: OpenedFile) -> Document:
         title = archive.title()
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
-    first = next((block.path[-1] for block in reader.blocks if block.kind == "heading"), "")
-    return Document(meaningful(title) or first, reader.blocks)
+    return Document(meaningful(title) or first_heading(reader.blocks), reader.blocks)
 
 
 class _Reader:

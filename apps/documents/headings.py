@@ -1,8 +1,13 @@
-"""Headings and titles: the current headings at a place in a document, and titles without meaning."""
+"""Headings and titles: the current headings at a place in a document, its first one, and titles without meaning."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edge.apps.documents.base import Block
 
 
 class Outline:
@@ -26,6 +31,11 @@ class Outline:
             self._open.pop()
         self._open.append((level, title))
         return self.path
+
+
+def first_heading(blocks: Iterable[Block]) -> str:
+    """The first heading, which is the title of a document that names none; empty if there is no heading."""
+    return next((block.path[-1] for block in blocks if block.kind == "heading"), "")
 
 
 _PLACEHOLDER = re.compile(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
-from edge.apps.documents.decoding import clean, decode
-from edge.apps.documents.headings import Outline
+from edge.apps.documents.decoding import decode
+from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
 
@@ -107,7 +107,7 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
     blocks = _Reader(page, outline or Outline(), _NAVIGATION).read(root)
     if not blocks:  # the whole page is inside a navigation element that was never closed
         blocks = _Reader(page, outline or Outline(), frozenset()).read(root)
-    return title or next((block.path[-1] for block in blocks if block.kind == "heading"), ""), blocks
+    return title or first_heading(blocks), blocks
 
 
 def _closed(match: re.Match[str]) -> str:
@@ -247,7 +247,7 @@ def extract_epub(file: OpenedFile) -> Document:
         InputError: the file is damaged.
         Skipped: its chapters are encrypted, or contain no text.
     """
-    from edge.apps.documents.archive import Archive
+    from edge.apps.documents.archive import Archive, dublin_core_title
 
     with Archive(file.stream) as archive:
         package = _package(archive)
@@ -270,8 +270,7 @@ def extract_epub(file: OpenedFile) -> Document:
             if chars > MAX_TEXT_CHARS:
                 raise too_much_text()
             blocks += html_blocks(text, page=page, outline=Outline())[1]
-        titles = root.iter("{http://purl.org/dc/elements/1.1/}title")
-        title = next((" ".join(clean(element.text or "").split()) for element in titles), "")
+        title = dublin_core_title(root)
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the book has no text")
     return Document(title, blocks)

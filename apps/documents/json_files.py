@@ -15,7 +15,7 @@ from itertools import groupby
 
 from edge.apps.documents.base import Block, Document
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline
+from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
 from edge.errors import InputError
@@ -216,8 +216,7 @@ def extract_notebook(file: OpenedFile) -> Document:
         raise InputError("not a notebook: it has no cells")
     outline = Outline()
     blocks = [block for cell in cells.values() for block in _cell_blocks(cell, outline)]
-    title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
-    return Document(title, blocks, decoded.encoding)
+    return Document(first_heading(blocks), blocks, decoded.encoding)
 
 
 def _append(cell: _Cell, source: str, number: int) -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from edge.apps.documents.base import Block, Document
-from edge.apps.documents.headings import Outline
+from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import paragraphs
 
@@ -47,8 +47,7 @@ def extract(file: OpenedFile) -> Document:
         titled = _FRONT_TITLE.search(front[0])
         title = titled[1].strip() if titled else ""
     blocks += markdown_blocks(lines, Outline(), first)
-    title = title or next((block.path[-1] for block in blocks if block.kind == "heading"), "")
-    return Document(title, blocks, decoded.encoding)
+    return Document(title or first_heading(blocks), blocks, decoded.encoding)
 
 
 def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most: int = _MOST) -> Iterator[Block]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edge.apps.documents.archive import Archive, attribute, local
+from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline
+from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, row_blocks
 
@@ -34,7 +34,7 @@ def extract(file: OpenedFile) -> Document:
             if next(manifest.iter("{*}encryption-data"), None) is not None:
                 raise Skipped(Reason.ENCRYPTED, "the document is encrypted")
         content = archive.xml("content.xml")
-        title = _title(archive.xml("meta.xml")) if "meta.xml" in archive.names else ""
+        title = dublin_core_title(archive.xml("meta.xml")) if "meta.xml" in archive.names else ""
     body = next(content.iter("{*}body"), None)
     kind = "" if body is None or not len(body) else local(body[0])
     if kind == "spreadsheet":
@@ -47,8 +47,7 @@ def extract(file: OpenedFile) -> Document:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
     if sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
         raise too_much_text()
-    first = next((block.path[-1] for block in blocks if block.kind == "heading" and block.path), "")
-    return Document(title or first, blocks)
+    return Document(title or first_heading(blocks), blocks)
 
 
 class _Text:
@@ -186,8 +185,3 @@ def _text(paragraph: Any, inner: list[Any]) -> str:
             waiting += [(child, False) for child in reversed(found)]
     lines = (" ".join(line.split()) for line in clean("".join(parts)).split("\n"))
     return "\n".join(line for line in lines if line)
-
-
-def _title(meta: Any) -> str:
-    element = next(meta.iter("{http://purl.org/dc/elements/1.1/}title"), None)
-    return " ".join(clean(element.text or "").split()) if element is not None else ""

@@ -19,7 +19,7 @@ from typing import Any
 
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline, meaningful
+from edge.apps.documents.headings import Outline, first_heading, meaningful
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
 
@@ -76,7 +76,7 @@ def extract(file: OpenedFile) -> Document:
         raise Skipped(Reason.NO_TEXT, "no page shows text")
     blocks = _document_blocks([lines or [] for lines in pages])
     if not meaningful(title):
-        title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
+        title = first_heading(blocks)
     warning = f"damaged, and left out: page {', '.join(damaged[:10])}" if damaged else ""
     return Document(title, blocks, warning=warning)
 

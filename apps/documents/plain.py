@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.documents.base import Block, Document
-from edge.apps.documents.headings import Outline
+from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
@@ -25,8 +25,7 @@ def extract(file: OpenedFile) -> Document:
     """Reads a text file."""
     decoded = file.text()
     blocks = text_blocks(decoded.text)
-    title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
-    return Document(title, blocks, decoded.encoding)
+    return Document(first_heading(blocks), blocks, decoded.encoding)
 
 
 def text_blocks(text: str, *, short: bool = False) -> list[Block]:
@@ -141,8 +140,7 @@ def extract_rst(file: OpenedFile) -> Document:
     """Reads a reStructuredText file."""
     decoded = file.text()
     blocks = list(_with_literals(text_blocks(decoded.text, short=True)))
-    title = next((block.path[-1] for block in blocks if block.kind == "heading"), "")
-    return Document(title, blocks, decoded.encoding)
+    return Document(first_heading(blocks), blocks, decoded.encoding)
 
 
 def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
