@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.bench.vectors import recall
 from edge.budget import MemoryBudget
 from edge.ivf.base import Codec, CodecSpec, Vectors
 from edge.ivf.device import Candidates, ListScan, SearchPlace, SearchRequest
@@ -111,7 +112,7 @@ def _measured(
                 results[query] = ids
             seconds.append(time.perf_counter() - started)
         rows[name]["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
-    rows[name]["recall"] = _recall(results, index.truth)
+    rows[name]["recall"] = recall(results.tolist(), index.truth)
     return results
 
 
@@ -148,7 +149,7 @@ def _faiss(index: _Index, nprobe: int, threads: int, found: dict[str, Any]) -> N
                     results[query] = best(exact_scores(index.vectors[own], queries[query]), own, _K)[1]
                 seconds.append(time.perf_counter() - started)
             found["rows"][name]["queries_per_second"][str(batch)] = batch / statistics.median(seconds[1:])
-        found["rows"][name]["recall"] = _recall(results, index.truth)
+        found["rows"][name]["recall"] = recall(results.tolist(), index.truth)
 
 
 def _built(torch: Any, on: str, count: int) -> _Index:
@@ -224,7 +225,3 @@ def _enough(index: _Index) -> int:
     while nprobe < len(index.centroids) // 2 and _list_recall(index, nprobe) < 0.97:
         nprobe *= 2
     return nprobe
-
-
-def _recall(results: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> float:
-    return float(np.mean([len(set(a) & set(b)) / _K for a, b in zip(results.tolist(), truth.tolist(), strict=True)]))

@@ -4,6 +4,7 @@ and a stored run."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from edge.apps.bench.figures import Figure, aligned
 from edge.apps.bench.random_gguf import SHAPES
 from edge.apps.bench.run_record import RunRecord
 from edge.apps.options import Command, OutputFile, gathered, json_option
+from edge.config import format_size
+from edge.errors import EdgeError
 from edge.models.registry import models_dir
 
 
@@ -38,6 +41,9 @@ class Output:
         figures: Iterable[Figure],
         show: str | Callable[[], None],
         notes: Iterable[str] = (),
+        *,
+        held: int = 0,
+        limit: float = math.inf,
     ) -> None:
         """Prints the result and stores the run.
 
@@ -47,10 +53,13 @@ class Output:
             show: the sentences above the tables of the figures; or a function that prints everything, where figures do
                 not tell all.
             notes: sentences for the stored run, such as the reason why a peer was left out.
+            held: the most bytes that a process of this program held.
+            limit: their limit.
 
         Raises:
             InputError: the file holds a run of another command, machine or version.
             StorageError: the file cannot be written.
+            EdgeError: a process held more than its limit. By then the result is printed and stored.
         """
         figures = tuple(figures)
         if self.as_json:
@@ -62,6 +71,8 @@ class Output:
         if self.store is not None and self.begun is not None:
             run = replace(self.begun, figures=figures, notes=tuple(notes))
             (RunRecord.load(self.store).extended(run) if self.store.exists() else run).write(self.store)
+        if held > limit:
+            raise EdgeError(f"the limit was broken: {format_size(held)} held")
 
 
 def prepared(as_json: bool = False, store: Path | None = None) -> Output:

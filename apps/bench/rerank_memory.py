@@ -108,10 +108,9 @@ def rerank_memory(
     }  # fmt: skip
     peers = set(_SYSTEMS) - {"streamed", "resident"}
     result = {"conditions": conditions, "systems": rows}
-    output.put(result, tabulate(rows, columns, peers=peers), _described(rows, conditions))
     held = rows["streamed"]["peak_resident"] if "streamed" in rows else 0
-    if held > parse_size(memory):
-        raise EdgeError(f"the limit was broken: {format_size(held)} held")
+    shown = _described(rows, conditions)
+    output.put(result, tabulate(rows, columns, peers=peers), shown, held=held, limit=parse_size(memory))
 
 
 def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:

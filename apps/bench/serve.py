@@ -137,9 +137,9 @@ def serve(
         }
         for name, measured in found.items()
     }
-    output.put({"conditions": conditions, "systems": rows}, figures(found, peaks), _described(conditions))
-    if any(peaks[name] > parse_size(memory) for name in systems if name not in _PEERS):
-        raise EdgeError(f"the limit was broken: {format_size(max(peaks.values()))} held")
+    result = {"conditions": conditions, "systems": rows}
+    held = max((peaks[name] for name in systems if name not in _PEERS), default=0)
+    output.put(result, figures(found, peaks), _described(conditions), held=held, limit=parse_size(memory))
 
 
 def _described(conditions: dict[str, Any]) -> str:

@@ -16,7 +16,8 @@ from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
 from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.rag_index import say, stored_sentences, stored_vectors
-from edge.apps.bench.vectors import NEIGHBOURS, VectorSet
+from edge.apps.bench.vectors import VectorSet
+from edge.apps.bench.vectors import recall as recall_of
 from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
 from edge.errors import EdgeError, InputError
@@ -196,9 +197,9 @@ def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict
     found = measure(_INDEX, lists | {"action": "search"}, threads=1)
     vectors = VectorSet.stored(Path(task["set"]))
     half = queries // 2
-    right = sum(len(set(ours) & set(exact)) for ours, exact in zip(found["ids"], vectors.truth.tolist(), strict=True))
     return {
-        "seconds": statistics.median(found["warm"]), "recall": right / NEIGHBOURS / queries, "measured": queries - half,
+        "seconds": statistics.median(found["warm"]), "recall": recall_of(found["ids"], vectors.truth),
+        "measured": queries - half,
         "codec": found["codec"], "lists": found["lists"], "nprobe": found["nprobe"],
         "peak_resident": found["peak_resident"],
     }  # fmt: skip

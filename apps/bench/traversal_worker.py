@@ -14,7 +14,7 @@ import numpy as np
 from edge.apps.bench.graph_file import hnsw_graph, open_graph, write_graph
 from edge.apps.bench.graph_index import GraphIndex
 from edge.apps.bench.process import serve
-from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
+from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet, recall
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.trace import Trace
@@ -77,11 +77,9 @@ def counted(
     before = trace.snapshot()
     found = graph.search(queries, NEIGHBOURS, length=length, groups=groups, candidates=candidates)
     grown = trace.since(before)
-    right = sum(
-        len(set(ours) & set(exact)) for ours, exact in zip(found.ids.tolist(), vectors.truth.tolist(), strict=True)
-    )
     return {
-        "groups": groups, "candidates": candidates, "length": length, "recall": right / NEIGHBOURS / len(queries),
+        "groups": groups, "candidates": candidates, "length": length,
+        "recall": recall(found.ids.tolist(), vectors.truth),
         "hops": grown["graph.hops"] / len(queries), "visited": grown["graph.rows"] / len(queries),
     }  # fmt: skip
 

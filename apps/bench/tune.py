@@ -13,7 +13,7 @@ from edge.apps.bench.options import Output, output_options
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet, embeddings
 from edge.config import format_size, parse_size
-from edge.errors import EdgeError, InputError
+from edge.errors import InputError
 from edge.ivf.parameters import Goal
 
 _LEAST = 60
@@ -93,9 +93,7 @@ def tune(
     click.echo("choice and sweep", err=True)
     report = measure(_WORKER, task, threads=threads)
     result = report | {"limit": limit, "processor": processor(), "timed": timed, "rounds": rounds, "threads": threads}
-    output.put(result, figures(result), lambda: _print(result))
-    if report["peak_resident"] > limit:
-        raise EdgeError(f"the limit was broken: {format_size(report['peak_resident'])} held")
+    output.put(result, figures(result), lambda: _print(result), held=report["peak_resident"], limit=limit)
 
 
 def figures(result: Mapping[str, Any]) -> Iterator[Figure]:

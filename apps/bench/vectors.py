@@ -161,6 +161,12 @@ class _Source:
         return _unit(self.centres[chosen] + noise)
 
 
+def recall(found: Iterable[Iterable[int]], truth: npt.NDArray[np.int64]) -> float:
+    """The share of the nearest rows `truth` [q, k] that were found for their query."""
+    hits = (len(set(own) & set(exact)) for own, exact in zip(found, truth.tolist(), strict=True))
+    return sum(hits) / truth.size
+
+
 def embeddings(path: Path) -> Floats:
     """The vectors [n, dim] of a .npy file that the user names.
 
