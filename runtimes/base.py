@@ -7,12 +7,15 @@ through the entry-point group `edge.runtimes`. A third party's runtime is one cl
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from edge.budget import MemoryBudget
 from edge.config import Config
@@ -155,6 +158,12 @@ class Runtime(ABC):
         Raises:
             CapabilityError: the library is missing (the message has the pip line) or the layer kind is not supported.
         """
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
 def runtime_for(name: str, spec: LayerSpec) -> Runtime:

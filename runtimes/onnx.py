@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
-from edge.runtimes.cores import physical_cores
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights, physical_cores
 from edge.runtimes.onnx_layer import (
     QUERIES,
     LayerGraphs,

@@ -16,8 +16,7 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
 from edge.files.sealed import recall, remember
 from edge.resident import trim_heap
-from edge.runtimes.base import LayerKernel
-from edge.runtimes.cores import physical_cores
+from edge.runtimes.base import LayerKernel, physical_cores
 
 _SIZES = (128, 256, 512, 1024, 2048)
 _ENOUGH = 0.97

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge.apps.bench.random_gguf import made_model
 from edge.budget import MemoryBudget
-from edge.runtimes.cores import physical_cores
+from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, LlamaContext
 from edge.runtimes.generation.llama_library import llama_library

@@ -15,7 +15,7 @@ from edge.errors import InputError
 from edge.kv_cache.backend import Segment
 from edge.kv_cache.document_order import cached_first
 from edge.kv_cache.tree import KnowledgeTree
-from edge.runtimes.cores import physical_cores
+from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import (
     Document,
     Finish,

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
-from edge.runtimes.cores import physical_cores
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights, physical_cores
 from edge.runtimes.native.library import library, native_state, processor_level
 
 THREAD_GROUP = 512
