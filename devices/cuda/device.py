@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.budget import MemoryBudget
-from edge.devices.cuda.card import close_card, open_card
+from edge.devices.cuda.card import Streams, close_card, open_card
 from edge.devices.cuda.search import DeviceSearch
 from edge.devices.cuda.staging import Pinned, Staging
-from edge.devices.cuda.streams import Streams
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, Estimate, SearchRequest
@@ -20,7 +19,7 @@ from edge.streams import Event
 from edge.trace import Trace
 
 _STAGING_NBYTES = 1 << 20
-"""Of each of the two buffers that lists go through. A list of 256 rows has about 100 kB."""
+"""Bytes of each of the two buffers that lists go through. A list of 256 rows has about 100 kB."""
 
 
 @dataclass(slots=True, eq=False)

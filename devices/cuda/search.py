@@ -27,10 +27,10 @@ _BLOCK_ROWS = 1 << 16
 _LEAST_ROWS = 64
 
 _WORKING_NBYTES = 256 << 20
-"""For the vectors and the scores of a block, at most."""
+"""Bytes of the vectors and the scores of a block, at most."""
 
 _WORKING_SHARE = 8
-"""And at most such a part of the device's memory."""
+"""They take at most such a part of the device's memory."""
 
 _SQ_LEVELS = 255.0
 _PQ_CENTROIDS = 256

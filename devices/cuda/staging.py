@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -73,11 +72,9 @@ class Staging:
             sent.wait()
         return number, self._buffers[number]
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """To be held from `next` to `send`."""
-        with self._lock:
-            yield
+    def locked(self) -> AbstractContextManager[Any]:
+        """The lock that a thread holds from `next` to `send`."""
+        return self._lock
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
         """Copies the first bytes of a buffer to the device, over its inward stream.

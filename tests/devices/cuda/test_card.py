@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.devices.cuda.streams import CudaStreams
+from edge.devices.cuda.card import CudaStreams
 from edge.errors import EdgeError
 
 
