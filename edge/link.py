@@ -281,7 +281,7 @@ class Link:
         ticket._end()
 
     def _due(self, ticket: Ticket, nbytes: int, worked: float) -> float:
-        """When a transfer ends whose work took `worked` seconds.
+        """The time at which a transfer ends whose work took `worked` seconds.
 
         A modelled link begins it on request, or when one of those under way ends if there are as many as it is deep.
         Whether a thread had time for it then does not matter.

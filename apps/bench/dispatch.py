@@ -44,7 +44,7 @@ _ARMS = {
     "and assigned": {"grouped": True, "cached": True, "assigned": True},
 }
 """The arms. Each adds to the one before: similar questions share a micro-batch; lists stay on a device after their
-micro-batch; a free device takes the micro-batch of whose lists it holds most, and not the next one."""
+micro-batch; a free device takes the micro-batch most of whose lists it holds, and not the next one."""
 
 
 @click.command("dispatch")

@@ -125,7 +125,7 @@ def _search(found: dict[str, Any]) -> list[str]:
 _WORKER = "edge.apps.bench.gpu_worker"
 _SHAPES = "qwen3-reranker-0.6b,bge-reranker-v2-m3"
 _PREFIX_TOKENS = 90
-"""Of a decoder: the template of Qwen3-Reranker has 60 to 70, the rest is the query."""
+"""Tokens of a decoder's prefix: the template of Qwen3-Reranker has 60 to 70, the rest is the query."""
 
 _PARALLEL = 4
 """Models that are packed at a time."""

@@ -144,10 +144,10 @@ _LEVELS = 1.2
 """Bytes of all levels over those of the base level, at most: a vertex has upper ones with a probability of 2/degree."""
 
 _VERTEX_NBYTES = 32
-"""Of a vertex besides vector and neighbours: its level, its offset, its lock."""
+"""Bytes of a vertex besides vector and neighbours: its level, its offset, its lock."""
 
 _THREAD_NBYTES = 8 << 20
-"""Of the queues and the set of visited vertices of a thread that builds."""
+"""Bytes of the queues and of the set of visited vertices of a thread that builds."""
 
 
 def _faiss() -> Any:

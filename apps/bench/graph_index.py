@@ -22,10 +22,10 @@ from edge.trace import Trace
 from edge.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 
 _CANDIDATE_NBYTES = 320
-"""Of a candidate besides its neighbours: an entry in each queue, and an array's header."""
+"""Bytes of a candidate besides its neighbours: an entry in each queue, and an array's header."""
 
 _VISITING_NBYTES = 160
-"""Of a vertex of a launched group: its number, its places in the filter, its distance."""
+"""Bytes of a vertex of a launched group: its number, its places in the filter, its distance."""
 
 
 class RowRequests:

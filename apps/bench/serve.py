@@ -47,7 +47,8 @@ _PEERS = ("infinity", "llama.cpp")
 _START_S = 180.0
 _FORGET_S = 0.05
 _ANSWER_S = 3600.0
-"""For one answer. A peer on few cores may need many minutes for the requests of several clients at once."""
+"""The seconds that an answer may take. A peer on few cores may need many minutes for the requests of several clients at
+once."""
 
 
 @click.command("serve")

@@ -21,7 +21,7 @@ from edge.trace import Trace
 
 _PROCESS_MEMORY = 8 << 30
 _LONGEST = 1024
-"""Of the queues of results that are tried to reach the recall."""
+"""The longest queue of results that is tried to reach the recall."""
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

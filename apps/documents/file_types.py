@@ -53,7 +53,7 @@ ODF = {
     "spreadsheet": _kind("ods", "odf:extract", "ods ots"),
     "presentation": _kind("odp", "odf:extract", "odp otp"),
 }
-"""By the type in the container's first member."""
+"""The kinds by the type in the container's first member."""
 
 EPUB = _kind("epub", "html:extract_epub", "epub")
 HTML = _kind("html", "html:extract", "html htm xhtml xht")

@@ -1,8 +1,8 @@
 """Several devices: micro-batches of similar queries, and which device serves which (TeleRAG, section 4.2).
 
 `group` is the paper's prefetching scheduler, and `Dispatch` its cache-aware scheduling. The paper assigns all
-micro-batches before the first one runs, by what each device holds then. Here a device that is free takes one of the
-micro-batches that still wait, by what it holds now, so that no device waits for a slower one.
+micro-batches before the first one runs, by the lists on each device then. Here a device that is free takes one of the
+micro-batches that still wait, by its lists now, so that no device waits for a slower one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Dispatch:
                 self._searching[tier] -= 1
 
     def take(self, waiting: Sequence[Keys], tier: Tier) -> int:
-        """Number of the waiting micro-batch of whose parts a device holds most; the first among equals."""
+        """Number of the waiting micro-batch that has the most parts on a device; the first among equals."""
         return max(range(len(waiting)), key=lambda number: (held(tier, waiting[number]), -number))
 
     def run(self, batches: Sequence[tuple[Keys, T]], work: Callable[[Tier, T], None]) -> None:

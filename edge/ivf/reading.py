@@ -27,8 +27,8 @@ _TOGETHER = 32
 """Parts per scan request, at most. Finished queries are noticed between requests."""
 
 _GIVEN = 8
-"""At most one of this many parts that wait for their transfer is given to another tier at a time. What is given last is
-then small, and both tiers end at about the same time."""
+"""At most one of this many parts that wait for their transfer is given to another tier at a time. The parts that are
+given last are then few, and both tiers end at about the same time."""
 
 
 class Readable:

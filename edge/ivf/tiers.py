@@ -132,7 +132,7 @@ class Tier:
         return part.split(buffer)
 
     def fail(self, error: DeviceLost) -> None:
-        """The device has failed: for good, or with what it holds now, so that it is filled anew."""
+        """Notes that the device has failed: for good, or with its present content, so that it is filled anew."""
         if isinstance(error, PartLost):
             self._emptied = True
         else:
