@@ -16,7 +16,7 @@ from edge.budget import MemoryBudget
 from edge.ivf.assignment import assign, assign_nbytes
 from edge.ivf.base import DEVIATIONS, Codec, CodecSpec, Vectors
 from edge.ivf.maintenance.recall import BLOCK, NEIGHBOURS, Best, blocks, pass_nbytes
-from edge.ivf.maintenance.rewriting import Source, live_rows
+from edge.ivf.maintenance.work import Source, live_rows
 from edge.ivf.parameters import Parameters
 from edge.ivf.storage.snapshots import Held
 

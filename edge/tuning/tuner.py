@@ -17,9 +17,8 @@ from edge.ivf.base import Codec, Vectors
 from edge.ivf.maintenance.maintainer import Maintainer
 from edge.ivf.maintenance.recall import questions
 from edge.ivf.maintenance.retraining import sorting_nbytes
-from edge.ivf.maintenance.rewriting import Source, live_rows, workspace
 from edge.ivf.maintenance.training import choose_nlist, sample
-from edge.ivf.maintenance.work import Progress, Stopped, Work, Write
+from edge.ivf.maintenance.work import Progress, Source, Stopped, Work, Write, live_rows, workspace
 from edge.ivf.parameters import Goal, Tuned, Tuning
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.snapshots import Held

@@ -19,8 +19,7 @@ import numpy as np
 
 from edge.errors import StorageError
 from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
-from edge.ivf.maintenance.rewriting import Source, live_rows, put_in_place, retire
-from edge.ivf.maintenance.work import Work
+from edge.ivf.maintenance.work import Source, Work, live_rows, put_in_place, retire
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.ivf.base import DEVIATIONS, RESCORE, Codec, CodecSpec, Ids, Vectors
-from edge.ivf.maintenance.rewriting import Source, live_rows
 from edge.ivf.maintenance.training import sample
-from edge.ivf.maintenance.work import Work
+from edge.ivf.maintenance.work import Source, Work, live_rows
 from edge.ivf.parameters import Tuned
 from edge.ivf.storage.manifest import Manifest
 

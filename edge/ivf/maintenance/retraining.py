@@ -15,9 +15,8 @@ import numpy.typing as npt
 from edge.ivf.assignment import assign, assign_nbytes, misfit
 from edge.ivf.base import NO_IDS, Codec, Ids, Vectors
 from edge.ivf.maintenance.recall import Curve, aim, measured
-from edge.ivf.maintenance.rewriting import Copy, Source, live_rows, put_in_place, retire, workspace
 from edge.ivf.maintenance.training import due, sample, train
-from edge.ivf.maintenance.work import Work
+from edge.ivf.maintenance.work import Copy, Source, Work, live_rows, put_in_place, retire, workspace
 from edge.ivf.parameters import Tuned
 from edge.ivf.plan import member
 from edge.ivf.storage.manifest import Manifest

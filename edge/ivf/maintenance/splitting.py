@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.ivf.base import Ids, IndexOptions, Vectors
-from edge.ivf.maintenance.rewriting import Source, carry_deletions
-from edge.ivf.maintenance.work import Work
+from edge.ivf.maintenance.work import Source, Work, carry_deletions
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import RowBlock

@@ -11,7 +11,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.ivf.base import NO_IDS, Codecs, CodecSpec, Ids, IndexOptions, Vectors
-from edge.ivf.maintenance.rewriting import Source, live_rows, workspace
+from edge.ivf.maintenance.work import Source, live_rows, workspace
 from edge.ivf.parameters import Tuned
 from edge.ivf.storage.manifest import State
 

@@ -11,7 +11,7 @@ from naive.index import SMALL, IndexRig, mixture
 
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.base import DEVIATIONS, Codec
-from edge.ivf.maintenance.rewriting import Source
+from edge.ivf.maintenance.work import Source
 from edge.ivf.parameters import Parameters
 from edge.ivf.storage.manifest import Manifest
 from edge.tuning.sampled import CodecKey, Sampled

@@ -12,8 +12,8 @@ from naive.index import SMALL, IndexRig, mixture
 
 from edge.ivf.maintenance import recall
 from edge.ivf.maintenance.recall import NEARNESS, measure, questions
-from edge.ivf.maintenance.rewriting import Source
 from edge.ivf.maintenance.training import draw, sample
+from edge.ivf.maintenance.work import Source
 from edge.ivf.storage.manifest import Manifest
 
 
