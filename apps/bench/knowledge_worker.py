@@ -101,7 +101,7 @@ def _edge(task: dict[str, Any], stream: RequestStream) -> dict[str, Any]:
                 number, stats.ttft_s, [piece.token for piece in answer], stats.cached_tokens, stats.prompt_tokens
             )
         if tree is not None:
-            report.held = tree.status().host_nbytes
+            report.held = tree._states.host.used
             tree.close(save=False)
     counters = trace.since(before)
     return report.to_json() | {"counters": counters}

@@ -144,13 +144,6 @@ def write_recorded(path: Path, recorded: Path, chosen: Sequence[Case]) -> None:
     path.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
 
 
-def texts_of(path: Path) -> Iterator[str]:
-    """Every text of a trace."""
-    with path.open(encoding="utf-8") as file:
-        for line in list(file)[1:]:
-            yield "".join(text for text, _ in json.loads(line)["pieces"])
-
-
 def _hyde(case: Case) -> Iterator[dict[str, Any]]:
     wrong = case.sentence.replace(case.answer, case.wrong)
     yield _said(" ".join([wrong, *case.around[:2]]), passages=0)

@@ -29,8 +29,6 @@ from edge.tuning.tuner import Candidates
 _FINAL = 6
 """Points of the grid, the fastest of the sweep, that are measured again together with the choice."""
 
-_BATCH = 64
-
 
 @dataclass
 class _Point:

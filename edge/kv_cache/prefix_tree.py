@@ -177,17 +177,6 @@ class Match:
         return self.context + self.host + self.disk
 
 
-@dataclass(frozen=True, slots=True)
-class KnowledgeStatus:
-    """The amounts of states that the tree holds now."""
-
-    context_tokens: int
-    host_states: int
-    host_nbytes: int
-    disk_states: int
-    disk_nbytes: int
-
-
 class Prepared:
     """A path in context, locked there until it is released. A context manager.
 

@@ -21,7 +21,7 @@ from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.kv_cache.backend import KVBackend, Segment
 from edge.kv_cache.costs import PrefillCosts
-from edge.kv_cache.prefix_tree import KnowledgeStatus, Match, Node, Prepared
+from edge.kv_cache.prefix_tree import Match, Node, Prepared
 from edge.kv_cache.replacement import PGDSF, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore
@@ -141,13 +141,6 @@ class KnowledgeTree:
             ids: the documents, likeliest first.
         """
         self._states.read_ahead_of(ids)
-
-    def status(self) -> KnowledgeStatus:
-        """The amounts of states that the tree holds now."""
-        with self._states.locked():
-            host, disk = self._states.host, self._states.disk.tier
-            context = self._context[-1].end if self._context else 0
-            return KnowledgeStatus(context, len(host), host.used, len(disk), disk.used)
 
     def close(self, *, save: bool = True) -> None:
         """Releases the memory. With `save`, first writes states that are not on disk yet, as far as they fit."""

@@ -25,9 +25,6 @@ from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.snapshots import list_parts
 from edge.tuning.sampled import CodecKey
 
-STAGES = ("query", "coarse quantizer", "lists", "queue", "rescoring")
-"""Stages that all codecs share. Scanning rows and preparing a query have a rate for each codec."""
-
 
 @dataclass(frozen=True, slots=True)
 class Load:

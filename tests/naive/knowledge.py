@@ -49,6 +49,12 @@ class Rig:
             **keys,
         )
 
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of the states in host memory."""
+        with self.tree._states.locked():
+            return self.tree._states.host.used
+
     def ask(self, path: Sequence[Segment], question: Sequence[int] = (7, 7), **keys: Any) -> list[str]:
         """A request; returns where its segments were."""
         with self.tree.prepare(path, suffix=len(question), **keys) as prepared:

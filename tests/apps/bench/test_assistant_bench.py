@@ -14,7 +14,7 @@ from edge.apps.bench.assistant import _hideable, assistant
 from edge.apps.bench.computed_replay import ComputedReplay
 from edge.apps.bench.floor import floor
 from edge.apps.bench.pipelining import intervals, pipelining
-from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, cases, texts_of, write_recorded, write_trace
+from edge.apps.bench.rag_traces import PIPELINES, SHIPPED, cases, write_recorded, write_trace
 from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.run_record import RunRecord
 from edge.budget import MemoryBudget
@@ -30,6 +30,11 @@ def test_what_can_be_hidden_is_what_fits_into_the_windows() -> None:
     pairs = [(0.3, 0.0), (0.2, 1.0), (0.6, 0.5)]
     assert _hideable([{"stall": stall, "window": window} for stall, window in pairs]) == pytest.approx(0.7)
     assert _hideable([]) == 0.0
+
+
+def texts_of(trace: Path) -> list[str]:
+    records = map(json.loads, trace.read_text("utf-8").splitlines()[1:])
+    return ["".join(text for text, _ in record["pieces"]) for record in records]
 
 
 def test_traces_are_made_of_what_is_known_about_a_question(judged: Path, tmp_path: Path) -> None:

@@ -229,11 +229,11 @@ def test_leaves_go_first() -> None:
 def test_memory_is_given_back_when_others_need_it(tmp_path: Path) -> None:
     rig = Rig(limit=20_000, host=2_000, disk=10**6, folder=tmp_path)
     rig.ask([SYSTEM, A, B, C])
-    held = rig.tree.status().host_nbytes
+    held = rig.host_nbytes
     assert held == CELL * 70
     lease = rig.budget.reserve("other", rig.budget.free + CELL * 25)
     rig.check()
-    assert rig.tree.status().host_nbytes <= held - CELL * 25
+    assert rig.host_nbytes <= held - CELL * 25
     assert rig.count("dropped") == 2
     rig.ask([SYSTEM, A, B, C])
     lease.release()
@@ -302,7 +302,7 @@ def test_what_is_remembered_of_the_past_gives_way_last() -> None:
     with rig.budget.reserve("other", rig.budget.free + CELL * 20):
         assert len(past) == 7, "a state went, and is remembered"
     with rig.budget.reserve("other", rig.budget.free + 1_000):
-        assert rig.tree.status().host_nbytes == 0
+        assert rig.host_nbytes == 0
         assert len(past) < 7
         rig.check()
 
@@ -312,7 +312,7 @@ def test_with_no_memory_for_states_they_go_to_the_disk(tmp_path: Path) -> None:
     rig.ask([SYSTEM, A])
     rig.ask([SYSTEM, B])
     assert rig.ask([SYSTEM, A]) == ["context", "disk"]
-    assert rig.tree.status().host_nbytes == 0
+    assert rig.host_nbytes == 0
 
 
 def test_the_tree_asks_nobody_to_give_way_for_its_states() -> None:

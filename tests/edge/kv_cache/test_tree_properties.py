@@ -94,7 +94,7 @@ def test_whatever_happens_answers_equal_those_without_a_cache(
                     now.backend.failures = [details[1], details[1] + 1] if details[2] else [details[1]]
                     now.ask(details[0])
                 elif kind == "press":
-                    with now.budget.reserve("other", min(details[0], now.budget.free + now.tree.status().host_nbytes)):
+                    with now.budget.reserve("other", min(details[0], now.budget.free + now.host_nbytes)):
                         now.check(files=not damaged)
                 elif kind == "reopen":
                     now.tree.close(save=details[0])
