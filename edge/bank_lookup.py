@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, Extent, RowTable
 from edge.budget import Lease, MemoryBudget
+from edge.closing import Closing
 from edge.errors import InputError, RangeError, StorageError
 from edge.ivf.device import Place
 from edge.lanes import Lane
@@ -144,7 +144,7 @@ class _Held:
     cache: RowCache | None = None
 
 
-class BankLookup:
+class BankLookup(Closing):
     """Tables at their places. Each bank is read by a thread of its own, so that banks work at the same time.
 
     The result of a look-up does not depend on the placement. One thread may look up at a time. A context manager.
@@ -244,14 +244,6 @@ class BankLookup:
         for bank in self._banks:
             bank.close()
         self._lease.release()
-
-    def __enter__(self) -> BankLookup:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self, held: Sequence[_Held], numbers: Mapping[str, Ids], out: Floats) -> None:
         for each in held:

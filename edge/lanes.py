@@ -11,10 +11,10 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from edge.blocks import BlockId, BlockSource
 from edge.clock import Clock
+from edge.closing import Closing
 from edge.link import Link, Ticket
 from edge.link_rate import LinkRate
 from edge.trace import Trace
@@ -23,7 +23,7 @@ _shared: dict[str, Link] = {}
 _sharing = threading.Lock()
 
 
-class Lane:
+class Lane(Closing):
     """One user's access to a link.
 
     Counters (in `trace`): `<name>.bytes`, `.transfers`, `.busy_s`, `.stall_s` (waiting time of callers), `.hidden_s`
@@ -136,14 +136,6 @@ class Lane:
                 return
             self.closed = True
         self.link.close(self)
-
-    def __enter__(self) -> Lane:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _moved(self, ticket: Ticket, started: float, nbytes: int) -> None:
         self.trace.count(f"{self.name}.bytes", nbytes)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edge.closing import Closing
 from edge.errors import ModelError, StorageError
 
 Floats = npt.NDArray[np.float32]
@@ -61,7 +62,7 @@ class _Entry:
     offset: int
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """The safetensors file, or files, of one folder, open for reading."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -109,12 +110,6 @@ class Checkpoint:
         for file in self._open.values():
             file.close()
         self._open.clear()
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _pread(self, entry: _Entry, name: str, view: memoryview, offset: int) -> None:
         try:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from edge.closing import Closing
 from edge.errors import ModelError, StorageError
 from edge.models import bert
 from edge.models.checkpoint import Floats
@@ -63,7 +64,7 @@ class _Tensor:
     offset: int
 
 
-class E5File:
+class E5File(Closing):
     """The file, open for reading: a source of weights (`checkpoint.WeightSource`), and of a tokenizer.
 
     Attributes:
@@ -119,12 +120,6 @@ class E5File:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> E5File:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def write_tokenizer(self, path: Path) -> None:
         """Writes the tokenizer as a tokenizer.json for `tokenizers`.

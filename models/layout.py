@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import ALIGNMENT, BlockId, Extent, RowTable
+from edge.closing import Closing
 from edge.errors import StorageError
 from edge.files.output_file import write_all
 from edge.models.spec import MATRIX_DTYPE, ModelSpec, TensorSpec
@@ -138,7 +138,7 @@ def _rows(tensor: TensorSpec) -> tuple[int, int]:
     return rows, width * np.dtype(tensor.dtype).itemsize
 
 
-class PackWriter:
+class PackWriter(Closing):
     """The open data file. Sections are written in the layout's order. The `append` calls must fill each exactly.
 
     Attributes:
@@ -199,14 +199,6 @@ class PackWriter:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> PackWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, view: memoryview) -> None:
         try:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, RowTable
+from edge.closing import Closing
 from edge.errors import CorruptBlock, ModelError
 from edge.models import evidence
 from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
@@ -37,7 +38,7 @@ def _placed(tensors: Sequence[TensorSpec]) -> tuple[_Placed, ...]:
     return tuple((t.name, part, np.dtype(t.dtype), t.shape) for t, part in zip(tensors, parts, strict=True))
 
 
-class PackedModel:
+class PackedModel(Closing):
     """A packed model, open for reading. It holds a file descriptor and the table of blocks, but no weights.
 
     Attributes:
@@ -226,12 +227,6 @@ class PackedModel:
     def close(self) -> None:
         """Closes the data file."""
         self.file.close()
-
-    def __enter__(self) -> PackedModel:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _vector(self, block: BlockId, dtype: type[Any]) -> npt.NDArray[Any]:
         values = np.empty(self.file.nbytes(block) // np.dtype(dtype).itemsize, dtype)

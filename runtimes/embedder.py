@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.config import Config
 from edge.errors import InputError
 from edge.models.packed import PackedModel
@@ -34,7 +34,7 @@ _STREAMED_PASS_TEXTS = 1024
 
 
 @checked_arguments
-class Embedder:
+class Embedder(Closing):
     """A bi-encoder under a memory budget.
 
     Examples:
@@ -127,14 +127,6 @@ class Embedder:
     ) -> tuple[TokenBatch, PoolingObserver]:
         self.engine.begin()
         return self.engine.tokenize_texts(texts, query=query), observer
-
-    def __enter__(self) -> Embedder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class PoolingObserver:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.errors import BudgetExceeded, InputError
 from edge.lanes import Lane
 from edge.models.layout import HEAD
@@ -59,7 +59,7 @@ def _nothing() -> None:
     """Does nothing. The default of `Engine.run` for `undo`."""
 
 
-class Engine:
+class Engine(Closing):
     """Runs token sequences through a packed model within a budget. Thread-safe: there is one pass at a time, and
     simultaneous requests of several threads share it.
 
@@ -340,14 +340,6 @@ class Engine:
             self._closed = True
             self._held.close()
             self.model.close()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

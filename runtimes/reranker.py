@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.config import Config, parse_threshold
 from edge.errors import CorruptBlock, InputError
 from edge.models.blending import Retrieved, share_of
@@ -71,7 +71,7 @@ class Ranking:
 
 
 @checked_arguments
-class Reranker:
+class Reranker(Closing):
     """A cross-encoder under a memory budget.
 
     Examples:
@@ -231,14 +231,6 @@ class Reranker:
     def close(self) -> None:
         """Closes the model and frees all memory."""
         self.engine.close()
-
-    def __enter__(self) -> Reranker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _calibrated(self) -> tuple[Calibration | None, CorruptBlock | None]:
         """The model's calibration, or the error of a damaged one. Without pruning a damaged calibration is no error."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edge.apps.bench.graph_file import GraphFacts, open_graph
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Found, Ids, Vectors
 from edge.ivf.device import Place
@@ -95,7 +96,7 @@ class NeighbourLists(Sequence[Sequence[int]]):
         return found
 
 
-class GraphIndex:
+class GraphIndex(Closing):
     """Vectors in a graph of neighbours. Similarity is the inner product; the results are row numbers.
 
     All rows lie in the memory of one device. The processor searches: it requests the rows of each group over the
@@ -192,12 +193,6 @@ class GraphIndex:
         """Frees the device's memory."""
         self._rows = np.empty((0, 0), np.float32)
         self._lease.release()
-
-    def __enter__(self) -> GraphIndex:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _searched(
         self, query: Vectors, k: int, length: int, groups: int, candidates: int, visited: BloomFilter,

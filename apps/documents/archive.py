@@ -9,11 +9,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Set
 from posixpath import join, normpath
-from types import TracebackType
 from typing import IO, Any, BinaryIO
 
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.decoding import clean
+from edge.closing import Closing
 from edge.config import format_size
 from edge.errors import InputError
 
@@ -24,7 +24,7 @@ _PIECE = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError)
 
 
-class Archive:
+class Archive(Closing):
     """An open ZIP container of XML parts. A context manager.
 
     The bytes are counted while they are unpacked, because the sizes that a container states may be wrong.
@@ -159,14 +159,6 @@ class Archive:
     def close(self) -> None:
         """Closes the container but not its stream."""
         self._zip.close()
-
-    def __enter__(self) -> Archive:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Counted:

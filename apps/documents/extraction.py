@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Chunk, Extracted, Reason, Skipped, printable
@@ -20,6 +19,7 @@ from edge.apps.documents.page_picture import PagePicture
 from edge.apps.documents.pictures import PACKAGE
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.config import format_size
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.trace import Trace
@@ -40,7 +40,7 @@ _LEAST_TOKENS = 32
 Answer = TypeVar("Answer")
 
 
-class Extractor:
+class Extractor(Closing):
     """Reads files into chunks. Thread-safe; one file at a time. A context manager.
 
     Counters (in `trace`): `documents.files`, `.chunks`, `.failed`, `.skipped`, `.worker_starts`.
@@ -149,14 +149,6 @@ class Extractor:
         with self._lock:
             self._stop()
             self._result.release()
-
-    def __enter__(self) -> Extractor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _patiently(self, path: Path, ask: Callable[[int], Answer]) -> Answer:
         """Calls `ask` with the ordinary memory; if the worker runs out of it, again with more."""

@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
+from edge.closing import Closing
 from edge.connection import Connection
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexOptions", "VectorIndex"]
 
 
-class VectorIndex:
+class VectorIndex(Closing):
     """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer.
 
     The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions. A change becomes visible when
@@ -378,11 +378,3 @@ class VectorIndex:
     def _close_devices(self) -> None:
         while self._own_devices:
             self._own_devices.pop().close()
-
-    def __enter__(self) -> VectorIndex:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

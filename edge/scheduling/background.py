@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
+from edge.closing import Closing
 from edge.errors import InputError
 from edge.trace import Trace
 
@@ -109,7 +109,7 @@ Result = TypeVar("Result")
 _TOLERANCE = 1.1
 
 
-class RetrievalPipeline(Generic[Query, Result]):
+class RetrievalPipeline(Closing, Generic[Query, Result]):
     """Searches one query at a time in a thread beside the caller's work. For one generation; a context manager.
 
     Counters: `pipelining.searches`, `.search_s`, `.stall_s` (the caller waited), `.hidden_s` (the caller did not wait),
@@ -166,14 +166,6 @@ class RetrievalPipeline(Generic[Query, Result]):
         """Ends the thread, after waiting for a running search."""
         self._drop()
         self._pool.shutdown()
-
-    def __enter__(self) -> RetrievalPipeline[Query, Result]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _timed(self, query: Query, slack: float) -> tuple[Result, float]:
         started = self._clock()

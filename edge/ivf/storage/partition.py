@@ -7,11 +7,11 @@ import io
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
+from edge.closing import Closing
 from edge.errors import StorageError
 from edge.files.output_file import write_all
 from edge.ivf.assignment import Lists, append_by_list
@@ -24,7 +24,7 @@ _MOST_FILES = 96
 _READ_NBYTES = 1 << 20
 
 
-class Runs:
+class Runs(Closing):
     """Scratch files, one for each range of lists. A context manager that removes them on exit."""
 
     def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
@@ -100,14 +100,6 @@ class Runs:
             file.close()
         for path in self._paths:
             self._remove(path)
-
-    def __enter__(self) -> Runs:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _ranges(self, keys: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
         """Ranges of lists whose rows fit the memory, as (first, past the last, rows); a single list may exceed it."""
