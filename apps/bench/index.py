@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.bench.figures import Figure, higher, lower, neither, tabulate
-from edge.apps.bench.options import Output, names_option, output_options
+from edge.apps.bench.options import Output, base_option, names_option, output_options, vectors_dir_option
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet
 from edge.apps.bench.vectors import recall as recall_of
@@ -29,11 +29,7 @@ _LOOKAHEAD = ("disk", "limited")
 
 @click.command("index")
 @click.option("--rows", default=1_000_000, show_default=True)
-@click.option(
-    "--base",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture.",
-)
+@base_option
 @click.option("--memory", default="256MB", show_default=True, help="Limit of the whole process, building included.")
 @click.option("--codec", type=click.Choice(["auto", "flat", "sq8", "pq"]), default="auto", show_default=True)
 @click.option("--recall", default=0.95, show_default=True, help="Recall@10 wanted; each system's own knob follows.")
@@ -53,12 +49,7 @@ _LOOKAHEAD = ("disk", "limited")
 @click.option("--overlap", default=0.75, show_default=True, help="Share of lists prediction and query have in common.")
 @click.option("--cap", default="64MB", show_default=True, help="Memory of the limited device.")
 @click.option("--bandwidth", default="1GB", show_default=True, help="Of the limited device's link, a second.")
-@click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Where vectors and indexes are made and kept.",
-)
+@vectors_dir_option
 @output_options
 def index(
     rows: int,

@@ -102,6 +102,17 @@ work_dir_option = click.option(
     default=lambda: models_dir() / "bench",
     help="Where models, indexes and memories are made and kept; `bench` in the folder of the models if not given.",
 )
+base_option = click.option(
+    "--base",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture.",
+)
+vectors_dir_option = click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Where vectors and indexes are made and kept.",
+)
 threads_option = click.option(
     "--threads", type=click.IntRange(1), default=2, show_default=True, help="Compute threads."
 )

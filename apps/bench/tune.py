@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from edge.apps.bench.figures import Figure
-from edge.apps.bench.options import Output, output_options
+from edge.apps.bench.options import Output, base_option, output_options, vectors_dir_option
 from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet, embeddings
 from edge.config import format_size, parse_size
@@ -24,11 +24,7 @@ _WORKER = "edge.apps.bench.tune_worker"
 
 @click.command("tune")
 @click.option("--rows", default=100_000, show_default=True, help="Made vectors; of no effect with --vectors.")
-@click.option(
-    "--base",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Real embeddings (.npy [n, dim]) to expand with noise; without them rows are of a mixture.",
-)
+@base_option
 @click.option(
     "--vectors",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -45,12 +41,7 @@ _WORKER = "edge.apps.bench.tune_worker"
 @click.option("--timed", default=32, show_default=True, help="Held-out queries that are timed.")
 @click.option("--rounds", default=3, show_default=True, help="Turns in which all points are timed.")
 @click.option("--threads", default=2, show_default=True, help="Of training.")
-@click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Where vectors and indexes are made and kept.",
-)
+@vectors_dir_option
 @output_options
 def tune(
     rows: int,
