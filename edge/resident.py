@@ -111,10 +111,6 @@ class ResidentWatch:
             self.high_water = resident
         return resident
 
-    def reset(self) -> None:
-        """Starts a new high-water mark at the current value."""
-        self.high_water = anonymous_resident()
-
     def close(self) -> None:
         """Stops sampling."""
         self._stop.set()

@@ -148,11 +148,6 @@ class Lookahead:
         """Bytes requested so far; never more than `nbytes`."""
         return self._asked
 
-    @property
-    def active(self) -> bool:
-        """Whether blocks are still being requested."""
-        return self._thread.is_alive()
-
     def wait(self) -> None:
         """Blocks until everything that fits has arrived, or the window has ended."""
         self._thread.join()

@@ -166,11 +166,6 @@ class ListPart:
     key: tuple[str, int]
     deleted: npt.NDArray[np.int32] = field(default_factory=lambda: NO_ROWS, repr=False)
 
-    @property
-    def live(self) -> int:
-        """Number of rows that are not deleted."""
-        return self.rows - len(self.deleted)
-
     def split(self, block: Bytes) -> tuple[Ids, Bytes, npt.NDArray[np.uint32]]:
         """Views of a block that was read into `block` [>= nbytes].
 

@@ -36,11 +36,6 @@ class Urgency:
         self._listeners: list[Callable[[], None]] = []
 
     @property
-    def cancelled(self) -> bool:
-        """Whether the request was withdrawn."""
-        return self._cancelled
-
-    @property
     def remaining(self) -> float | None:
         """Seconds until the deadline, 0 if it has passed; None without one."""
         return None if self._deadline is None else max(0.0, self._deadline - self._clock.now())

@@ -94,10 +94,6 @@ class StageCosts:
         """Predicted seconds of a query."""
         return sum(self.rates.get(name, 0.0) * amount for name, amount in load.amounts().items())
 
-    def shares(self, load: Load) -> dict[str, float]:
-        """Seconds of each stage."""
-        return {name: self.rates.get(name, 0.0) * amount for name, amount in load.amounts().items()}
-
     @classmethod
     def fitted(cls, loads: Sequence[Load], seconds: Sequence[float]) -> StageCosts:
         """The rates, none below 0, that predict the measured `seconds` [n] of `loads` with the least relative error."""

@@ -279,10 +279,6 @@ class OpenSegments:
         self._open: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def get(self, name: str) -> Segment | None:
-        """The open segment of that name, or None."""
-        return self._open.get(name)
-
     def open(self, entry: SegmentEntry, spec: CodecSpec) -> Segment:
         """The segment of that name, opened if necessary.
 

@@ -158,7 +158,7 @@ def test_a_window_that_is_over_asks_for_nothing_more(rigs: list[Rig], tmp_path: 
     query = gridded(1, DIM, seed=4)
     window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9, seconds=0.05)
     window.wait()
-    assert not window.active
+    assert not window._thread.is_alive()
     assert window.fetched == 0
     window.cancel()
     window.cancel()

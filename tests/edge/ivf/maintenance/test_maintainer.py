@@ -26,7 +26,7 @@ def rig(tmp_path: Path) -> Iterator[IndexRig]:
 
 
 def sizes(snapshot: Snapshot) -> list[int]:
-    return sorted(sum(part.live for part in parts) for parts in snapshot.lists)
+    return sorted(sum(part.rows - len(part.deleted) for part in parts) for parts in snapshot.lists)
 
 
 def test_when_to_train() -> None:
