@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 
 import psutil
 
@@ -119,9 +118,7 @@ class ResidentWatch:
     def __enter__(self) -> ResidentWatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.sample()
         self.close()
 

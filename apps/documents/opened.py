@@ -8,7 +8,6 @@ import os
 import socket
 import stat
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Reason, Skipped
@@ -115,9 +114,7 @@ class OpenedFile:
     def __enter__(self) -> OpenedFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stream.close()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -306,7 +305,5 @@ class Handle:
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from types import TracebackType
 from typing import Any
 
 from edge.blocks import BlockFile, BlockId
@@ -262,9 +261,7 @@ class Lookahead:
     def __enter__(self) -> Lookahead:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.cancel()
 
     def _feed(self) -> None:

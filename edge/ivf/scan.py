@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -200,9 +199,7 @@ class Scan:
     def __enter__(self) -> Scan:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._seen.clear()
         self._lease.release()
 

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from types import TracebackType
 
 from edge.errors import BudgetExceeded
 from edge.kv_cache.replacement import Usage
@@ -227,7 +226,5 @@ class Prepared:
     def __enter__(self) -> Prepared:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()

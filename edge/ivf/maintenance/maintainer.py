@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
@@ -158,9 +157,7 @@ class Guard:
         self.held = _lock(self._fd)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.held = False
         os.close(self._fd)
 

@@ -7,7 +7,6 @@ import os
 import secrets
 import zlib
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -110,9 +109,7 @@ class SegmentWriter:
     def __enter__(self) -> SegmentWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._held, self._run = [], []
         self._lease.release()
         if not self._file.closed:
