@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -16,16 +16,17 @@ import numpy.typing as npt
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, names_option, numbers, output_options
 from edge.apps.bench.process import measure, serve
-from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import parse_size
-from edge.devices.searchers import SearchersDevice
 from edge.errors import EdgeError
 from edge.ivf.base import RESCORE
-from edge.ivf.index import IndexOptions, VectorIndex
 from edge.planner.published_systems import SHARES
 from edge.planner.searchers import Alternation, queue_length
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.apps.store.database import Database
+    from edge.ivf.index import IndexOptions
 
 _CODECS = ("flat", "sq8", "pq")
 _RESULTS = (10, 100)
@@ -145,6 +146,9 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """The worker's side: builds an index of made-up vectors, and searches it by the host and then by each number of
     searchers. Every query is asked twice; the second time is measured, when the searchers hold the lists."""
+    from edge.apps.store.database import Database
+    from edge.ivf.index import IndexOptions, VectorIndex
+
     random = np.random.default_rng(3)
     centres = random.standard_normal((_CENTRES, _DIM), np.float32)
     with tempfile.TemporaryDirectory() as folder:
@@ -180,6 +184,9 @@ def _run(
     nbytes: int,
     task: dict[str, Any],
 ) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
+    from edge.devices.searchers import SearchersDevice
+    from edge.ivf.index import VectorIndex
+
     trace = Trace()
     kept = _FOUND if task["codec"] == "flat" else RESCORE * _FOUND
     length = queue_length(kept, count) if count else kept
