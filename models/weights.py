@@ -78,7 +78,7 @@ class WeightPacker:
         crcs: list[int] = []
         for rows in self._slabs(name, section.tensors[0].shape[0]):
             if dtype == "int8":
-                row_scales.append(int8_scales(rows, axis=1))
+                row_scales.append(int8_scales(rows))
                 crcs += writer.append_rows(quantize(rows, row_scales[-1][:, None]))
             else:
                 crcs += writer.append_rows(_convert(rows, dtype, name))
@@ -92,7 +92,7 @@ class WeightPacker:
             matrix = tensor.name.removesuffix(".scale")
             if tensor.name.endswith(".scale"):
                 slabs = (slab for name in self._parts(f"{matrix}.weight", layer) for slab in self._slabs(name))
-                scales[f"{matrix}.weight"] = np.concatenate([int8_scales(slab, axis=1) for slab in slabs])
+                scales[f"{matrix}.weight"] = np.concatenate([int8_scales(slab) for slab in slabs])
                 writer.append(scales[f"{matrix}.weight"])
             elif len(tensor.shape) == 1:
                 parts = self._parts(tensor.name, layer)
@@ -212,10 +212,10 @@ def _convert(values: Floats, dtype: str, name: str) -> npt.NDArray[Any]:
     return result
 
 
-def int8_scales(values: Floats, axis: int) -> Floats:
-    """max|w| / 127 along `axis`; 1 where all values are zero, so that no scale is zero."""
+def int8_scales(values: Floats) -> Floats:
+    """max|w| / 127 of each row; 1 where all values are zero, so that no scale is zero."""
     # Two reductions avoid abs(), which would allocate an array as large as the values.
-    largest = np.maximum(values.max(axis=axis), -values.min(axis=axis))
+    largest = np.maximum(values.max(axis=1), -values.min(axis=1))
     result: Floats = np.asarray(largest / np.float32(127), np.float32)
     result[result == 0] = 1
     return result

@@ -41,11 +41,11 @@ class Plan:
         self.parts: list[ListPart] = []
         self.queries: list[list[int]] = []
         self.expected = [0] * len(probes)
-        who: dict[int, list[int]] = {}
+        probing: dict[int, list[int]] = {}
         for rank in probes.T.tolist():  # rank by rank, so that a list's best rank decides its place
             for query, number in enumerate(rank):
-                who.setdefault(number, []).append(query)
-        for number, queries in who.items():
+                probing.setdefault(number, []).append(query)
+        for number, queries in probing.items():
             parts = snapshot.lists[number]
             self.parts += parts
             self.queries += [queries] * len(parts)
