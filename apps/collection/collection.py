@@ -29,6 +29,7 @@ from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
+from edge.closing import Closing
 from edge.config import Config, parse_size
 from edge.ivf.index import VectorIndex
 from edge.plan import Stage
@@ -48,7 +49,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @checked_arguments
-class Collection:
+class Collection(Closing):
     """Files and texts, searched by meaning and by words within one memory limit.
 
     Threads and other processes may read while one thread writes. Models are opened when they are first needed.
@@ -386,9 +387,3 @@ class Collection:
             if self._vectors is not None:
                 self._vectors.close()
                 self._vectors = None
-
-    def __enter__(self) -> Collection:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

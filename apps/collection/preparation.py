@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from edge.apps.collection.catalog import Catalog, FileRow
@@ -24,6 +23,7 @@ from edge.apps.documents.base import Extracted, Reason, Skipped
 from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
 from edge.budget import Lease, MemoryBudget
+from edge.closing import Closing
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
 
@@ -97,7 +97,7 @@ class Prepared:
     lease: Lease
 
 
-class Preparation:
+class Preparation(Closing):
     """Iterates over the due files below some roots, prepared for `Intake`. A context manager; for one consumer."""
 
     def __init__(
@@ -158,14 +158,6 @@ class Preparation:
         for prepared in self._ready:
             prepared.lease.release()
         self._ready.clear()
-
-    def __enter__(self) -> Preparation:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _work(self) -> None:
         try:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from edge.apps.collection.collection import Collection, Floats
@@ -20,6 +19,7 @@ from edge.apps.collection.searching import POOL, Query, check_options, checked_q
 from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.config import Config
 from edge.runtimes.scoring import LayerReport
 from edge.trace import Trace
@@ -36,7 +36,7 @@ class Seen(Protocol):
         and must not block."""
 
 
-class Together:
+class Together(Closing):
     """Collections by name. A context manager; the first collection's reranker ranks all candidates.
 
     A hit's `collection` names its collection; its `id` and `file` are numbers within that collection.
@@ -179,14 +179,6 @@ class Together:
         """Closes all collections."""
         for collection in self._collections.values():
             collection.close()
-
-    def __enter__(self) -> Together:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _first(self) -> Collection:

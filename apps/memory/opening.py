@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from edge.apps.memory.actions import ActionCache
@@ -22,6 +21,7 @@ from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.config import Config, parse_size
 from edge.errors import InputError
 from edge.ivf.base import MaintenanceReport
@@ -36,7 +36,7 @@ Opened = TypeVar("Opened", bound="OpenMemory")
 
 
 @checked_arguments
-class OpenMemory:
+class OpenMemory(Closing):
     """An open memory with its parts: store, models and scope. `Memory` adds the verbs."""
 
     def __init__(
@@ -149,14 +149,6 @@ class OpenMemory:
         self._actions.close()
         self._searcher.close()
         self.store.close()
-
-    def __enter__(self: Opened) -> Opened:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _scope(self, user_id: object, agent_id: object, run_id: object) -> Scope:
         return Scope.of(dict(zip(SCOPE_FIELDS, (user_id, agent_id, run_id), strict=True))).within(self.bound)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import apsw
@@ -26,6 +25,7 @@ from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.schema_copy import INTERRUPTED, keep, kept, read_copied, read_schema
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.connection import Connection
 from edge.errors import StorageError
 
@@ -49,7 +49,7 @@ _LOG_PATIENCE_MS = 2_000
 """Wait for other readers before the log is emptied: most readers take milliseconds, some never end."""
 
 
-class Database:
+class Database(Closing):
     """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
 
     Attributes:
@@ -205,14 +205,6 @@ class Database:
         """Starts no new transactions, waits until other threads have ended theirs, and closes the connections. Closing
         twice is harmless."""
         self._pool.close()
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
         left_behind = not self.read_only and has_log(self.path)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.budget import Lease, MemoryBudget
+from edge.closing import Closing
 from edge.errors import InputError
 from edge.kv_cache.backend import Segment
 from edge.kv_cache.document_order import cached_first
@@ -36,7 +37,7 @@ from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace
 
 
-class LlamaGenerator:
+class LlamaGenerator(Closing):
     """A `Generator` on llama.cpp. It writes one answer at a time; further calls wait.
 
     Attributes:
@@ -195,12 +196,6 @@ class LlamaGenerator:
             self._context = self._model = None
             for lease in self._leases:
                 lease.release()
-
-    def __enter__(self) -> LlamaGenerator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _answer(self, run: _Run, sampling: Sampling, cancelled: Callable[[], bool]) -> Generator[Piece, None, None]:
         with self._alone(run):
