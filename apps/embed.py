@@ -51,7 +51,7 @@ def embed(
 ) -> None:
     """Embed texts; prints one JSON array per text, in the order of the input."""
     config = setup.config(embedder=model)
-    documents = read_documents(docs, config.memory)
+    documents = read_documents(docs, config.memory, ["edge.runtimes.embedder"])
     recorder: Trace | None = None
     try:
         alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)

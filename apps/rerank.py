@@ -62,7 +62,7 @@ def rerank(
         from edge.apps.evolution import check_picture
 
         check_picture(plot)
-    documents = read_documents(docs, config.memory)
+    documents = read_documents(docs, config.memory, ["edge.runtimes.reranker"])
     alone = own_options(
         memory=setup.memory, threads=setup.threads, trace=report.trace, plot=plot, explain=explain,
         max_tokens=max_tokens,

@@ -6,13 +6,14 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, TextIO
 
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
 from edge.files.input_file import open_input
+from edge.libraries import import_nbytes
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -23,6 +24,10 @@ _COPIES = 3
 
 _MEASURED = 128 << 10
 """The process's memory is measured after so many bytes of lines."""
+
+_LEAST = 1 << 20
+"""Bytes that may be read in a process above its limit. It is refused when the model is opened, where the smallest limit
+that works is known."""
 
 _SLOT = 16
 """Bytes of an element in a list that grows."""
@@ -44,12 +49,13 @@ class Document:
         return _SLOT + sum(_held(part) for part in (self, self.text, self.id))
 
 
-def read_documents(source: str, limit: int) -> list[Document]:
+def read_documents(source: str, limit: int, libraries: Iterable[str] = ()) -> list[Document]:
     """Reads texts from a file, or from stdin for `-`: one per line, or JSON Lines with `text` and an optional `id`.
 
     Args:
         source: the path of the file, or `-`.
         limit: the bytes that the whole process may hold.
+        libraries: modules that are imported while the texts are in memory.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or a JSON line has no text. The message names the line.
@@ -58,7 +64,7 @@ def read_documents(source: str, limit: int) -> list[Document]:
     name = "stdin" if source == "-" else source
     try:
         with open(sys.stdin.fileno(), "rb", closefd=False) if source == "-" else open_input(source) as file:
-            documents = _documents(file, name, limit)
+            documents = _documents(Lines(file, name, limit, libraries))
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
     if not documents:
@@ -66,14 +72,13 @@ def read_documents(source: str, limit: int) -> list[Document]:
     return documents
 
 
-def _documents(file: BinaryIO, name: str, limit: int) -> list[Document]:
-    lines = Lines(file, name, limit)
+def _documents(lines: Lines) -> list[Document]:
     documents: list[Document] = []
     records: bool | None = None
     for number, line in lines:
         if records is None:  # the first line tells which of the two formats it is
             records = _is_record(line)
-        documents.append(_record(line, name, number) if records else Document(line, None))
+        documents.append(_record(line, lines.name, number) if records else Document(line, None))
         lines.taken += documents[-1].nbytes - _held(line) - _SLOT
     return documents
 
@@ -82,20 +87,22 @@ class Lines:
     """Lines of UTF-8 with their numbers, without white space around them, and without empty lines.
 
     Attributes:
+        name: of the file, for error messages.
         taken: the bytes that the caller holds of the lines until now. The caller corrects it if it holds more or less
             than the line itself.
     """
 
-    def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
+    def __init__(self, file: BinaryIO, name: str, limit: int, libraries: Iterable[str] = ()) -> None:
         """
         Args:
-            name: of the file, for error messages.
             limit: the bytes that the whole process may hold.
+            libraries: modules that are imported while the lines are in memory.
         """
+        self.name = name
         self.taken = 0
         self._file = file
-        self._name = name
         self._limit = limit
+        self._libraries = libraries
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Reads to the end of the file.
@@ -112,22 +119,22 @@ class Lines:
             file.detach()  # otherwise the end of the wrapper would close the caller's file
 
     def _lines(self, file: TextIO) -> Iterator[tuple[int, str]]:
-        held, limit, name = anonymous_resident(), self._limit, self._name
-        # A process above its limit is refused when the model is opened, where the smallest limit that works is known.
-        room = limit - held if held < limit else limit
+        limit, imported = self._limit, import_nbytes(self._libraries)
+        held = anonymous_resident() + imported
+        room = max(_LEAST, limit - held)
         number = measured = 0
         while line := file.readline((longest := max(0, room - self.taken) // _COPIES) + 1):
             number += 1
             if self.taken >= measured + _MEASURED:  # what lines leave behind: buffers, and gaps between their memory
                 measured = self.taken
-                room = min(room, limit - max(held, anonymous_resident() - measured))
+                room = min(room, max(_LEAST, limit - max(held, anonymous_resident() + imported - measured)))
             if len(line) > longest:
-                raise _too_much(name, number, self.taken + _COPIES * len(line), held, limit)
+                raise _too_much(self.name, number, self.taken + _COPIES * len(line), held, limit)
             if number == 1:
                 line = line.removeprefix("\ufeff")
             if bad := _NOT_UTF8.search(line):
                 byte = len(line[: bad.start()].encode("utf-8"))
-                raise InputError(f"{name}, line {number}: not valid UTF-8 (byte {byte})")
+                raise InputError(f"{self.name}, line {number}: not valid UTF-8 (byte {byte})")
             line = line.strip()
             if line:
                 self.taken += _held(line) + _SLOT
@@ -142,7 +149,8 @@ def _held(value: object) -> int:
 def _too_much(name: str, number: int, taken: int, held: int, limit: int) -> BudgetExceeded:
     return BudgetExceeded(
         f"{name}: its texts up to line {number} need {format_size(taken)} beside the {format_size(held)} that the "
-        f"process holds, and the memory limit is {format_size(limit)}; give fewer or shorter texts, or a higher limit",
+        f"process and its libraries hold, and the memory limit is {format_size(limit)}; give fewer or shorter texts, "
+        "or a higher limit",
         owner="texts",
         asked=taken,
         free=max(0, limit - held),

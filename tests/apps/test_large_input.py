@@ -20,6 +20,9 @@ from edge.resident import anonymous_resident
 
 LIMIT = 120_000_000
 LARGE = 60_000_000
+NEARLY_ALL = (b"x" * 10_000 + b"\n") * 10_300
+"""Texts that fit beside the command line, but not beside the libraries of a model, too."""
+
 PEAK = """
 import sys
 from edge.resident import ResidentWatch
@@ -54,10 +57,24 @@ def config(tiny_models: Path, tmp_path: Path) -> Config:
         (("memory", "import", "-", "--path", "mem"), lambda: b'{"user_id":"a","memory":"' + b"x" * LARGE + b'"}\n', 2),
         (("rerank", "river", "--docs", "-"), lambda: b"x " * (LARGE // 2), 2),
         (("embed", "--docs", "-", "--out", "vectors.npy"), lambda: b"tiny\n" * (LARGE // 5), 2),
+        (("rerank", "river", "--docs", "-"), lambda: NEARLY_ALL, 2),
+        (("embed", "--docs", "-", "--out", "vectors.npy"), lambda: NEARLY_ALL, 2),
         (("plan", "banks", "-"), lambda: b"[" + b'{"rows":1,"dim":2},' * (LARGE // 20), 2),
         (("plan", "rag", "-"), lambda: b"x" * LARGE, 2),
     ],
-    ids=["chat", "ask", "add a line", "add lines", "import", "rerank", "embed", "plan banks", "plan rag"],
+    ids=[
+        "chat",
+        "ask",
+        "add a line",
+        "add lines",
+        "import",
+        "rerank",
+        "embed",
+        "rerank beside its libraries",
+        "embed beside its libraries",
+        "plan banks",
+        "plan rag",
+    ],
 )
 def test_what_is_piped_in_is_not_held(
     config: Config, tiny_models: Path, tmp_path: Path, arguments: tuple[str, ...], given: Callable[[], bytes], code: int

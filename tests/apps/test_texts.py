@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -113,6 +114,21 @@ def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> No
     path.write_bytes(b"x" * 1_100_000)
     with pytest.raises(BudgetExceeded, match="line 1 "):
         read_documents(str(path), 1_000_000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count other memory")
+@pytest.mark.parametrize("module", ["edge.runtimes.embedder", "edge.runtimes.reranker"])
+def test_the_libraries_of_a_model_take_no_more_than_is_kept_for_them(module: str) -> None:
+    script = f"""
+import edge.apps.embed, edge.apps.rerank
+from edge.libraries import import_nbytes
+from edge.resident import anonymous_resident
+most, before = import_nbytes([{module!r}]), anonymous_resident()
+import edge.apps.planning, {module}
+print(most - (anonymous_resident() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert int(done.stdout) > 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
