@@ -106,7 +106,7 @@ class Connection:
         self._path = path
         self.hello: dict[str, Any] = {"seconds": 0.0}
         try:
-            self.hello = json.loads(self._answer("GET", OWN, b"", _HELLO_S))
+            self.hello = json.loads(self._answer("GET", OWN, bytearray(), _HELLO_S))
         except (OSError, ValueError) as error:
             raise Unserved(f"the server does not answer ({error})") from None
 
@@ -164,13 +164,15 @@ class Connection:
     def _patience(self) -> float:
         return float(self.hello["seconds"]) + _MORE_S
 
-    def _body(self, content: dict[str, Any]) -> bytes:
-        body = json.dumps(content).encode()
-        if len(body) > self.hello["body"]:
-            raise Unserved(f"the request has {len(body):,} bytes, and the server takes {self.hello['body']:,}")
+    def _body(self, content: dict[str, Any]) -> bytearray:
+        body, most = bytearray(), self.hello["body"]
+        for piece in json.JSONEncoder().iterencode(content):  # a request that is too large is not written to its end
+            body += piece.encode()
+            if len(body) > most:
+                raise Unserved(f"the request has more than the {most:,} bytes that the server takes")
         return body
 
-    def _answer(self, method: str, path: str, body: bytes, seconds: float) -> bytes:
+    def _answer(self, method: str, path: str, body: bytearray, seconds: float) -> bytes:
         with self._sent(method, path, body, seconds) as connected, connected.makefile("rb") as file:
             length = _read_head(file)
             found = file.read()
@@ -178,8 +180,9 @@ class Connection:
             raise ConnectionResetError("a part of the answer is missing")
         return found
 
-    def _sent(self, method: str, path: str, body: bytes, seconds: float) -> socket.socket:
-        """A connection over which a request was sent. With HTTP/1.0 the server ends it after its answer."""
+    def _sent(self, method: str, path: str, body: bytearray, seconds: float) -> socket.socket:
+        """A connection over which a request was sent. Its head is put before `body`. With HTTP/1.0 the server ends it
+        after its answer."""
         try:
             connected = reach(self._path, _HELLO_S)
         except OSError:
@@ -189,7 +192,8 @@ class Connection:
                 raise Unserved("somebody else's process listens there")
             connected.settimeout(seconds)
             head = f"{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            connected.sendall(head.encode() + body)
+            body[:0] = head.encode()  # one message, without a second copy of the body
+            connected.sendall(body)
         except BaseException:
             connected.close()
             raise
