@@ -25,6 +25,14 @@ from edge.apps.serve.search import failed, record
 from edge.runtimes.generation.base import Message, Sampling
 from edge.scheduling.urgency import PERSON, current_urgency
 
+MOST_TURNS = 1000
+MOST_MESSAGES = 2 * MOST_TURNS
+MOST_PARTS = 1000
+"""Parts of a message."""
+
+MOST_STOPS = 100
+"""Texts that end an answer. Each is looked for after every token."""
+
 
 class Ask:
     """The endpoint of one server."""
@@ -105,7 +113,7 @@ def _turns(fields: Fields) -> list[Turn]:
     """What was said before: `turns` of a `question` and the `answer` that was given. The `title` of the document that
     the answer cites first keeps the search for a follow-up near that document."""
     found = []
-    for value in fields.list_of("turns") if "turns" in fields else []:
+    for value in fields.list_of("turns", most=MOST_TURNS) if "turns" in fields else []:
         if not isinstance(value, dict):
             raise Refusal(422, "a turn is an object with a `question` and an `answer`")
         turn = Fields(value)
@@ -183,7 +191,7 @@ class Chat:
     def _plain(
         self, fields: Fields, llm: str, messages: list[Message], show: Any
     ) -> tuple[str, dict[str, Any], dict[str, int]]:
-        stop = tuple(fields.texts("stop", []))
+        stop = tuple(fields.texts("stop", [], most=MOST_STOPS))
         most = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
         sampling = Sampling(
             temperature=fields.number("temperature", 0.0), top_p=fields.number("top_p", 1.0),
@@ -228,13 +236,13 @@ def _failed(events: Events, error: Refusal) -> None:
 
 def _messages(fields: Fields) -> list[Message]:
     found = []
-    for value in fields.list_of("messages"):
+    for value in fields.list_of("messages", most=MOST_MESSAGES):
         if not isinstance(value, dict):
             raise Refusal(422, "a message is an object with a `role` and a `content`")
         role, content = Fields(value).text("role"), value.get("content")
         if isinstance(content, list):
             texts: list[str] = []
-            for part in content:
+            for part in Fields(value).list_of("content", most=MOST_PARTS):
                 text = part.get("text") if isinstance(part, dict) else part
                 if not isinstance(text, str):
                     raise Refusal(

@@ -22,7 +22,6 @@ from edge.apps.serve.refusals import Refusal
 from edge.runtimes.reranker import Ranking
 from edge.runtimes.stats import RunStats
 
-MOST_DOCUMENTS = 10_000
 MOST_FIELDS = 100
 
 
@@ -51,9 +50,8 @@ class Rerank:
         fields = Fields(values)
         query = _query(fields)
         documents = fields.list_of("documents")
-        names = fields.texts("rank_fields", [])
-        if len(names) > MOST_FIELDS:
-            raise Refusal(422, f"{len(names):,} rank_fields are more than the {MOST_FIELDS} of one request")
+        # A field that is named twice says no more, and would be copied twice.
+        names = list(dict.fromkeys(fields.texts("rank_fields", [], most=MOST_FIELDS)))
         texts = [_document_text(document, names, place) for place, document in enumerate(documents)]
         top_n = fields.optional_whole("top_n")
         shown = fields.flag("return_documents", "jina" in fields.text("model", "").lower())
@@ -88,8 +86,6 @@ class Rerank:
         return results
 
     async def _ranked(self, call: Call, fields: Fields, query: str, texts: list[str], top_n: int | None) -> Ranking:
-        if len(texts) > MOST_DOCUMENTS:
-            raise Refusal(422, f"{len(texts):,} documents are more than the {MOST_DOCUMENTS:,} of one request")
         if not texts:
             raise Refusal(422, "there are no documents to rank")
         reranker = served_reranker(self._library, fields.text("model", ""))
@@ -219,11 +215,9 @@ def _texts(fields: Fields, name: str) -> list[str]:
     value = fields.raw(name)
     if isinstance(value, list) and value and not all(isinstance(each, str) for each in value):
         raise Refusal(422, f"the field `{name}` is a text or a list of texts; numbers of tokens mean nothing here")
-    texts = fields.texts(name)
+    texts = fields.texts(name, most=MOST_TEXTS)
     if not texts:
         raise Refusal(422, f"the field `{name}` holds no text")
-    if len(texts) > MOST_TEXTS:
-        raise Refusal(413, f"{len(texts):,} texts are more than the {MOST_TEXTS:,} of one request")
     return texts
 
 

@@ -132,6 +132,10 @@ def said(value: Any) -> str:
     return _KINDS.get(type(value)) or str(value)[:60]
 
 
+MOST_ENTRIES = 10_000
+"""Entries of a list in a request, unless its field takes fewer or more."""
+
+
 class Fields:
     """Reads an object's fields. Every error names the field and what it may be."""
 
@@ -156,11 +160,11 @@ class Fields:
             raise self._wrong(name, "a text")
         return value
 
-    def texts(self, name: str, default: list[str] | None = None) -> list[str]:
-        """Texts; one alone counts as a list of one. Raises as `text` does."""
+    def texts(self, name: str, default: list[str] | None = None, *, most: int = MOST_ENTRIES) -> list[str]:
+        """Texts; one alone counts as a list of one. Raises as `list_of` does."""
         value = self._value(name, default)
         found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in self._bounded(name, found, most)):
             raise self._wrong(name, "a text or a list of texts")
         return found
 
@@ -169,7 +173,7 @@ class Fields:
         return self._paths(name, [self.text(name, default)])[0]
 
     def paths(self, name: str, default: list[str] | None = None) -> list[str]:
-        """Texts that can be paths; one alone counts as a list of one. Raises as `text` does."""
+        """Texts that can be paths; one alone counts as a list of one. Raises as `list_of` does."""
         return self._paths(name, self.texts(name, default))
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -205,12 +209,25 @@ class Fields:
             raise self._wrong(name, "true or false")
         return value
 
-    def list_of(self, name: str) -> list[Any]:
-        """A list of anything. Raises as `text` does."""
+    def list_of(self, name: str, *, most: int = MOST_ENTRIES) -> list[Any]:
+        """A list of anything.
+
+        Args:
+            most: entries. The event loop looks at each of them, and serves nobody else meanwhile.
+
+        Raises:
+            Refusal: it is missing, or is none, or is too long.
+        """
         value = self._value(name, None)
         if not isinstance(value, list):
             raise self._wrong(name, "a list")
-        return value
+        return self._bounded(name, value, most)
+
+    def _bounded(self, name: str, found: list[Any], most: int) -> list[Any]:
+        if len(found) > most:
+            entries = f"{len(found):,} entries, and {most:,} are the most of one request"
+            raise Refusal(413, f"the field `{name}` has {entries}")
+        return found
 
     def _paths(self, name: str, found: list[str]) -> list[str]:
         if any("\0" in path for path in found):

@@ -39,6 +39,9 @@ from edge.resident import anonymous_resident
 from edge.runtimes.stats import RunStats
 from edge.scheduling.urgency import PERSON
 
+_MOST_TEXTS = 100_000
+"""Texts of the user's own programs. A program with more does its work itself."""
+
 
 class Own:
     """The endpoints of one server."""
@@ -108,7 +111,8 @@ class Own:
     async def rerank(self, call: Call) -> dict[str, Any]:
         """`edge rerank`: places, scores and relevance, best first, with the figures of the pass."""
         fields = Fields(await call.json())
-        query, texts, top_k = fields.text("query"), fields.texts("texts"), fields.optional_whole("top_k")
+        query, texts = fields.text("query"), fields.texts("texts", most=_MOST_TEXTS)
+        top_k = fields.optional_whole("top_k")
         name = self._installed(fields.text("model", ""))
         mode, threshold = fields.text("mode"), fields.text("threshold")
         retrieved = fields.flag("retrieved", False)
@@ -129,7 +133,7 @@ class Own:
     async def embed(self, call: Call) -> dict[str, Any]:
         """`edge embed`: the vectors as float32 in base64, with the figures of the last pass."""
         fields = Fields(await call.json())
-        texts, query = fields.texts("texts"), fields.flag("query", False)
+        texts, query = fields.texts("texts", most=_MOST_TEXTS), fields.flag("query", False)
         if not texts:
             raise Refusal(422, "the field `texts` holds no text")
         embedder = self._library.embedder(self._installed(fields.text("model", "")) or DEFAULT_EMBEDDER)

@@ -62,6 +62,10 @@ class Request:
         )
         return replace(self, values=values, query=query)
 
+    def with_value(self, place: tuple[Any, ...], value: Any) -> Request:
+        """The request with another value at a place in its body."""
+        return replace(self, body=_changed(self.body, place, value))
+
     def variants(self, names: frozenset[str], value: Any) -> Iterator[tuple[str, Request]]:
         """The request with another value at each place where it has or may have one, and what place that is.
 
@@ -76,7 +80,7 @@ class Request:
                 yield f"query {name}", replace(self, query={**self.query, name: value})
         if self.body is not None:
             for place in _places(self.body, names):
-                yield f"body {'.'.join(map(str, place))}", replace(self, body=_changed(self.body, place, value))
+                yield f"body {'.'.join(map(str, place))}", self.with_value(place, value)
 
 
 def _places(value: Any, names: frozenset[str] = frozenset()) -> Iterator[tuple[Any, ...]]:

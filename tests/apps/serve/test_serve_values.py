@@ -81,6 +81,13 @@ def fault(request: Request, answer: Any) -> str:
     return ""
 
 
+REMEMBERED = (
+    "/memories", "/v1/memories", "/v3/memories", "/v3/memories/add", "/own/memory",
+    "/search", "/v1/memories/search", "/v3/memories/search",
+)  # fmt: skip
+"""Requests whose lists the memory reads in a thread. It leases what they take."""
+
+
 async def names_read(here: Site, client: Any, request: Request) -> frozenset[str]:
     with noted_names() as read:
         await here.send(client, request)
@@ -117,6 +124,35 @@ def test_no_odd_value_is_an_error_of_the_server(
     found = in_a_loop(sweep())
     assert not found, f"{len(found)}: {found[:10]}"
     assert "Traceback" not in capfd.readouterr().err
+
+
+def lists(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], list[Any]]]:
+    """Every list in a value that has entries, and its place."""
+    if isinstance(value, list) and value:
+        yield place, value
+    for part, inner in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        yield from lists(inner, (*place, part))
+
+
+def test_no_list_is_longer_than_one_request_may_make_it(here: Site) -> None:
+    async def sweep() -> list[str]:
+        found: list[str] = []
+        async with here.client() as client:
+            for request in here.requests():
+                if request.body is None or request.kind.startswith("/mcp") or request.kind in REMEMBERED:
+                    continue
+                read = await names_read(here, client, request)
+                for place, value in lists(request.body):
+                    many = value[:1] * (2_000_000 // len(json.dumps(value)))  # of a body that is read
+                    answer = await here.send(client, request.with_value(place, many))
+                    bounded = any(said in answer.text for said in ("are the most of one request", "is a pair"))
+                    if read.issuperset(place[:1]) and not bounded:
+                        found.append(f"{request.method} {request.kind} {place}: {answer.status_code}")
+        return found
+
+    assert not (found := in_a_loop(sweep())), found
 
 
 @given(st.data())
