@@ -249,8 +249,16 @@ def _burst(problem: Problem, plan: Plan, burst: int) -> tuple[int, float, float]
 
     def stage(name: str, calls: float) -> BurstStage:
         points = problem.tables[name].at(devices[name])
-        seconds = {point.batch: point.latency for point in sorted(points, key=lambda p: -p.latency)}
-        return BurstStage(lambda batch: calls * seconds[min(b for b in seconds if b >= batch)], places[name])
+        latencies = {point.batch: point.latency for point in sorted(points, key=lambda p: -p.latency)}
+        most = max(latencies)
+
+        def seconds(batch: int) -> float:
+            """Requests for which the devices have no memory at a time are done one largest batch after another."""
+            rounds, rest = divmod(batch, most)
+            last = latencies[min(b for b in latencies if b >= rest)] if rest else 0.0
+            return calls * (rounds * latencies[most] + last)
+
+        return BurstStage(seconds, places[name])
 
     largest = max(2**i for i in range(11) if 2**i <= burst)
     return best_micro_batch([stage(s.name, s.calls) for s in stages.values() if s.before], largest)

@@ -53,6 +53,13 @@ def test_every_pipeline_can_be_planned(pipeline: str) -> None:
     assert {origin for origin in result["origins"].values()} == {"calibrated", "predicted"}
 
 
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_a_burst_may_be_larger_than_any_batch_that_fits(pipeline: str) -> None:
+    result = planned(pipeline, "--accelerators", "8", "--goal", "memory", "--burst", "1024")
+    assert 1 <= result["burst"]["micro_batch"] <= 1024
+    assert 0 < result["burst"]["mean_ttft_s"] <= result["burst"]["whole_ttft_s"]
+
+
 def test_each_goal_chooses_the_plan_that_is_best_in_it(schema: str) -> None:
     keys = {"throughput": "throughput_per_device", "ttft": "ttft_s", "tpot": "tpot_s", "memory": "nbytes"}
     assert set(keys) == set(GOALS)
