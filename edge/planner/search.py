@@ -64,9 +64,9 @@ def plans(problem: Problem) -> list[Plan]:
         options: dict[tuple[tuple[str, ...], bool], _Some] = {}
         for placement in problem.placements:
             some = _placed(problem, placement, loop_batch, options)
-            if some is not None:
-                found.append(_finished(some, loop_batch, problem))
-    found = [some for some in found if len(some.costs)]
+            if len(some.costs):
+                loops = np.full((len(some.costs), 1), float(loop_batch))
+                found.append(_Some(np.concatenate((some.costs, loops), axis=1), some.groups))
     if not found:
         raise InputError(_refusal(problem))
     costs = np.concatenate([some.costs for some in found])
@@ -93,46 +93,39 @@ def _objectives(costs: Costs) -> Costs:
     return np.stack([costs[:, 0], costs[:, 2], costs[:, 1] * devices, costs[:, 4]], axis=1)
 
 
-def _finished(some: _Some, loop_batch: int, problem: Problem) -> _Some:
-    """The ways that are best in the objectives, with the batch size of looping retrievals as an additional column."""
-    fits = np.maximum(some.costs[:, 3], some.costs[:, 5]) <= problem.accelerators
-    costs, groups = some.costs[fits], [entry for entry, fine in zip(some.groups, fits, strict=True) if fine]
-    rows = frontier(_objectives(costs)) if len(costs) else np.empty(0, np.intp)
-    loops = np.full((len(rows), 1), float(loop_batch))
-    return _Some(np.concatenate((costs[rows], loops), axis=1), [groups[row] for row in rows])
-
-
 def _placed(
     problem: Problem, placement: Placement, loop_batch: int, known: dict[tuple[tuple[str, ...], bool], _Some]
-) -> _Some | None:
-    """All groups of a placement combined; None if one of them fits nowhere."""
-    some: _Some | None = None
+) -> _Some:
+    """All groups of a placement combined: the ways that no other one dominates in the objectives."""
+    some = _Some(np.zeros((1, 6)), [()])
     for names in placement:
         key = (names, len(placement) > 1)
         if key not in known:
             known[key] = _group(problem, names, loop_batch, apart=key[1])
-        more = known[key]
-        some = more if some is None else _joined(problem, some, more)
-        if not len(some.costs):
-            return None
+        some = _joined(problem, some, known[key], last=names == placement[-1])
     return some
 
 
-def _joined(problem: Problem, some: _Some, more: _Some) -> _Some:
-    """Every way of `some` combined with every way of `more`, without the dominated ones."""
+def _joined(problem: Problem, some: _Some, more: _Some, *, last: bool) -> _Some:
+    """Every way of `some` combined with every way of `more`, without the dominated ones.
+
+    Args:
+        last: whether no further group is joined. Then the objectives alone tell what is dominated.
+    """
     a, b = some.costs[:, None, :], more.costs[None, :, :]
     costs = a + b
     costs[:, :, 1] = np.maximum(a[:, :, 1], b[:, :, 1])
     costs = costs.reshape(-1, costs.shape[2])
     fits = np.flatnonzero(_within(problem, costs))
-    rows = fits[frontier(costs[fits])] if len(fits) else fits
+    rows = fits[frontier(_objectives(costs[fits]) if last else costs[fits])]
     width = len(more.groups)
     return _Some(costs[rows], [some.groups[row // width] + more.groups[row % width] for row in rows])
 
 
 def _within(problem: Problem, costs: Costs) -> npt.NDArray[np.bool_]:
     memory = np.inf if problem.memory is None else problem.memory
-    fits: npt.NDArray[np.bool_] = (costs[:, 3] <= problem.accelerators) & (costs[:, 4] <= memory)
+    devices = np.maximum(costs[:, 3], costs[:, 5])
+    fits: npt.NDArray[np.bool_] = (devices <= problem.accelerators) & (costs[:, 4] <= memory)
     return fits
 
 

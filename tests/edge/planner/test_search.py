@@ -9,6 +9,7 @@ import pytest
 from naive.planning import every_schedule, exhaustive, one_device
 
 from edge.errors import InputError
+from edge.planner import search, tables
 from edge.planner.hardware import ACCELERATORS, MODELS
 from edge.planner.modelled import modelled_tables
 from edge.planner.schedule import Problem, cluster_placements, evaluate
@@ -108,6 +109,25 @@ def test_a_memory_limit_is_kept_and_an_impossible_one_refused() -> None:
 def test_no_plan_is_best_in_everything() -> None:
     best = [min(plans(CASES["long context"]), key=lambda p, i=i: p.outcome.objectives[i]).schedule for i in range(4)]
     assert len({id(schedule) for schedule in best}) > 1
+
+
+def test_whole_schedules_are_compared_in_the_objectives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where their groups differ as well, many more of them stay. The search then takes minutes on many devices."""
+    compared: list[int] = []
+
+    def noted(costs: np.ndarray) -> np.ndarray:
+        rows = frontier(costs)
+        compared.append(len(costs) * len(rows))
+        return rows
+
+    monkeypatch.setattr(search, "frontier", noted)
+    plans(published("case-4", [4, 16, 64, 256], [1, 8, 64, 512], [16, 32], most=512))
+    assert sum(compared) < 10_000_000
+
+
+def test_of_many_rows_most_are_dropped_by_a_few() -> None:
+    rows = np.random.default_rng(5).random((20_000, 4))
+    assert len(tables._hopeful(rows)) < 10_000
 
 
 def test_the_frontier_is_that_of_comparing_every_pair() -> None:
