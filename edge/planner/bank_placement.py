@@ -5,10 +5,15 @@ Source: Jiang's thesis, section 8.3.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge.errors import InputError
+
+_ROUNDED = 1 - 1e-9
+"""A bound is lowered by this factor, because sums of the same times in another order differ in their last digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +81,47 @@ class BankPlacement:
         return sum(table.nbytes for bank in (self.near, *self.banks) for table in bank)
 
 
-def spread(tables: Sequence[EmbeddingTable], banks: Banks) -> BankPlacement | None:
-    """Places the smallest tables on the chip, and the others over the banks; None if they do not fit.
+def spread(tables: Sequence[EmbeddingTable], banks: Banks, most: float = math.inf) -> BankPlacement | None:
+    """Places the smallest tables on the chip, and the others over the banks.
 
     The chip gets tables as long as reading them takes no longer than reading the banks. The other tables go over the
     banks, the largest first, each to the bank with the fewest tables (rule 4 of algorithm 3).
+
+    Args:
+        most: seconds of a look-up. A placement that must take longer is not computed.
+
+    Returns:
+        The placement; None if the tables do not fit, or a look-up in them takes more than `most`.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
+    nbytes = sum(table.nbytes for table in ordered)
+    if nbytes > banks.near and (nbytes > banks.near + banks.count * banks.nbytes or ordered[-1].nbytes > banks.nbytes):
+        return None
+    largest_first = sorted(range(len(ordered)), key=lambda index: -ordered[index].nbytes)
+
+    def far_tables(near: int) -> tuple[tuple[EmbeddingTable, ...], ...] | None:
+        return _over_banks([ordered[index] for index in largest_first if index >= near], banks)
+
     best: BankPlacement | None = None
+    skipped: list[int] = []
     near_nbytes, near_seconds = 0, 0.0
+    far_seconds = sum(banks.seconds(table.dim) for table in ordered)
     for count in range(len(ordered) + 1):
         if count:
             near_nbytes += ordered[count - 1].nbytes
             near_seconds += banks.near_share * banks.seconds(ordered[count - 1].dim)
+            far_seconds -= banks.seconds(ordered[count - 1].dim)
         if near_nbytes > banks.near:
             break
-        lying = _over_banks(ordered[count:], banks)
+        least = _ROUNDED * far_seconds / banks.count
+        if near_seconds <= least and least > most:
+            skipped.append(count)
+            continue
+        lying = far_tables(count)
         if lying is None:
             continue
         far = max(sum(banks.seconds(table.dim) for table in bank) for bank in lying)
-        if count and near_seconds > far and best is not None:
+        if count and near_seconds > far and (best is not None or any(map(far_tables, reversed(skipped)))):
             break
         placement = BankPlacement(tuple(ordered[:count]), lying, max(near_seconds, far))
         if best is None or placement.seconds < best.seconds:
@@ -105,15 +131,20 @@ def spread(tables: Sequence[EmbeddingTable], banks: Banks) -> BankPlacement | No
 
 def _over_banks(tables: Sequence[EmbeddingTable], banks: Banks) -> tuple[tuple[EmbeddingTable, ...], ...] | None:
     lying: list[list[EmbeddingTable]] = [[] for _ in range(banks.count)]
-    held, busy = [0] * banks.count, [0.0] * banks.count
-    for table in sorted(tables, key=lambda t: -t.nbytes):
-        fitting = [bank for bank in range(banks.count) if held[bank] + table.nbytes <= banks.nbytes]
-        if not fitting:
+    held = [0] * banks.count
+    emptiest = [(0, 0.0, bank) for bank in range(banks.count)]  # tables, seconds, bank
+    for table in tables:
+        full: list[tuple[int, float, int]] = []
+        while emptiest and held[emptiest[0][2]] + table.nbytes > banks.nbytes:
+            full.append(heapq.heappop(emptiest))
+        if not emptiest:
             return None
-        bank = min(fitting, key=lambda b: (len(lying[b]), busy[b]))
+        count, busy, bank = emptiest[0]
         lying[bank].append(table)
         held[bank] += table.nbytes
-        busy[bank] += banks.seconds(table.dim)
+        heapq.heapreplace(emptiest, (count + 1, busy + banks.seconds(table.dim), bank))
+        for entry in full:
+            heapq.heappush(emptiest, entry)
     return tuple(map(tuple, lying))
 
 
@@ -130,13 +161,18 @@ def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = Tr
         InputError: there are no tables, or no placement fits.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
-    found: list[BankPlacement] = []
-    for count in range(0, len(ordered) + 1 if combine else 1, 2):
+    seconds = sum(banks.seconds(table.dim) for table in ordered)
+    best: BankPlacement | None = None
+    # More pairs take less time, so the search begins with most of them, and ends where the rest cannot be faster.
+    for count in reversed(range(0, len(ordered) + 1 if combine else 1, 2)):
+        least = (seconds - count // 2 * banks.fixed) / (banks.count + 1 / banks.near_share)
+        if best is not None and _ROUNDED * least > best.seconds:
+            break
         chosen, rest = ordered[:count], ordered[count:]
         pairs = [chosen[i].product(chosen[count - 1 - i]) for i in range(count // 2)]
-        placement = spread([*pairs, *rest], banks)
-        if placement is not None:
-            found.append(placement)
-    if not found or not tables:
+        found = spread([*pairs, *rest], banks, math.inf if best is None else best.seconds)
+        if found is not None and (best is None or (found.seconds, found.nbytes) <= (best.seconds, best.nbytes)):
+            best = found
+    if best is None or not tables:
         raise InputError(f"{len(tables)} tables do not fit {banks.count} banks of {banks.nbytes:,} bytes each")
-    return min(found, key=lambda placement: (placement.seconds, placement.nbytes))
+    return best
