@@ -17,6 +17,9 @@ from edge.files.input_file import SMALL, read_input, read_stdin
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.planner.searchers import Alternation, queue_length
 
+_MOST_TABLES = 2000
+"""Their placement takes some seconds, and the time grows faster than the square of their number."""
+
 
 @click.command("banks")
 @click.argument("tables", metavar="TABLES")
@@ -56,18 +59,22 @@ def banks(tables: str, count: int, size: str, near: str, as_json: bool) -> None:
                f"{best.nbytes / plain.nbytes - 1:.1%} more storage.")  # fmt: skip
 
 
+_SECONDS = FiniteRange(1e-12, 1e9)
+"""Bounds that no real time exceeds. With far smaller or larger ones, sums and quotients are no numbers any more."""
+
+
 @click.command("share")
 @click.option("--devices", type=click.IntRange(2, 10**6), default=16, show_default=True, help="To be divided.")
 @click.option("--interval", type=click.IntRange(1, 10**6), required=True, help="Tokens between two retrievals.")
 @click.option(
     "--token",
-    type=FiniteRange(0, min_open=True),
+    type=_SECONDS,
     required=True,
     help="Seconds in which one device writes a token for the batch.",
 )
 @click.option(
     "--retrieval",
-    type=FiniteRange(0, min_open=True),
+    type=_SECONDS,
     required=True,
     help="Seconds in which one device retrieves for the batch.",
 )
@@ -121,7 +128,7 @@ def read_tables(text: str) -> list[EmbeddingTable]:
     """The tables of a file.
 
     Raises:
-        InputError: the file cannot be read, or holds no list of tables.
+        InputError: the file cannot be read, or holds no list of tables, or too many of them.
     """
     try:
         data = read_stdin() if text == "-" else read_input(Path(text), most=SMALL)
@@ -132,6 +139,8 @@ def read_tables(text: str) -> list[EmbeddingTable]:
         raise InputError(f"{text} is not valid JSON: {error}") from None
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{text} holds no list of tables")
+    if len(rows) > _MOST_TABLES:
+        raise InputError(f"{text} holds {len(rows):,} tables, and {_MOST_TABLES:,} are the most that are placed")
     return [_table(number, row) for number, row in enumerate(rows, 1)]
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from naive.program import output_of
 
@@ -137,6 +138,15 @@ def test_devices_are_divided_and_queues_are_sized() -> None:
     assert json.loads(run(*arguments, "--whole-lists", "--json"))["queue_length"] == 100
 
 
+@pytest.mark.parametrize("times", [("1e308", "1"), ("1", "1e308"), ("1e-320", "1e-320"), ("1", "1e-300")])
+def test_times_that_no_device_takes_are_refused(times: tuple[str, str]) -> None:
+    with pytest.raises(click.BadParameter, match="is not in the range"):
+        run("share", "--interval", "1000000", "--token", times[0], "--retrieval", times[1])
+    for least in ("1e-12", "1e9"):
+        result = json.loads(run("share", "--interval", "1000000", "--token", least, "--retrieval", least, "--json"))
+        assert 0.5 < result["share"] < 1
+
+
 def test_tables_are_placed_over_banks() -> None:
     tables = json.dumps([{"rows": 100 * (i + 1), "dim": 8, "name": f"t{i}"} for i in range(39)])
     result = json.loads(run("banks", "-", "--near", "1", "--json", stdin=tables))
@@ -154,6 +164,7 @@ def test_tables_are_placed_over_banks() -> None:
         ('{"rows": 1}', "no list of tables"),
         ('[{"rows": 1, "dim": 4}, {"rows": 0, "dim": 4}]', "table 2 needs whole numbers"),
         ("[7]", "table 1 needs"),
+        (json.dumps([{"rows": 1, "dim": 4}] * 2001), "2,001 tables, and 2,000 are the most"),
         ('[{"rows": 100000000, "dim": 64}]', "1 tables do not fit"),
     ],
 )
