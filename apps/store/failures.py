@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from edge.apps.store.folder import can_be_written, has_log, log_of
-from edge.errors import EdgeError, StorageError
+from edge.errors import EdgeError, InputError, StorageError
 
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 _DAMAGED_READS = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_SHORT_READ)
@@ -18,6 +19,14 @@ _DAMAGED_READS = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLI
 _NOT_OURS = (apsw.ConstraintError, apsw.MisuseError, apsw.ThreadingViolationError, apsw.BindingsError)
 """Errors that only a bug in this program causes."""
 
+_NO_STATEMENT = re.compile(
+    "syntax error|incomplete input|unrecognized token|unterminated string|no such function|wrong number of arguments"
+    "|ambiguous column|transaction|savepoint"
+)
+"""What SQLite says of a statement that no tables could make right: of a bug in this program, too."""
+
+_TOO_LARGE = re.compile("too many|too large|too complex|parser stack overflow")
+"""What SQLite says of a statement that exceeds one of its limits."""
 
 _REFUSALS = (apsw.BusyError, apsw.CantOpenError, apsw.FullError, apsw.LockedError, apsw.NoMemError, apsw.ReadOnlyError)
 
@@ -71,7 +80,8 @@ def damage_suppressed() -> Iterator[None]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the disk, the system or another process caused an error of SQLite's. Other errors mean damaged data."""
+    """Whether the disk, the system or another process caused an error of SQLite's. Other errors mean damaged data: also
+    those of statements, since the schema of a damaged file may hold anything."""
     if isinstance(error, apsw.IOError):
         return getattr(error, "extendedresult", None) not in _DAMAGED_READS
     return isinstance(error, _REFUSALS)
@@ -79,12 +89,16 @@ def is_refusal(error: BaseException) -> bool:
 
 @contextmanager
 def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
-    """Raises SQLite's errors in the block as `StorageError`.
+    """Raises SQLite's errors in the block as ours. Errors that only a bug in this program causes stay as they are.
 
     Args:
         path: the database file.
         verbs: as for `damaged`.
         busy_seconds: how long the caller waited for another process; the message states it.
+
+    Raises:
+        StorageError: the data is damaged, or the disk, the system or another process is in the way.
+        InputError: the request needs a statement or a value that exceeds a limit of SQLite's.
     """
     try:
         yield
@@ -103,7 +117,14 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
         if getattr(error, "extendedresult", None) in _DAMAGED_READS:
             raise damaged(path, "is damaged: a page of it is not what was written", verbs) from error
         raise StorageError(f"the disk refused to read or write {path}") from error
-    except apsw.SQLError as error:  # our statements are correct, so the tables are not
+    except apsw.TooBigError as error:
+        raise _too_large(error) from error
+    except apsw.SQLError as error:
+        if _NO_STATEMENT.search(str(error)):
+            raise
+        if _TOO_LARGE.search(str(error)):
+            raise _too_large(error) from error
+        # The statement is correct, so the tables are not.
         raise damaged(path, f"does not hold what it should ({error})", verbs) from error
     except apsw.FullError as error:
         raise StoreUnavailable(f"{path} cannot grow: the disk is full") from error
@@ -118,3 +139,7 @@ def translated(path: Path, verbs: str, busy_seconds: float) -> Iterator[None]:
         raise StorageError(f"{path}: {error}") from error
     except UnicodeDecodeError as error:
         raise damaged(path, "is damaged: a text in it is not UTF-8", verbs) from error
+
+
+def _too_large(error: apsw.Error) -> InputError:
+    return InputError(f"the request is too large for the database: SQLite says {str(error)!r}; ask for less at a time")
