@@ -113,18 +113,8 @@ class Candidates:
             room = lease.nbytes - fixed - 2 * dim * most
             held = self._drawn(sources, min(drawn, max(wanted) + room // (4 * dim)), seed)
             order = np.random.default_rng(seed).permutation(len(held))
-            self.centroids: dict[int, Vectors] = {}
-            for lists in wanted:
-                own = held[order[: max(lists, min(len(held), _SAMPLE_PER_LIST * lists))]]
-                self.centroids[lists] = work.codecs.cluster(own, lists, iterations=_ITERATIONS, seed=seed)
-                work.check("train", lists, max(wanted))
-            own = held[:0]
-            some = held[order[:_CODEC_ROWS]].astype(np.float32)
-            self.codecs: dict[CodecKey, Codec] = {}
-            for key in codecs_of(dim, len(some)):
-                self.codecs[key] = work.codecs.open(work.codecs.train(key[0], some, seed=seed, code_size=key[1]))
-                work.check("train", len(self.codecs))
-            some = some[:0]
+            self.centroids = {lists: self._clustered(held, order, lists, max(wanted)) for lists in wanted}
+            self.codecs = self._trained(held[order[:_CODEC_ROWS]].astype(np.float32))
             small = held[order[:most]]
             del held
         with work.budget.reserve("index tuning", 6 * dim * len(small) + calibration_nbytes(dim, max(wanted))):
@@ -161,6 +151,22 @@ class Candidates:
                 return sampled(queries)
             queries = queries[: max(_FEWEST_QUERIES, len(queries) // 2)]
         return sampled(queries)
+
+    def _clustered(self, held: Halves, order: npt.NDArray[np.int64], lists: int, most: int) -> Vectors:
+        """Centroids [lists, dim] of as many of the rows `held` [n, dim], in this order, as they need."""
+        own = held[order[: max(lists, min(len(held), _SAMPLE_PER_LIST * lists))]]
+        found = self.work.codecs.cluster(own, lists, iterations=_ITERATIONS, seed=self.work.options.seed)
+        self.work.check("train", lists, most)
+        return found
+
+    def _trained(self, rows: Vectors) -> dict[CodecKey, Codec]:
+        """The codecs, trained with rows [n, dim]."""
+        codecs, seed = self.work.codecs, self.work.options.seed
+        found: dict[CodecKey, Codec] = {}
+        for key in codecs_of(self.dim, len(rows)):
+            found[key] = codecs.open(codecs.train(key[0], rows, seed=seed, code_size=key[1]))
+            self.work.check("train", len(found))
+        return found
 
     def _drawn(self, sources: Sequence[Source], count: int, seed: int) -> Halves:
         held = np.empty((count, self.dim), np.float16)

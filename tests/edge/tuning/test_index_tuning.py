@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +214,32 @@ def test_the_smallest_limit_that_is_named_works(
         assert rig.index.tune(rig.database.write, GOAL).tuned.recall >= 0.9
     rig.check()
     rig.close()
+
+
+def test_the_sample_is_freed_with_its_lease(rig: IndexRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view of an array keeps the whole of it, even if it has no rows."""
+    arrays: list[weakref.ref[np.ndarray]] = []
+    drawn, codecs = tuner.Candidates._drawn, type(rig.index._maintainer._codecs)
+    train, calibrated = codecs.train, tuner.calibrated
+
+    def noted_sample(*arguments: Any) -> Any:
+        found = drawn(*arguments)
+        arrays.append(weakref.ref(found))
+        return found
+
+    def noted_rows(self: Any, name: str, rows: np.ndarray, **more: Any) -> Any:
+        arrays.append(weakref.ref(rows))
+        return train(self, name, rows, **more)
+
+    def measured(*arguments: Any) -> Any:
+        assert [kept().nbytes for kept in arrays if kept() is not None] == []
+        return calibrated(*arguments)
+
+    monkeypatch.setattr(tuner.Candidates, "_drawn", noted_sample)
+    monkeypatch.setattr(codecs, "train", noted_rows)
+    monkeypatch.setattr(tuner, "calibrated", measured)
+    rig.index.tune(rig.database.write, GOAL)
+    assert len(arrays) > 1
 
 
 def test_questions_of_another_kind_are_counted(rig: IndexRig) -> None:
