@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 from edge.apps.collection.collection import Collection
 from edge.apps.counted import counted
@@ -86,12 +88,19 @@ def tune(collection: Collection, goal: Goal, questions: Path | None) -> Tuning:
         raise InputError("the collection has no vectors yet; index something before it is tuned")
     given = None
     if questions is not None:
-        texts = [document.text for document in read_documents(str(questions), collection.budget.limit)]
-        given = collection.embedder.embed(texts, query=True)
+        given = _embedded(collection, questions)
     with ProgressBar(" rows") as bar:
         return index.tune(
             collection.database.write, goal, questions=given, progress=lambda stage, done, total: bar(done, total)
         )
+
+
+def _embedded(collection: Collection, questions: Path) -> npt.NDArray[np.float32]:
+    """The vectors [n, dim] of the questions of a file. The embedder is opened before the texts are in memory."""
+    embedder, budget = collection.embedder, collection.budget
+    documents = read_documents(str(questions), budget.limit)
+    with budget.reserve("questions", sum(document.nbytes for document in documents)):
+        return embedder.embed([document.text for document in documents], query=True)
 
 
 def as_figures(done: Tuning) -> dict[str, Any]:

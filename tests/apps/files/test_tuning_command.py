@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from edge.apps.cli import main
+from edge.budget import MemoryBudget
 from edge.models.synth import synth
+from edge.runtimes.embedder import Embedder
 
 ROWS = 330
 
@@ -98,6 +100,23 @@ def test_questions_of_one_s_own_and_bytes(home: Path) -> None:
     assert done["changed"] is True
     assert done["nbytes"] <= 20_000
     assert done["goal"] == {"recall": None, "seconds": 1.0, "nbytes": 20_000}
+
+
+def test_questions_in_memory_are_leased_beside_an_open_embedder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve, embed, owners = MemoryBudget.reserve, Embedder.embed, []
+
+    def reserved(self: MemoryBudget, owner: str, nbytes: int, **more: Any) -> Any:
+        owners.append(owner)
+        return reserve(self, owner, nbytes, **more)
+
+    def embedded(self: Embedder, texts: list[str], **more: Any) -> Any:
+        assert self.engine.budget.holders().get("questions", 0) > sum(map(len, texts))
+        return embed(self, texts, **more)
+
+    monkeypatch.setattr(MemoryBudget, "reserve", reserved)
+    monkeypatch.setattr(Embedder, "embed", embedded)
+    run(home, "index", "-c", "store", "--tune", "--recall", "0.8", "--questions", "questions.txt")
+    assert owners.index("native runtime") < owners.index("questions")
 
 
 def test_a_plan_changes_nothing(home: Path) -> None:
