@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 from weakref import WeakSet
 
 from edge.config import format_size
@@ -31,6 +32,8 @@ Settle = Callable[[], bool]
 Loss = Callable[[], float]
 """Returns the seconds that the next request would take longer for each byte given back, as measured so far."""
 
+
+Result = TypeVar("Result")
 
 _CUSHION = 1 << 20
 """Bytes reserved beyond those that are missing, so that not every search that fills a cache exceeds the limit again."""
@@ -172,6 +175,22 @@ class MemoryBudget:
         with self._lock:
             yield
 
+    def waiting(self, reserve: Callable[[], Result]) -> Result:
+        """Calls code that reserves while it locks the ledger. Before that is refused, the ledger waits for blocks on
+        their way to caches, without its lock, and calls it again.
+
+        Raises:
+            BudgetExceeded: as `reserve` does at its last call. It must have left everything as it was.
+        """
+        left = _WAITS
+        while True:
+            try:
+                return reserve()
+            except BudgetExceeded:  # held in a variable, it would keep the callers' frames and arrays
+                if not (left and self._settle()):
+                    raise
+            left -= 1
+
     def make_room(self, nbytes: int) -> int:
         """Asks caches to give memory back until `nbytes` are free, or none gives any more.
 
@@ -311,12 +330,7 @@ class MemoryBudget:
         return resident
 
     def _resize(self, lease: Lease, nbytes: int) -> None:
-        for left in reversed(range(_WAITS + 1)):
-            try:
-                return self._resize_now(lease, nbytes)
-            except BudgetExceeded:  # noqa: PERF203 (held in a variable, it would keep the callers' frames and arrays)
-                if not (left and self._settle()):
-                    raise
+        self.waiting(lambda: self._resize_now(lease, nbytes))
 
     def _resize_now(self, lease: Lease, nbytes: int) -> None:
         if nbytes < 0:

@@ -176,9 +176,8 @@ class SlidingWindow:
         Raises:
             BudgetExceeded: the sliding buffers do not fit the memory limit.
         """
-        with self._budget.locked(), self._lock:
-            self._hold()
-            self.prefetch()
+        self._budget.waiting(self._hold)
+        self.prefetch()
 
     def finish(self) -> None:
         """Ends a pass. Until the next `start`, the budget may take back every buffer."""
@@ -227,10 +226,11 @@ class SlidingWindow:
             self._unregister()
 
     def _hold(self) -> None:
-        missing = min(SLIDING, len(self.order)) - self._buffers
-        if missing > 0:
-            self._add_buffers(missing)
-        self._passing = True
+        with self._budget.locked(), self._lock:
+            missing = min(SLIDING, len(self.order)) - self._buffers
+            if missing > 0:
+                self._add_buffers(missing)
+            self._passing = True
 
     def _pinned_with(self, buffers: int) -> int:
         return len(self.order) if buffers >= len(self.order) else max(0, buffers - SLIDING)

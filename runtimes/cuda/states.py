@@ -37,6 +37,19 @@ class KeptPages:
         Raises:
             BudgetExceeded: the memory does not fit.
         """
+        return self._device.host.waiting(lambda: self._taken(nbytes))
+
+    def give_back(self) -> None:
+        """Ends the use of the memory by a pass. From now on the budget may release it."""
+        self._in_use = False
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        with self._device.host.locked():
+            self._drop()
+            self._unregister()
+
+    def _taken(self, nbytes: int) -> Any:
         with self._device.host.locked():
             self._in_use = True
             try:
@@ -51,16 +64,6 @@ class KeptPages:
                 self._drop()
                 raise
             return self._pinned
-
-    def give_back(self) -> None:
-        """Ends the use of the memory by a pass. From now on the budget may release it."""
-        self._in_use = False
-
-    def close(self) -> None:
-        """Gives the memory back."""
-        with self._device.host.locked():
-            self._drop()
-            self._unregister()
 
     def _shrink(self, nbytes: int) -> None:
         if not self._in_use:

@@ -53,6 +53,23 @@ def test_blocks_on_their_way_do_not_make_a_limit_too_small(grow: str) -> None:
     assert (cache.waited, cache.lease.nbytes) == (1, 0)
 
 
+def test_code_that_locks_the_ledger_is_called_again_after_the_blocks_have_arrived() -> None:
+    budget = MemoryBudget(LIMIT, baseline=0)
+    cache = Arriving(budget, 700)
+    calls = []
+
+    def reserve() -> int:
+        with budget.locked():
+            calls.append(budget.free)
+            return budget.reserve("other", 600).nbytes
+
+    assert budget.waiting(reserve) == 600
+    assert (calls, cache.waited) == ([300, 300], 1)
+    with budget.locked(), pytest.raises(BudgetExceeded):
+        budget.waiting(reserve)
+    assert len(calls) == 3
+
+
 def test_no_waiting_where_others_would_wait_for_this_thread() -> None:
     """With the lock of this ledger or of another, or where the caller takes what is free at once."""
     budget, device = MemoryBudget(LIMIT, baseline=0), MemoryBudget(LIMIT, part=True)

@@ -52,6 +52,25 @@ def test_a_pass_that_could_not_start_holds_nothing_back(rigs: list[WindowRig]) -
     assert rig.window.buffers == 0
 
 
+def test_a_starting_window_waits_for_blocks_on_their_way_to_other_caches(rigs: list[WindowRig]) -> None:
+    """The search of another thread has read ahead into all memory that the smallest limit leaves between passes."""
+    rigs.append(rig := WindowRig(4, SLIDING))
+    rig.window.finish()
+    cache = rig.budget.reserve("lists", SLIDING * SIZE)
+    arrived = False
+
+    def settle() -> bool:
+        nonlocal arrived
+        was, arrived = arrived, True
+        return not was
+
+    rig.budget.add_shrinker("lists", lambda nbytes: cache.release() if arrived else None, loss=0.0, settle=settle)
+    assert rig.window.buffers == 0
+    rig.window.start()
+    assert (rig.window.buffers, cache.nbytes) == (SLIDING, 0)
+    rig.run()
+
+
 def test_a_starting_window_takes_from_dearer_caches_not_from_itself(rigs: list[WindowRig]) -> None:
     rigs.append(rig := WindowRig(4, 4))
     rig.window.finish()
