@@ -96,6 +96,18 @@ def test_bad_requests_are_told_what_is_wrong_in_their_dialect(
         assert client.post("/v1/rerank", json={"query": QUERY, "documents": DOCS}).status_code == 200
 
 
+def test_a_field_that_is_named_twice_is_read_once(server: Running) -> None:
+    """Otherwise a document is copied as often as its field is named."""
+    documents = [{"text": text} for text in DOCS]
+    with server.client() as client:
+        once, often = (
+            client.post("/v1/rerank", json={"query": QUERY, "documents": documents, "rank_fields": names}).json()
+            for names in (["text"], ["text"] * 100)
+        )
+    assert once["results"] == often["results"]
+    assert once["usage"] == often["usage"]
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"x"', b"\xff{}", b"[" * 100_000, b'{"query": NaN'])
 def test_what_is_no_json_object_is_refused(server: Running, body: bytes) -> None:
     with server.client() as client:
