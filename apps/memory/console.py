@@ -37,7 +37,7 @@ def stdin_lines(limit: int) -> list[str]:
         InputError: stdin is not UTF-8.
         BudgetExceeded: the lines alone need more memory than the limit leaves.
     """
-    return [line for _, line in Lines(sys.stdin.buffer, "stdin", limit)]
+    return [line for _, line in Lines(sys.stdin.buffer, "stdin", limit, ["edge.apps.memory.memory"])]
 
 
 def json_object(text: str | None, option: str) -> Any:

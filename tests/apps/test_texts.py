@@ -117,10 +117,10 @@ def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count other memory")
-@pytest.mark.parametrize("module", ["edge.runtimes.embedder", "edge.runtimes.reranker"])
-def test_the_libraries_of_a_model_take_no_more_than_is_kept_for_them(module: str) -> None:
+@pytest.mark.parametrize("module", ["edge.runtimes.embedder", "edge.runtimes.reranker", "edge.apps.memory.memory"])
+def test_the_libraries_imported_after_texts_take_no_more_than_is_kept_for_them(module: str) -> None:
     script = f"""
-import edge.apps.embed, edge.apps.rerank
+import edge.apps.embed, edge.apps.memory.command, edge.apps.rerank
 from edge.libraries import import_nbytes
 from edge.resident import anonymous_resident
 most, before = import_nbytes([{module!r}]), anonymous_resident()

@@ -67,6 +67,16 @@ def as_json(home: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
+def found(home: Path) -> set[tuple[str, str]]:
+    """The results of some queries, each with its query."""
+    queries = ["the river", "bread and salt", "ice on a stone", "wind in the leaf", "a cloud of sand", "fire and snow"]
+    return {
+        (query, hit["path"])
+        for query in queries
+        for hit in as_json(home, "search", query, "-c", "store", "--no-rerank")["results"]
+    }
+
+
 def made_of(home: Path) -> dict[str, Any]:
     """How the index is made. Rows may move to segments at any time, and then its files change."""
     status = as_json(home, "status", "-c", "store")["index"]
@@ -74,7 +84,7 @@ def made_of(home: Path) -> dict[str, Any]:
 
 
 def test_tuning_says_what_it_chose_and_why_and_is_done_once(home: Path) -> None:
-    before = [hit["path"] for hit in as_json(home, "search", "the river", "-c", "store", "--no-rerank")["results"]]
+    before = found(home)
     said = run(home, "index", "-c", "store", "--tune", "--recall", "0.9")
     assert "tuned for a recall of 0.9: " in said
     assert "predicted to be the fastest: " in said
@@ -87,8 +97,8 @@ def test_tuning_says_what_it_chose_and_why_and_is_done_once(home: Path) -> None:
     assert "already tuned" in run(home, "index", "-c", "store", "--tune", "--recall", "0.9")
     status = as_json(home, "status", "-c", "store")["index"]
     assert status["tuned"]["parameters"]["codec"] == again["codec"]
-    found = [hit["path"] for hit in as_json(home, "search", "the river", "-c", "store", "--no-rerank")["results"]]
-    assert len(set(before) & set(found)) >= 5
+    # A recall is a mean over queries; a single query may find less.
+    assert len(before & found(home)) >= len(before) / 2
     assert "tuning" not in as_json(home, "index", "-c", "store")
 
 
