@@ -262,7 +262,7 @@ class MemoryBudget:
 
     @contextmanager
     def charge(self, owner: str, most: int = 0) -> Iterator[Lease]:
-        """Reserves memory for something whose size nobody can compute (a module, a tokenizer's tables).
+        """Reserves memory for something whose size cannot be computed (a module, a tokenizer's tables).
 
         While it is loaded inside the block, the lease holds `most` bytes; afterwards, the growth of the process. The
         lease stays valid after the block. One thread of the process loads at a time. If other threads have changed the

@@ -33,8 +33,8 @@ STALE = 4
 """Candidates too far away are removed once there are more than this many for each result."""
 
 BITS = 1 << 18
-"""Bits of the Bloom filter in the source. With 3 hashes and 1,000 visited vertices it takes one new vertex of 600,000
-for a visited one."""
+"""Bits of the Bloom filter in the source. With 3 hashes and 1,000 visited vertices it mistakes one new vertex in
+600,000 for a visited one."""
 
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _HALF, _ODD = np.uint64(32), np.uint64(1)

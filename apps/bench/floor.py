@@ -60,8 +60,8 @@ class Measured:
     "--data", "folders", multiple=True, required=True, type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="Judged sets in BEIR layout, two or more: each is asked the next one's questions, too.",
 )  # fmt: skip
-@click.option("--questions", default=150, show_default=True, help="Of each kind and set.")
-@click.option("--pool", default=30, show_default=True, help="Nearest passages the reranker reads.")
+@click.option("--questions", default=150, show_default=True, help="Questions of each kind and set.")
+@click.option("--pool", default=30, show_default=True, help="Nearest passages that the reranker reads.")
 @click.option("--memory", default="1GB", show_default=True)
 @output_options
 def floor(folders: Sequence[Path], questions: int, pool: int, memory: str, output: Output) -> None:

@@ -32,23 +32,23 @@ _LOOKAHEAD = ("disk", "limited")
 @base_option
 @click.option("--memory", default="256MB", show_default=True, help="Limit of the whole process, building included.")
 @click.option("--codec", type=click.Choice(["auto", "flat", "sq8", "pq"]), default="auto", show_default=True)
-@click.option("--recall", default=0.95, show_default=True, help="Recall@10 wanted; each system's own knob follows.")
+@click.option("--recall", default=0.95, show_default=True, help="Recall@10 that each system is set to reach.")
 @click.option("--nprobe", type=int, help="Lists to probe; from the index's own measurement if not given.")
-@click.option("--queries", default=400, show_default=True, help="Half warm up, half are measured.")
-@click.option("--cold", default=20, show_default=True, help="Of them measured from a cold disk, with nothing resident.")
-@click.option("--threads", default=2, show_default=True, help="Of building, and of peers' searches.")
+@click.option("--queries", default=400, show_default=True, help="Queries: half warm up, half are measured.")
+@click.option("--cold", default=20, show_default=True, help="Queries from a cold disk, with nothing in memory.")
+@click.option("--threads", default=2, show_default=True, help="Threads of building, and of peers' searches.")
 @names_option("--systems", _SYSTEMS)
 @click.option(
     "--churn",
     default=0.0,
     show_default=True,
-    help="Share of the rows that are deleted, and added, beside an index of the same rows built at once.",
+    help="Share of the rows that are deleted and added; an index of the same rows, built at once, is measured, too.",
 )
 @names_option("--lookahead", _LOOKAHEAD, help="Devices to show lookahead on.")
 @click.option("--window", default=0.5, show_default=True, help="Seconds between prediction and search.")
-@click.option("--overlap", default=0.75, show_default=True, help="Share of lists prediction and query have in common.")
+@click.option("--overlap", default=0.75, show_default=True, help="Share of lists in both prediction and query.")
 @click.option("--cap", default="64MB", show_default=True, help="Memory of the limited device.")
-@click.option("--bandwidth", default="1GB", show_default=True, help="Of the limited device's link, a second.")
+@click.option("--bandwidth", default="1GB", show_default=True, help="Bytes per second of the limited device's link.")
 @vectors_dir_option
 @output_options
 def index(

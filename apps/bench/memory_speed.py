@@ -26,7 +26,7 @@ _BATCH = 1_000
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Runs the task's `system`: `edge` or `mem0`, or `fill`, which prepares their memories."""
+    """Measures the task's `system`, `edge` or `mem0`; for `fill`, prepares their memories."""
     systems: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"fill": _fill, "edge": _edge, "mem0": _mem0}
     return systems[task["system"]](task)
 

@@ -26,9 +26,9 @@ _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
 
 
 @click.command("rerank-memory")
-@click.option("--shape", default="bge-reranker-v2-m3", show_default=True, help="Published shape, random weights.")
+@click.option("--shape", default="bge-reranker-v2-m3", show_default=True, help="Published shape, with random weights.")
 @click.option("--candidates", default=60, show_default=True)
-@click.option("--tokens", default=500, show_default=True, help="Of each query + document pair.")
+@click.option("--tokens", default=500, show_default=True, help="Tokens of each pair of query and document.")
 @click.option("-k", "--top-k", default=10, show_default=True)
 @click.option("--memory", default="300MB", show_default=True, help="Limit of the streamed run.")
 @click.option("--resident-memory", default="4GB", show_default=True, help="Limit of the fully resident run.")
@@ -54,7 +54,7 @@ def rerank_memory(
     work_dir: Path,
     output: Output,
 ) -> None:
-    """Rerank the same candidates under a limit, fully resident, and with the peers; no pruning anywhere."""
+    """Rerank the same candidates under a limit, fully resident, and with the peers, always without pruning."""
     pack = work_dir / f"{shape}-{precision}"
     if not pack.exists():
         click.echo(f"making {shape} with random weights, {precision}", err=True)

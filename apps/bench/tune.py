@@ -17,13 +17,13 @@ from edge.errors import InputError
 from edge.ivf.parameters import Goal
 
 _LEAST = 60
-"""Questions: half of them choose, and half are held out."""
+"""The fewest questions: half of them are used to choose, and half are held out."""
 
 _WORKER = "edge.apps.bench.tune_worker"
 
 
 @click.command("tune")
-@click.option("--rows", default=100_000, show_default=True, help="Made vectors; of no effect with --vectors.")
+@click.option("--rows", default=100_000, show_default=True, help="Number of made-up vectors, without --vectors.")
 @base_option
 @click.option(
     "--vectors",
@@ -35,12 +35,12 @@ _WORKER = "edge.apps.bench.tune_worker"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Embedded questions (.npy [q, dim]) for --vectors.",
 )
-@click.option("--queries", default=4_000, show_default=True, help="Half are used to choose, the others are held out.")
+@click.option("--queries", default=4_000, show_default=True, help="Queries: half choose, half are held out.")
 @click.option("--recall", "recalls", type=float, multiple=True, default=(0.8, 0.95), show_default=True)
 @click.option("--memory", default="600MB", show_default=True, help="Limit of the whole process.")
 @click.option("--timed", default=32, show_default=True, help="Held-out queries that are timed.")
 @click.option("--rounds", default=3, show_default=True, help="Turns in which all points are timed.")
-@click.option("--threads", default=2, show_default=True, help="Of training.")
+@click.option("--threads", default=2, show_default=True, help="Threads of training.")
 @vectors_dir_option
 @output_options
 def tune(
@@ -60,7 +60,7 @@ def tune(
     """Choose an index's parameters, and time every other point of the grid beside the choice."""
     limit = parse_size(memory)
     for recall in recalls:
-        Goal(recall=recall)  # a goal that is none is refused before any vector is made
+        Goal(recall=recall)  # an invalid goal is refused before any vector is made
     if queries < _LEAST:
         raise InputError(f"half of the questions choose: at least {_LEAST} are needed, not {queries}")
     if (vectors is None) != (questions is None):

@@ -61,7 +61,7 @@ def index(
     """Make the files in DIR ... searchable, or bring the index up to date.
 
     Only changed files are read. Without DIR, all indexed folders are compared. Hidden files, binary files and files
-    that .gitignore excludes are skipped; `edge status` shows the reasons.
+    that .gitignore or .edgeignore excludes are skipped; `edge status` shows the reasons.
     """
     config = setup.config(embedder=embedder)
     _run(paths, collection, config, report, watch=watch, poll=poll, retry=retry, rebuild=rebuild, tuning=tuning)

@@ -20,9 +20,9 @@ def mcp() -> None:
 
 @mcp.command()
 @path_option
-@click.option("--user-id", help="Whose memory is served; clients cannot leave it. `default` if no id is given.")
-@click.option("--agent-id", help="Which agent's.")
-@click.option("--run-id", help="Which session's.")
+@click.option("--user-id", help="User whose memory alone is served; `default` if no id is given.")
+@click.option("--agent-id", help="Agent whose memory is served.")
+@click.option("--run-id", help="Session whose memory is served.")
 @setup_options()
 def memory(
     path: Path | None,
@@ -67,7 +67,7 @@ def files(collections: tuple[str, ...], setup: Setup) -> None:
 @mcp.command(context_settings={"ignore_unknown_options": True})
 @click.argument("server", type=click.Choice(["files", "memory"]))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
-@click.option("--client", type=click.Choice([client.name for client in CLIENTS]), help="Only for this client.")
+@click.option("--client", type=click.Choice([client.name for client in CLIENTS]), help="Print it for this client only.")
 def config(server: str, options: tuple[str, ...], client: str | None) -> None:
     """Print the configuration of SERVER, ready to paste: for every known client, or for one.
 

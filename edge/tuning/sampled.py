@@ -1,7 +1,7 @@
 """`Sampled`: recall and work of any parameters, computed from one pass over the rows.
 
-Codes do not depend on lists. So the best rows by each codec, and the lists of these rows for each number of lists, say
-what a search with any of their combinations would find.
+Codes do not depend on lists. So the best rows by each codec, and the lists of these rows for each number of lists,
+determine the results of a search with any combination of them.
 """
 
 from __future__ import annotations
