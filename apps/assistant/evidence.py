@@ -19,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.layout import quotable
+from edge.apps.assistant.names import Naming
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.models import evidence
+from edge.models.evidence import Evidence
 from edge.models.logistic import log_odds
 
 Floats = npt.NDArray[np.float32]
@@ -155,6 +157,26 @@ class Window:
         return RELEVANCE * log_odds(self.relevance) + COSINE * self.cosine + NEARNESS * self.nearness + LENGTH * words
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the units of passages tell about a question.
+
+    Attributes:
+        signals: the values of `SIGNALS` for all passages.
+        named: the same for the passages that hold the names of the question. A passage on something else can make all
+            look better, and so can its absence.
+        most: the most that the passages can be likely to answer the question (see `Naming.most`).
+    """
+
+    signals: tuple[float, ...]
+    named: tuple[float, ...]
+    most: float = 1.0
+
+    def probability(self, fitted: Evidence) -> float:
+        """The probability that the passages answer the question."""
+        return min(fitted.probability(self.signals), fitted.probability(self.named), self.most)
+
+
 class UnitJudge:
     """Judges the units of passages with a collection's models. Thread-safe.
 
@@ -168,21 +190,23 @@ class UnitJudge:
         self._question = ""
         self._known: dict[str, tuple[float, float]] = {}
         self._words = WordNearness("")
+        self._unnamed: set[str] = set()
 
     def windows(self, question: str, passages: Sequence[tuple[str, str]]) -> list[Window]:
-        """The judged units of passages, given as (title, text) pairs, in their order.
+        """The judged units of passages, given as (title, text) pairs, in their order. There are none of passages that
+        `reading` found to lack the names of the same question.
 
         Raises:
             The errors of `Collection.search`.
         """
-        found = [
-            (number, unit, below_headings(title, unit))
-            for number, (title, text) in enumerate(passages)
-            for unit in quotable(text)
-        ]
         with self._lock:
-            if self._question != question or len(self._known) > _REMEMBERED:
-                self._question, self._known, self._words = question, {}, WordNearness(question)
+            self._begin(question)
+            found = [
+                (number, unit, below_headings(title, unit))
+                for number, (title, text) in enumerate(passages)
+                if text not in self._unnamed
+                for unit in quotable(text)
+            ]
             missing = list(dict.fromkeys(text for _, _, text in found if text not in self._known))
             if missing:
                 vectors = self._collection.embed_queries([question, *missing])
@@ -193,6 +217,12 @@ class UnitJudge:
             self._words.learn((*whole, *(text for _, _, text in found)), self._collection.embed_queries)
             least = [float(self._words.nearest(text).min()) for text in whole]
             return [self._window(unit, number, text, least[number]) for number, unit, text in found]
+
+    def _begin(self, question: str) -> None:
+        if self._question != question:
+            self._unnamed = set()
+        if self._question != question or len(self._known) > _REMEMBERED:
+            self._question, self._known, self._words = question, {}, WordNearness(question)
 
     def _window(self, unit: Unit, passage: int, text: str, least: float) -> Window:
         words = self._words
@@ -205,8 +235,21 @@ class UnitJudge:
         fitted = evidence.load(reranker.path, NAME, reranker.fingerprint, SIGNALS)
         if fitted is None or not hits or fitted.embedder != self._collection.embedder.model.name:
             return None
+        return self.reading(question, hits).probability(fitted), fitted.threshold
+
+    def reading(self, question: str, hits: Sequence[Hit]) -> Reading:
+        """What the units of some hits tell about a question. Raises the errors of `windows`."""
+        naming = Naming(question, hits)
+        with self._lock:
+            self._begin(question)
+            self._unnamed = set()
         windows = self.windows(question, [(title_of(hit), hit.text) for hit in hits])
-        return fitted.probability(signals(windows, hits)), fitted.threshold
+        with self._lock:
+            self._unnamed = {hit.text for hit in hits} - {hit.text for hit in naming.hits}
+        named = self.windows(question, [(title_of(hit), hit.text) for hit in naming.hits])
+        best = max(named, key=lambda window: window.score, default=None)
+        most = 1.0 if best is None else naming.most(naming.hits[best.passage])
+        return Reading(tuple(signals(windows, hits)), tuple(signals(named, naming.hits)), most)
 
 
 def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:

@@ -24,10 +24,12 @@ _COUNTS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty"
 )
-_NUMBERS = {word: str(value) for value, word in enumerate(_COUNTS.split())} | {
+NUMBERS = {word: str(value) for value, word in enumerate(_COUNTS.split())} | {
     "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "ninety": "90", "hundred": "100", "once": "1",
     "twice": "2", "half": "0.5",
 }  # fmt: skip
+"""Number words, and their values in digits."""
+
 _CURRENCIES = {"€": "euro", "$": "dollar", "£": "pound", "%": "percen", "°": "degree"}
 _SAME = {"eur": "euro", "usd": "dollar", "gbp": "pound", "cent": "cent", "kilo": "kg", "hr": "hour", "min": "minut"}
 _TOKEN = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*|[€$£%°]|[^\W\d_]+(?:['’][^\W\d_]+)?")
@@ -35,8 +37,11 @@ _PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _STEM_CHARS = 6
 """Words that share their first six letters are taken to mean the same: examined, examination."""
 
-_MONTHS = "january february march april may june july august september october november december"
-_PLACES = frozenset({*_MONTHS.split(), "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
+MONTHS = frozenset({
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+})  # fmt: skip
+WEEKDAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
 _SILENT = (
     "a an the is are was were be been do does did how what when where which who whom whose why to of in on "
     "at for from by with and or not no i my me we our you your it its this that these those there can could "
@@ -224,8 +229,8 @@ def _value(word: str) -> str | None:
     """A number in a normal form, without thousands separators and with a decimal point; None if the word is no
     number."""
     folded = word.casefold()
-    if folded in _NUMBERS:
-        return _NUMBERS[folded]
+    if folded in NUMBERS:
+        return NUMBERS[folded]
     if not word[:1].isdigit():
         return None
     word = re.sub(r"[,.](?=\d{3}(?:\D|$))", "", word).replace(",", ".")
@@ -252,7 +257,7 @@ def _names(statement: str) -> Iterator[str]:
 def _content(text: str) -> frozenset[str]:
     """The stems of a text's content words."""
     words = map(str.casefold, _TOKEN.findall(text))
-    return frozenset(_stem(word) for word in words if word[0].isalpha() and word not in _EMPTY and word not in _NUMBERS)
+    return frozenset(_stem(word) for word in words if word[0].isalpha() and word not in _EMPTY and word not in NUMBERS)
 
 
 def _words(text: str) -> Iterator[str]:
@@ -263,7 +268,7 @@ def _words(text: str) -> Iterator[str]:
 def _stem(word: str) -> str:
     """A stem for comparing words. Names of months and days stay whole, and a possessive loses its ending."""
     word = word.casefold().split("'")[0].split("’")[0]
-    if word in _PLACES:
+    if word in MONTHS | WEEKDAYS:
         return word
     short = stem(word)[:_STEM_CHARS]
     return _SAME.get(short, short)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 import numpy as np
 
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, signals, title_of
+from edge.apps.assistant.evidence import NAME, SIGNALS, Reading, UnitJudge
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.bench.answers import copy_documents, questions
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
@@ -45,11 +45,18 @@ _RIDGE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question: its kind, whether its answer was in the documents, its signals, and the best passage's relevance."""
+    """A question.
+
+    Attributes:
+        kind: the kind of the question.
+        there: whether its answer was in the documents.
+        reading: what the units of the passages tell.
+        relevance: the reranker's probability of the best passage.
+    """
 
     kind: str
     there: bool
-    signals: tuple[float, ...]
+    reading: Reading
     relevance: float
 
 
@@ -113,9 +120,10 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     groups = {there: len({e.kind for e in examples if e.there == there}) for there in (True, False)}
     counts = np.array([1 / (sizes[e.kind] * groups[e.there]) for e in examples])
     counts *= len(counts) / counts.sum()
-    values = np.array([example.signals for example in examples])
+    values = np.array([example.reading.signals for example in examples])
     model = fit(values, right, counts=counts, ridge=_RIDGE)
-    chance = model.probability(values)
+    fitted = Evidence(SIGNALS, model, _LEAST, embedder, len(examples))
+    chance = np.array([example.reading.probability(fitted) for example in examples])
     before = np.array([example.relevance >= _PLAIN_FLOOR for example in examples])
     allowed = counts[~right & before].sum()
     order = np.argsort(-chance[~right], kind="stable")
@@ -123,15 +131,14 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     first_over = int(np.searchsorted(passed, allowed, side="right"))
     falling = chance[~right][order]
     least = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
-    threshold = max(_LEAST, least)
-    return Evidence(SIGNALS, model, threshold, embedder, len(examples))
+    return replace(fitted, threshold=max(_LEAST, least))
 
 
 def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
     """The error rates by kind: answerable questions that are refused, or unanswerable ones that are answered."""
     rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for example in examples:
-        found = fitted.probability(list(example.signals)) >= fitted.threshold
+        found = example.reading.probability(fitted) >= fitted.threshold
         rows[example.kind].append((found != example.there, (example.relevance >= _PLAIN_FLOOR) != example.there))
     return {
         kind: {
@@ -200,6 +207,6 @@ def _example(
     """The example of a question and its candidates, with the signals that the assistant would compute."""
     read = AskOptions().read
     ranked = merge(collection.rerank(judged_question(question), hits, read), read)
-    windows = judge.windows(judged_question(question), [(title_of(hit), hit.text) for hit in ranked])
+    reading = judge.reading(judged_question(question), ranked)
     relevance = max((hit.stages.relevance or 0.0 for hit in ranked), default=0.0)
-    return Example(kind, bool(there), tuple(signals(windows, ranked)), relevance)
+    return Example(kind, bool(there), reading, relevance)

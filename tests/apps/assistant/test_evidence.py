@@ -12,7 +12,7 @@ import pytest
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, Window, WordNearness, content_words, signals
+from edge.apps.assistant.evidence import NAME, SIGNALS, Reading, UnitJudge, Window, WordNearness, content_words, signals
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
@@ -159,7 +159,7 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
         there = number % 2 == 0
         relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
         values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0, 0.0)
-        examples.append(Example("there" if there else "gone", there, values, relevance))
+        examples.append(Example("there" if there else "gone", there, Reading(values, values), relevance))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
     assert rows["gone"]["wrong"] <= rows["gone"]["wrong_before"]
@@ -220,3 +220,22 @@ def test_a_number_is_near_to_itself_alone() -> None:
     nearness.learn(["400 at the counter", "409 at the counter"], embed)
     assert nearness.mean("400 at the counter") == pytest.approx(np.cos(0.3) / 2, abs=1e-6)
     assert nearness.mean("409 at the counter") == pytest.approx((1 + np.cos(0.3)) / 2, abs=1e-6)
+
+
+def test_a_passage_on_another_name_is_neither_evidence_nor_quoted(tmp_path: Path, hit: Callable[..., Hit]) -> None:
+    other = hit(1, "The mill of Kell floods in spring.", file=1, stages=Stages(relevance=0.9))
+    own = hit(2, "Ombra floods as well.", file=2, stages=Stages(relevance=0.5))
+    judge = UnitJudge(Models(tmp_path, 0.9))  # type: ignore[arg-type]
+    question = "When does the mill of Ombra flood?"
+    reading = judge.reading(question, [other, own])
+    assert (reading.signals[0], reading.named[0]) == (log_odds(0.9), log_odds(0.5))
+    pairs = [("", other.text), ("", own.text)]
+    assert {window.passage for window in judge.windows(question, pairs)} == {1}
+    assert {window.passage for window in judge.windows("When does it flood?", pairs)} == {0, 1}, "another question"
+
+
+def test_the_worst_reading_counts() -> None:
+    certain, doubtful = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, -0.4, 0.0, 0.5)
+    assert Reading(certain, certain).probability(model()) > 0.9
+    for reading in (Reading(certain, doubtful), Reading(doubtful, certain), Reading(certain, certain, most=0.1)):
+        assert reading.probability(model()) <= 0.1
