@@ -239,3 +239,10 @@ def test_the_worst_reading_counts() -> None:
     assert Reading(certain, certain).probability(model()) > 0.9
     for reading in (Reading(certain, doubtful), Reading(doubtful, certain), Reading(certain, certain, most=0.1)):
         assert reading.probability(model()) <= 0.1
+
+
+def test_less_is_enough_for_a_question_in_other_words() -> None:
+    """Near misses repeat the words of the question."""
+    near, reworded = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, 0.4, 0.0, 0.1)
+    assert Reading(near, near).enough(0.38) == 0.38
+    assert Reading(near, reworded).enough(0.38) == pytest.approx(0.25)
