@@ -12,6 +12,7 @@ from types import TracebackType
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.base import AskOptions
+from edge.apps.assistant.courtesy import courtesy
 from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.generator import open_llm
 from edge.apps.assistant.judged_question import check_question, new_topic, refers_back
@@ -230,14 +231,19 @@ class Assistant:
             self._library, self.generator, options,
             pipeline=self.pipeline, predictor=self._predictor,
         )  # fmt: skip
+        reply = courtesy(asked)
 
         def write(writing: Writing) -> Texts:
             writing.question = asked.strip()
+            if reply:
+                yield reply
+                return
             writing.question = _standalone(asked.strip(), turns, steps)
             yield from self._write(writing.question, steps)
 
         def done(answer: Answer) -> None:
-            keep(Turn(asked, answer.stats.question, answer))
+            if not reply:  # a follow-up refers to the question before it
+                keep(Turn(asked, answer.stats.question, answer))
 
         return AnswerStream(write, steps, self._turns, done)
 

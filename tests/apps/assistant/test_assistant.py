@@ -354,3 +354,14 @@ def test_only_the_last_turns_are_remembered_and_only_their_beginnings() -> None:
     shown = recent(turns)
     assert [asked for asked, _ in shown] == ["Question 6?", "Question 7?", "Question 8?"]
     assert all(len(said) <= 400 for _, said in shown)
+
+
+def test_thanks_are_answered_without_documents_and_forgotten(collection: Collection) -> None:
+    with Assistant(collection, options=AskOptions(min_relevance=0.0)) as assistant:
+        chat = assistant.chat()
+        chat.ask("Who built the bridge over the Ombra?")
+        answer = chat.ask("Thanks!")
+        assert (answer.text, answer.found, answer.citations, answer.rounds) == ("You are welcome.", True, (), ())
+        assert (
+            chat.ask("When was it built?").stats.question == "Who built the bridge over the Ombra? When was it built?"
+        )
