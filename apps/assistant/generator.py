@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
 
+from edge.apps.assistant.asked_value import Kind, asked_value, holds_value
 from edge.apps.assistant.evidence import UnitJudge, Window
 from edge.apps.assistant.judged_question import judged_question
 from edge.apps.collection.collection import Collection
@@ -86,6 +87,12 @@ of `edge bench answers`: 65 % of its paraphrased questions find their answer wit
 _ELSEWHERE = 1.0
 """Log-odds subtracted from units of other passages than the best unit's, because they are often off the subject."""
 
+_BEFORE, _BEHIND = 1, 3
+"""The units around the best one in which a value is looked for that the question asks for and the best one lacks."""
+
+_BESIDE = 0.01
+"""The log-odds by which such a unit stands below the best one, so that it is shown next."""
+
 _WORD = re.compile(r"[^\W_]+")
 _FEW_WORDS = 4
 _LEANING = re.compile(r"(?:it|its|this|that|these|those|they|their|he|his|she|her|such|however|also|so|then)\b", re.I)
@@ -105,6 +112,7 @@ class PickedSentences(ExtractiveGenerator):
     def __init__(self, judge: UnitJudge) -> None:
         super().__init__(self._score, most=_MOST, floor=-1e9, cut=self._quotable)
         self._judge = judge
+        self._asked: Kind | None = None
         self._windows: list[Window] = []
         self._places: dict[str, int] = {}
 
@@ -117,10 +125,9 @@ class PickedSentences(ExtractiveGenerator):
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
         """See `ExtractiveGenerator.stream`."""
-        question = next((message.content for message in reversed(messages) if message.role == "user"), "")
-        self._windows = self._judge.windows(
-            judged_question(question), [(document.title, document.text) for document in documents]
-        )
+        question = judged_question(next((m.content for m in reversed(messages) if m.role == "user"), ""))
+        self._asked = asked_value(question)
+        self._windows = self._judge.windows(question, [(document.title, document.text) for document in documents])
         self._places = {document.text: number for number, document in reversed(list(enumerate(documents)))}
         return super().stream(messages, sampling, documents=documents, cancel=cancel)
 
@@ -131,14 +138,31 @@ class PickedSentences(ExtractiveGenerator):
     def _score(self, question: str, found: Sequence[str]) -> list[float]:
         """Scores units in log-odds. Units not worth showing get minus infinity."""
         best: dict[str, float] = {}
-        first = max(self._windows, key=standing, default=None)
+        first = max(self._windows, key=standing)
         for window in self._windows:
             key = window.unit.text.casefold()
-            elsewhere = first is not None and window.passage != first.passage
+            elsewhere = window.passage != first.passage
             best[key] = max(best.get(key, _HIDDEN), standing(window) - _ELSEWHERE * elsewhere)
+        if (value := self._value_near(first)) is not None:
+            best[value.unit.text.casefold()] = standing(first) - _BESIDE
         scores = [best[text.casefold()] for text in found]
         least = max(scores) - _NEARLY
         return [score if score >= least else _HIDDEN for score in scores]
+
+    def _value_near(self, first: Window) -> Window | None:
+        """The best unit near `first`, below the same headings, that holds the value that the question asks for; None if
+        `first` holds it, or no unit does."""
+        kind = self._asked
+        if kind is None or holds_value(kind, first.unit.text):
+            return None
+        beside = [w for w in self._windows if w.passage == first.passage]
+        place = beside.index(first)
+        near = [
+            window
+            for window in beside[max(0, place - _BEFORE) : place + 1 + _BEHIND]
+            if window.unit.heading == first.unit.heading and holds_value(kind, window.unit.text)
+        ]
+        return max(near, key=standing, default=None)
 
 
 def standing(window: Window) -> float:
