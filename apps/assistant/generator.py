@@ -84,8 +84,9 @@ _NEARLY = 2.0
 """A unit is shown beside the best one if its score is lower by at most this many log-odds. Chosen on the half `choose`
 of `edge bench answers`: 65 % of its paraphrased questions find their answer with 2, and 59 % with 1."""
 
-_ELSEWHERE = 1.0
-"""Log-odds subtracted from units of other passages than the best unit's, because they are often off the subject."""
+_ELSEWHERE = 1.5
+"""Log-odds subtracted from units of other passages than the best unit's, because they are often off the subject. With
+1.5 answers have 5 % fewer words than with 1, and as many of them are right."""
 
 _BEFORE, _BEHIND = 1, 3
 """The units around the best one in which a value is looked for that the question asks for and the best one lacks."""
