@@ -2,7 +2,8 @@
 
 The questions and the documents were written for this purpose and belong to the project. A question is plain,
 paraphrased (it shares few words with its passage), or a follow-up in a conversation. The others have no answer: to the
-near ones the documents hold something similar, to the far ones nothing. Every document belongs to one half. Rules and
+near ones the documents hold something similar, to those with another name the answer for another name or number, and to
+the far ones nothing. Every document belongs to one half. Rules and
 thresholds are chosen on questions of the half `choose`, and judged on those of the half `judge`.
 """
 
@@ -30,7 +31,7 @@ from edge.apps.collection.collection import Collection
 from edge.config import Config
 
 FOLDER = Path(__file__).parent / "answers_set"
-KINDS = ("plain", "paraphrased", "follow-up", "near", "far")
+KINDS = ("plain", "paraphrased", "follow-up", "near", "other-name", "far")
 HALVES = ("choose", "judge")
 
 _HIDDEN = ".txt"
