@@ -45,6 +45,22 @@ def test_numbers_and_names_must_stand_in_a_passage(statement: str, facts: list[s
     assert [fact for fact in found if fact != "Brand"] == facts
 
 
+@pytest.mark.parametrize(
+    ("statement", "question", "words"),
+    [
+        ("Dogs must always be kept on a short leash outside.", ASKED,
+         ["Dogs", "always", "kept", "short", "leash", "outside"]),
+        ("A deposit is given to the owner before moving in.", ASKED, []),
+        ("The tenant hands over three months of rent.", ASKED, []),
+        ("Dogs bark outside.", ASKED, []),
+        ("Hunde sollten immer draussen angeleint sein.", "Wie hoch ist die Kaution?", []),
+    ],
+)  # fmt: skip
+def test_a_sentence_about_something_else_is_not_supported(statement: str, question: str, words: list[str]) -> None:
+    """Unless it is short, or its language is not that of the passages."""
+    assert missing(statement, question, [LEASE]) == words
+
+
 @pytest.fixture
 def checked(hit: Callable[..., Hit]) -> Callable[..., str]:
     def check(*pieces: str, question: str = ASKED, text: str = LEASE) -> str:
