@@ -9,13 +9,14 @@ not answer, are asked, too.
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 import numpy as np
+import numpy.typing as npt
 
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import NAME, SIGNALS, Reading, UnitJudge
@@ -115,17 +116,15 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     The threshold is `_LEAST`. It is higher if `_LEAST` would answer more unanswerable questions than the reranker's
     relevance alone does, over all their kinds together.
     """
-    kinds = [example.kind for example in examples]
-    right = np.array([example.there for example in examples])
-    sizes = {kind: kinds.count(kind) for kind in kinds}
-    groups = {there: len({e.kind for e in examples if e.there == there}) for there in (True, False)}
-    counts = np.array([1 / (sizes[e.kind] * groups[e.there]) for e in examples])
-    counts *= len(counts) / counts.sum()
-    values = np.array([example.reading.signals for example in examples])
-    model = fit(values, right, counts=counts, ridge=_RIDGE)
+    # The signals do not tell one name from another. Questions that their names decide would only blur the fit.
+    told = [example for example in examples if example.reading.most == 1.0]
+    values = np.array([example.reading.signals for example in told])
+    model = fit(values, np.array([example.there for example in told]), counts=_balanced(told), ridge=_RIDGE)
     fitted = Evidence(SIGNALS, model, _LEAST, embedder, len(examples))
     # What is enough depends on the question, so the difference to it is compared.
     chance = np.array([e.reading.probability(fitted) - e.reading.enough(_LEAST) + _LEAST for e in examples])
+    right = np.array([example.there for example in examples])
+    counts = _balanced(examples)
     before = np.array([example.relevance >= _PLAIN_FLOOR for example in examples])
     allowed = counts[~right & before].sum()
     order = np.argsort(-chance[~right], kind="stable")
@@ -134,6 +133,15 @@ def fitted_on(examples: Sequence[Example], embedder: str) -> Evidence:
     falling = chance[~right][order]
     least = float(falling[first_over]) + 1e-4 if first_over < len(falling) else 0.0
     return replace(fitted, threshold=max(_LEAST, least))
+
+
+def _balanced(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
+    """Weights by which all kinds of questions count the same, and so do questions with and without an answer."""
+    sizes = Counter(example.kind for example in examples)
+    groups = Counter(there for _, there in {(example.kind, example.there) for example in examples})
+    counts = np.array([1 / (sizes[example.kind] * groups[example.there]) for example in examples])
+    balanced: npt.NDArray[np.float64] = counts * len(counts) / counts.sum()
+    return balanced
 
 
 def errors(fitted: Evidence, examples: Sequence[Example]) -> dict[str, dict[str, float]]:

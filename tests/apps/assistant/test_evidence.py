@@ -246,3 +246,18 @@ def test_less_is_enough_for_a_question_in_other_words() -> None:
     near, reworded = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, 0.4, 0.0, 0.1)
     assert Reading(near, near).enough(0.38) == 0.38
     assert Reading(near, reworded).enough(0.38) == pytest.approx(0.25)
+
+
+def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
+    """Their signals look like those of an answer."""
+    rng = np.random.default_rng(0)
+    examples = []
+    for number in range(60):
+        there = number % 2 == 0
+        values = (2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0, 0.0, 0.0)
+        examples.append(Example("there" if there else "gone", there, Reading(values, values), 0.5))
+    named = [Example("other-name", False, Reading(e.reading.signals, e.reading.named, most=0.1), 0.5)
+             for e in examples if e.there]  # fmt: skip
+    assert fitted_on([*examples, *named], "tiny").model.weights == pytest.approx(
+        fitted_on(examples, "tiny").model.weights, rel=0.1
+    )
