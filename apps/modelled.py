@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edge.apps.counted import counted
+
 _FIGURES = ("queries", "seconds", "joules")
 
 
@@ -17,6 +19,6 @@ def modelled(counters: Mapping[str, float]) -> dict[str, dict[str, float]]:
 def modelled_line(queries: float, seconds: float, joules: float) -> str:
     """The figures as a line for people."""
     return (
-        f"modelled {queries:.0f} requests of a query would take the accelerator {seconds * 1e3:.3g} ms and "
-        f"{joules * 1e3:.3g} mJ; nothing of that was measured"
+        f"modelled {counted(round(queries), 'request')} of a query would take the accelerator {seconds * 1e3:.3g} ms "
+        f"and {joules * 1e3:.3g} mJ; nothing of that was measured"
     )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from edge.apps.counted import counted
 from edge.config import Config, format_size
 from edge.errors import InputError, StorageError
 
@@ -245,7 +246,7 @@ def print_stats(stats: dict[str, Any]) -> None:
     lookups = max(1, run.row_hits + run.row_misses)
     for line in (
         f"memory   {format_size(run.peak_resident)} peak of {format_size(run.limit)} allowed",
-        f"time     {run.seconds:.2f} s for {run.sequences} texts, {run.tokens:,} tokens",
+        f"time     {run.seconds:.2f} s for {counted(run.sequences, 'text')}, {counted(run.tokens, 'token')}",
         f"layers   {run.layers_run} of {run.layers} run; {saved:.0%} of the work pruned",
         f"window   {where}; {format_size(run.lane_bytes)} read, "
         f"{run.stall_s * 1e3:.0f} ms waited, {run.hidden_s * 1e3:.0f} ms hidden",

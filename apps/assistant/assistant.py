@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer
@@ -21,6 +20,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.collection.collection import Collection
+from edge.closing import Closing
 from edge.config import Config
 from edge.errors import CapabilityError, InputError
 from edge.public_calls import checked_arguments
@@ -93,7 +93,7 @@ _TIMES = "generation-times.json"
 
 
 @checked_arguments
-class Assistant:
+class Assistant(Closing):
     """Answers questions from a collection. It writes one answer at a time; other threads wait. A context manager.
 
     Examples:
@@ -213,14 +213,6 @@ class Assistant:
         self._turns.end()
         self._predictor.save()
         self._opened.close()
-
-    def __enter__(self) -> Assistant:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _stream(
         self, asked: str, turns: Sequence[Turn], keep: Callable[[Turn], None], options: AskOptions | None

@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, measured
 from edge.apps.assistant.base import Cancelled, NotInDocuments
 from edge.apps.assistant.evidence import CERTAIN
 from edge.apps.assistant.steps import Steps
+from edge.closing import Closing
 from edge.errors import EdgeError, InputError
 from edge.resident import ResidentWatch
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
@@ -92,7 +92,7 @@ class Writing:
     answer: Answer | None = None
 
 
-class AnswerStream:
+class AnswerStream(Closing):
     """Iterates over an answer's text while it is written. Afterwards `answer` holds the whole. A context manager.
 
     A stream may end early: by `cancel`, `close` or an interrupt, or because no reference to it is left. The answer is
@@ -147,14 +147,6 @@ class AnswerStream:
     def __next__(self) -> str:
         with self._reading:
             return next(self._texts)
-
-    def __enter__(self) -> AnswerStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _run(

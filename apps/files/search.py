@@ -13,6 +13,7 @@ import click
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import locate
+from edge.apps.counted import counted
 from edge.apps.files.output import (
     Found,
     highlighted,
@@ -187,7 +188,8 @@ def _print_stats(figures: dict[str, Any]) -> None:
         f"memory   {format_size(figures['peak_resident'])} peak of {format_size(figures['limit'])} allowed",
         f"time     {figures['seconds']:.2f} s: query vector {figures['embed_s']:.2f}, search "
         f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f} (opening the models included)",
-        f"index    {index['lists_read']} lists read ({format_size(index['bytes_read'])}), {index['hits']} in memory",
+        f"index    {counted(index['lists_read'], 'list')} read ({format_size(index['bytes_read'])}), "
+        f"{index['hits']} in memory",
         f"server   {figures['server']}",
     ):
         click.echo(line, err=True)

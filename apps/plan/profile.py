@@ -17,6 +17,7 @@ import click
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.registry import locate
+from edge.apps.counted import counted
 from edge.apps.options import (
     Command,
     FiniteRange,
@@ -151,8 +152,8 @@ def profile(questions: Questions, rounds: int, setup: Setup, as_json: bool) -> N
         times = "".join(f"{duration(s):>10}" for s in (row.embed, row.search, row.rerank, row.write))
         click.echo(f"{row.depth:>6}{row.passages:>10}{times}{row.written:>9.0%}{format_size(int(row.nbytes)):>10}")
     click.echo(
-        f"measured with {len(asked) - 1} questions in {rounds} rounds under {format_size(measured.limit)}; "
-        f"{len(known.limits)} limits are known",
+        f"measured with {counted(len(asked) - 1, 'question')} in {counted(rounds, 'round')} under "
+        f"{format_size(measured.limit)}; limits that are known: {len(known.limits)}",
         err=True,
     )
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from edge.apps.collection.searching import POOL
@@ -20,6 +19,7 @@ from edge.apps.serve.limits import CLOSE_S, CONNECTION_BYTES, LEAVE_S, WORKER_BY
 from edge.apps.serve.metrics import EngineRoom, Metrics, Recording
 from edge.apps.serve.working import Workers
 from edge.budget import MemoryBudget
+from edge.closing import Closing
 from edge.config import Config
 from edge.errors import CapabilityError
 from edge.plan import Plan, Stage
@@ -61,7 +61,7 @@ class Access:
 
 
 @dataclass(slots=True)
-class Server:
+class Server(Closing):
     """A context manager; `application` serves while it is open.
 
     Attributes:
@@ -143,14 +143,6 @@ class Server:
         self.cut_off = closing.is_alive() or self.workers.busy > 0
         if errors:
             raise errors.pop()
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def server_nbytes(limits: Limits) -> int:

@@ -76,7 +76,7 @@ def test_figures_of_a_modelled_device_say_so(edge_verb: Verb, indexed: Path) -> 
         return edge_verb("search", "river", "-c", str(indexed), "--no-rerank", *options, EDGE_MEMORY="8GB")
 
     shown = search("--stats", "--device", "fpga:cap=4MB").err
-    assert "modelled 1 requests of a query would take the accelerator" in shown
+    assert "modelled 1 request of a query would take the accelerator" in shown
     assert "nothing of that was measured" in shown
     figures = json.loads(search("--json", "--device", "fpga:cap=4MB").out)["stats"]["modelled"]
     assert figures["queries"] == 1
