@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.courtesy import courtesy
 from edge.apps.assistant.evidence import UnitJudge
 from edge.apps.assistant.generator import open_llm
-from edge.apps.assistant.judged_question import check_question, new_topic, refers_back
 from edge.apps.assistant.library import CollectionLibrary
 from edge.apps.assistant.pipelines import PIPELINES
+from edge.apps.assistant.question import check_question, courtesy, new_topic, refers_back
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.collection.collection import Collection

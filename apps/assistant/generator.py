@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
 
-from edge.apps.assistant.asked_value import Kind, asked_value, holds_value
 from edge.apps.assistant.evidence import UnitJudge, Window
-from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.question import Kind, asked_value, holds_value, judged_question
 from edge.apps.collection.collection import Collection
 from edge.kv_cache.costs import LearnedCosts
 from edge.kv_cache.store import KnowledgeStore

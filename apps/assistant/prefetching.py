@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from edge.apps.assistant.base import Ahead, Cancelled, Library, Vectors
-from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.question import judged_question
 from edge.errors import EdgeError
 from edge.scheduling.background import Background, Behind
 from edge.scheduling.benefit import BenefitGate

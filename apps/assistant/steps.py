@@ -12,10 +12,10 @@ from functools import partial
 from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
 from edge.apps.assistant.evidence import title_of
-from edge.apps.assistant.judged_question import judged_question
 from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
 from edge.apps.assistant.prompts import Prompt
+from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.collection.hits import Hit
 from edge.runtimes.generation.base import (

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import NAME, SIGNALS, Reading, UnitJudge
-from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.question import judged_question
 from edge.apps.bench.answers import copy_documents, questions
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, output_options

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.base import MIN_RELEVANCE
-from edge.apps.assistant.judged_question import judged_question
+from edge.apps.assistant.question import judged_question
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
 from edge.apps.bench.options import Output, output_options
 from edge.budget import MemoryBudget

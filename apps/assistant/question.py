@@ -1,9 +1,12 @@
-"""Finds the asking sentence of a question, by which passages are judged when a user pastes a text and asks about it."""
+"""What a question asks, by its words: its asking sentence, whether it refers back, the kind of value that it asks for,
+and whether it asks anything at all."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
+from edge.apps.assistant.grounding import NUMBERS
 from edge.apps.assistant.units import continues
 from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
@@ -41,6 +44,58 @@ _ASKS = re.compile(r"[?？؟][\"'”’»)\]」』）]*$")
 LONGEST = 300
 """The most characters of a question that passages are judged by. The longest of 5,396 test questions of five judged
 sets has 213."""
+
+Kind = Literal["price", "number", "time"]
+
+_PRICE = re.compile(
+    r"\b(?:costs?|prices?|pa(?:y|ys|id)|fees?|fare|charge[sd]?|rent|salary|budget|spen[dt]|earn|owe|fine|penalty|deposit"
+    r"|expensive|kostet|kosten|preis|gebühr|miete|bezahlen)\b"
+)
+_AMOUNT = re.compile(r"\b(?:how much|wie ?viel)\b|^(?:what|was)\b")
+_WHEN = re.compile(
+    r"^(?:(?:and|but|so|from|until|since|by|at|on|in|und|bis|ab|seit)\b[ ,]*)*"
+    r"(?:when|(?:what|which) (?:time|date|day|year|month)|how (?:late|early)|wann)\b"
+)
+_NUMBER = re.compile(
+    r"\bhow (?:much|many|long|far|high|heavy|deep|old|often|fast|wide|tall|big|large|hot|warm|loud|soon|slow)\b"
+    r"|\bwie ?viele?\b|\bwie (?:lange|oft|hoch|weit|alt|groß|schwer)\b"
+)
+_MONTHS = (
+    r"jan(?:uary|uar)?|feb(?:ruary|ruar)?|mar(?:ch)?|märz|apr(?:il)?|may|mai|jun[ei]?|jul[yi]?|aug(?:ust)?|sept?(?:ember)?"
+    r"|o[ck]t(?:ober)?|nov(?:ember)?|de[cz](?:ember)?"
+)
+_HOLDS: dict[Kind, re.Pattern[str]] = {
+    "price": re.compile(
+        r"[$€£]\s?\d|\d[.,]\d\d\b|\d[\d,.]*\s?(?:[$€£%]|euros?\b|eur\b|cents?\b|dollars?\b|pounds?\b|million|billion)"
+        r"|\b(?:price|cost|fee|amount|total|rent|rate|spent|budget|salary|betrag|preis|kosten)\w*[^.]*\d"
+        r"|\b(?:free|nothing|included|kostenlos|umsonst)\b",
+        re.IGNORECASE,
+    ),
+    "number": re.compile(
+        rf"\d|\b(?:{'|'.join(NUMBERS)}|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn)\b", re.IGNORECASE
+    ),
+    "time": re.compile(
+        rf"\b(?:{_MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"
+        r"|\b(?:mon|diens|donners|frei|sams|sonn)tags?\b|\d[:.]\d\d|\b(?:1\d|20)\d\d\b"
+        r"|\d(?:st|nd|rd|th)\b|\b(?:noon|midnight|morning|evening|night|uhr|spring|summer|autumn|winter|century|never|always"
+        r"|hours?|minutes?|days?|weeks?|months?|years?|stunden?|minuten?|wochen?|jahr\w*|after|before|until|once|nach|vor)\b",
+        re.IGNORECASE,
+    ),
+}  # fmt: skip
+
+_SPOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_THANKS = frozenset({"thanks", "thank", "thx", "cheers", "danke", "dank"})
+_GREETINGS = frozenset({"hello", "hi", "hey", "hallo", "moin"})
+_PARTINGS = frozenset({"bye", "goodbye", "tschüss"})
+_FILLING = frozenset({
+    "a", "abend", "afternoon", "again", "all", "alright", "bitte", "cool", "day", "evening", "everybody", "fine", "for",
+    "good", "got", "great", "gut", "guten", "help", "hilfe", "i", "it", "ja", "lot", "lots", "me", "morgen", "morning",
+    "much", "my", "nein", "nice", "night", "no", "of", "oh", "ok", "okay", "perfect", "please", "sehr", "so", "super",
+    "sure", "tag", "that's", "there", "very", "vielen", "well", "yes", "you", "your",
+})  # fmt: skip
+"""Words that ask nothing beside those above, or alone."""
+
+_INVITATION = "Ask a question about your documents, for example when or how much something is."
 
 
 def judged_question(question: str) -> str:
@@ -120,6 +175,41 @@ def new_topic(question: str) -> str:
     if not words or any(word in _ASKING for word in words) or all(word in _POINTING for word in words):
         return ""
     return rest if len(words) <= _SHORT_WORDS else ""
+
+
+def asked_value(question: str) -> Kind | None:
+    """The kind of value that a question asks for; None if it asks for none.
+
+    >>> asked_value("How much is the fee?"), asked_value("Until when?"), asked_value("Who is Ada?")
+    ('price', 'time', None)
+    """
+    question = question.casefold().strip()
+    if _WHEN.search(question):
+        return "time"
+    if _PRICE.search(question) and _AMOUNT.search(question):
+        return "price"
+    return "number" if _NUMBER.search(question) else None
+
+
+def holds_value(kind: Kind, text: str) -> bool:
+    """Whether a text holds a value of a kind."""
+    return _HOLDS[kind].search(text) is not None
+
+
+def courtesy(text: str) -> str:
+    """The reply to a text that asks nothing; empty if it may be a question.
+
+    >>> courtesy("Thanks a lot!"), courtesy("thanks, and the deposit?")
+    ('You are welcome.', '')
+    """
+    words = {word.casefold() for word in _SPOKEN.findall(text)}
+    if not words or words - _FILLING - _THANKS - _GREETINGS - _PARTINGS:
+        return ""
+    if words & _THANKS:
+        return "You are welcome."
+    if words & _PARTINGS:
+        return "Goodbye."
+    return f"Hello. {_INVITATION}" if words & _GREETINGS else _INVITATION
 
 
 def _sentences(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The question proper, when it is pasted behind a text."""
+"""What a question asks: its asking sentence behind a text, its kind of value, and texts that ask nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.judged_question import LONGEST, check_question, judged_question, refers_back
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.prefetching import Query
+from edge.apps.assistant.question import (
+    LONGEST,
+    asked_value,
+    check_question,
+    courtesy,
+    holds_value,
+    judged_question,
+    refers_back,
+)  # fmt: skip
 from edge.errors import InputError
 from edge.scheduling.predictor import Seconds
 
@@ -112,3 +120,52 @@ def test_what_cannot_be_judged_by_is_refused() -> None:
     for question in ("🎉", "???"):
         with pytest.raises(InputError, match="holds no word"):
             check(question)
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("How much did the boat cost?", "price"), ("What is the rent?", "price"), ("Wie viel kostet es?", "price"),
+        ("How many keys are there?", "number"), ("How much is there?", "number"), ("Wie lange dauert es?", "number"),
+        ("When does it open?", "time"), ("and until when?", "time"), ("Which day is it?", "time"),
+        ("Wann endet die Frist?", "time"), ("What happens when it costs more?", "price"), ("Who pays?", None),
+        ("What do I do when a pole breaks?", None), ("bridge", None), ("", None),
+    ],
+)  # fmt: skip
+def test_the_kind_of_value_asked_for(question: str, kind: str | None) -> None:
+    assert asked_value(question) == kind
+
+
+def test_texts_that_hold_values() -> None:
+    held = {
+        "price": ["It cost 4,000 euros.", "Brake pads 142.50", "Pump: €90", "price_eur: 740", "Entry is free."],
+        "number": ["Serves 4.", "There are three keys.", "Es sind zwei."],
+        "time": ["on 9 July", "at 21:27", "in 2019", "bis Freitag", "two weeks before", "every Monday"],
+    }
+    bare = "The class trip to the North Sea is in the north of the sea."
+    for kind, texts in held.items():
+        assert [text for text in texts if not holds_value(kind, text)] == []  # type: ignore[arg-type]
+        assert not holds_value(kind, bare)  # type: ignore[arg-type]
+    assert not holds_value("price", "It takes place from 12 to 16 May.")
+    assert not holds_value("time", "Train: NR 295 Vienna - Venice")
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("thanks", "You are welcome"), ("Thank you very much!", "You are welcome"), ("Vielen Dank", "You are welcome"),
+        ("ok, thanks", "You are welcome"), ("hello", "Hello"), ("Guten Tag", "Ask"), ("Hi there!", "Hello"),
+        ("help", "Ask"), ("OK.", "Ask"), ("yes please", "Ask"), ("bye", "Goodbye"),
+    ],
+)  # fmt: skip
+def test_a_text_that_asks_nothing_gets_a_reply(text: str, begins: str) -> None:
+    assert courtesy(text).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "?", "bridge", "who is Ada?", "thanks, and the deposit?", "hello world program", "why?", "help desk number",
+     "and how much?", "is it good?", "what is it for", "until when?"],
+)  # fmt: skip
+def test_a_question_gets_none(text: str) -> None:
+    assert courtesy(text) == ""
