@@ -25,9 +25,9 @@ _COPIES = 3
 _MEASURED = 128 << 10
 """The process's memory is measured after so many bytes of lines."""
 
-_LEAST = 1 << 20
-"""Bytes that may be read in a process above its limit. It is refused when the model is opened, where the smallest limit
-that works is known."""
+_LEAST = 4 << 20
+"""Bytes that may be read even if the limit leaves less. No model fits beside so little, so the command is refused when
+the model is opened, where the smallest limit that works is known."""
 
 _SLOT = 16
 """Bytes of an element in a list that grows."""

@@ -52,7 +52,7 @@ def assistant_options(command: Command) -> Command:
         click.option("--no-lookahead", is_flag=True, help="Fetch index lists only when they are searched."),
         click.option("--no-kv-cache", is_flag=True, help="Compute every document's KV states anew."),
         click.option("--no-check", is_flag=True,
-                     help="Show a language model's answer even if no passage holds its numbers and names."),
+                     help="Show a language model's sentences even if no passage holds what they say."),
         click.option("--no-rerank", is_flag=True, help="Keep the retrieval order; then nothing is refused."),
         click.option(
             "--min-score", type=float,

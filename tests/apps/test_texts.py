@@ -111,7 +111,7 @@ def test_a_process_above_its_limit_still_reads_a_few_texts(tmp_path: Path) -> No
     path = tmp_path / "docs"
     path.write_text("a\nb\n", encoding="utf-8")
     assert len(read_documents(str(path), 1_000_000)) == 2
-    path.write_bytes(b"x" * 1_100_000)
+    path.write_bytes(b"x" * 4_300_000)
     with pytest.raises(BudgetExceeded, match="line 1 "):
         read_documents(str(path), 1_000_000)
 
