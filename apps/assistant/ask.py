@@ -27,6 +27,7 @@ from edge.apps.options import (
     Report,
     collection_option,
     configure,
+    device_options,
     engine_options,
     report_options,
     server_option,
@@ -42,6 +43,9 @@ from edge.resident import ResidentWatch
 from edge.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context")
+"""Options that override settings of the same name."""
 
 _DEFAULTS = AskOptions()
 
@@ -86,7 +90,7 @@ def assistant_options(command: Command) -> Command:
 
 def configured(chosen: Mapping[str, Any]) -> Config:
     """The configuration that the options of a command line describe."""
-    settings = {name: chosen[name] for name in ("memory", "runtime", "threads", "llm", "context")}
+    settings = {name: chosen[name] for name in _SETTINGS}
     return configure(no_server=chosen.get("no_server", True), **settings)
 
 
@@ -219,6 +223,7 @@ class ServedAnswer:
 @words_argument("question")
 @assistant_options
 @engine_options
+@device_options
 @server_option
 @report_options
 def ask(question: str, report: Report, **chosen: Any) -> int:

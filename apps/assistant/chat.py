@@ -15,7 +15,7 @@ from edge.apps.assistant.answer import cited, figures, notices, reasons
 from edge.apps.assistant.ask import assistant_options, interruptible, opened, shown
 from edge.apps.assistant.assistant import Assistant, Conversation
 from edge.apps.assistant.stream import AnswerStream
-from edge.apps.options import OutputFile, engine_options
+from edge.apps.options import OutputFile, device_options, engine_options
 from edge.apps.store.health import Health
 from edge.config import format_size
 from edge.errors import EdgeError
@@ -34,6 +34,7 @@ _LONGEST_LINE = 1 << 20
 @click.command()
 @assistant_options
 @engine_options
+@device_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, a line each.")
 @click.option("--stats", is_flag=True, help="Print figures after each answer, to stderr.")
 @click.option("--trace", type=OutputFile(), help="Write a Perfetto trace here.")

@@ -60,6 +60,12 @@ def test_a_search_on_a_device_finds_the_same(edge_verb: Verb, indexed: Path, dev
         )
 
 
+def test_an_answer_refuses_a_device_that_is_not_there(edge_verb: Verb, indexed: Path) -> None:
+    ended = edge_verb("ask", "river?", "-c", str(indexed), "--device", "abacus", EDGE_MEMORY="8GB")
+    assert ended.code == 2
+    assert "there is no device 'abacus'" in ended.err
+
+
 @pytest.mark.parametrize(
     ("device", "says"),
     [("abacus", "there is no device 'abacus'"), ("limited:color=red", "color"), ("remote:cap=0", "0")],
@@ -84,3 +90,16 @@ def test_figures_of_a_modelled_device_say_so(edge_verb: Verb, indexed: Path) -> 
     assert 0 < figures["joules"] < 1
     assert "modelled" not in search("--stats").err
     assert "modelled" not in json.loads(search("--json").out)["stats"]
+
+
+def test_an_answer_uses_the_device(edge_verb: Verb, indexed: Path) -> None:
+    def answered(*options: str) -> dict[str, Any]:
+        ended = edge_verb("ask", "river flood?", "-c", str(indexed), "--json", "--no-rerank", *options,
+                          EDGE_MEMORY="8GB")  # fmt: skip
+        assert ended.code == 0, ended.err
+        document: dict[str, Any] = json.loads(ended.out)
+        return document
+
+    plain, modelled = answered(), answered("--device", "fpga:cap=4MB")
+    assert modelled["text"] == plain["text"]
+    assert modelled["stats"]["modelled_queries"] > plain["stats"]["modelled_queries"] == 0
