@@ -30,7 +30,7 @@ ROOMS = {
 HEAVY = {
     "onnxruntime", "onnx", "faiss", "torch", "mlx", "llama_cpp", "transformers", "starlette", "tokenizers",
 }  # fmt: skip
-LONGEST = 400
+LONGEST = 600
 TEXT = {"", ".py", ".pyi", ".toml", ".md", ".txt", ".cfg", ".ini", ".yml", ".yaml", ".json", ".sh", ".html", ".js"}
 
 
