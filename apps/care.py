@@ -17,7 +17,7 @@ from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.checking import CheckReport
 from edge.apps.store.repairing import RepairReport
 from edge.config import format_size
-from edge.control_characters import escaped
+from edge.text.control_characters import escaped
 
 Folder = Path | None
 """The folder that the option for the place names; None for the default one."""

@@ -14,8 +14,8 @@ import click
 
 from edge.apps.lazy import LazyGroup
 from edge.apps.screen import screens
-from edge.control_characters import escaped
 from edge.errors import EdgeError
+from edge.text.control_characters import escaped
 
 _VERBS = {
     "index": "edge.apps.files.index:index",

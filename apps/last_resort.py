@@ -18,8 +18,8 @@ from pathlib import Path
 
 import platformdirs
 
-from edge.control_characters import escaped
 from edge.files.own_folder import make_folder
+from edge.text.control_characters import escaped
 
 DEBUG_ENVIRONMENT = "EDGE_DEBUG"
 """An environment variable; if it is 1, the traceback is printed as well."""

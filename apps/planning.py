@@ -8,13 +8,12 @@ from pathlib import Path
 
 from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import Config
 from edge.errors import EdgeError
 from edge.ivf.base import MAINTENANCE_NBYTES
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, resolve
-from edge.plan import Plan, Stage
 from edge.resident import anonymous_resident
 from edge.runtimes.base import chosen_runtime, runtime_for
 from edge.runtimes.engine import MOST_TOKENS
@@ -25,7 +24,7 @@ CONNECTION = PAGE_CACHE + CONNECTION_BYTES
 BATCH_NBYTES = 6 << 20
 """Memory of a batch of passages that are indexed: text, tokens, vectors, and SQLite's pages."""
 
-INDEXING = (Stage("reading files while others are embedded", own=WORKER_NBYTES + BATCH_NBYTES + CONNECTION),)
+INDEXING = (OperationStage("reading files while others are embedded", own=WORKER_NBYTES + BATCH_NBYTES + CONNECTION),)
 """Memory that indexing files needs beside the embedder."""
 
 _INDEX = 6 << 20
@@ -60,7 +59,7 @@ def model_needs(chosen: object, kind: Kind, config: Config, default: str) -> Eng
 
 def retrieval(
     embedder: EngineNeeds | None, reranker: EngineNeeds | None, candidates: int, *, writes: bool = False
-) -> list[Stage]:
+) -> list[OperationStage]:
     """The stages of a search whose database is open. Embedder and reranker take turns if both do not fit.
 
     Args:
@@ -68,15 +67,15 @@ def retrieval(
         writes: whether vectors are added to the index, too.
     """
     hits = candidates * _PER_CANDIDATE
-    stages = [Stage("a second connection to the database", kept=CONNECTION)]
+    stages = [OperationStage("a second connection to the database", kept=CONNECTION)]
     if embedder is not None:
-        stages.append(Stage("embedding the query", own=embedder.own, libraries=embedder.libraries))
+        stages.append(OperationStage("embedding the query", own=embedder.own, libraries=embedder.libraries))
     held = 0 if embedder is None else embedder.held
-    stages.append(Stage("searching the index", own=held + _INDEX + hits, libraries=_CODECS))
+    stages.append(OperationStage("searching the index", own=held + _INDEX + hits, libraries=_CODECS))
     if reranker is not None:
-        stages.append(Stage("reranking", own=reranker.own + hits, libraries=reranker.libraries))
+        stages.append(OperationStage("reranking", own=reranker.own + hits, libraries=reranker.libraries))
     if writes:
-        stages.append(Stage("keeping the index in order", own=_INDEX + MAINTENANCE_NBYTES, libraries=_CODECS))
+        stages.append(OperationStage("keeping the index in order", own=_INDEX + MAINTENANCE_NBYTES, libraries=_CODECS))
     return stages
 
 
@@ -89,9 +88,9 @@ def retrieval_plan(
     rerank: bool,
     candidates: int,
     writes: bool = False,
-    extra: Sequence[Stage] = (),
+    extra: Sequence[OperationStage] = (),
     databases: int = 0,
-) -> Plan:
+) -> OperationPlan:
     """The plan of an operation that retrieves.
 
     Args:
@@ -104,8 +103,8 @@ def retrieval_plan(
     second = model_needs(reranker, "reranker", config, config.reranker or DEFAULT_RERANKER) if rerank else None
     held = 0 if first is None else first.own
     more = [replace(stage, own=stage.own + held) for stage in extra]
-    begin = Stage("opening the database", kept=databases * CONNECTION)
-    return Plan(operation, (begin, *retrieval(first, second, candidates, writes=writes), *more))
+    begin = OperationStage("opening the database", kept=databases * CONNECTION)
+    return OperationPlan(operation, (begin, *retrieval(first, second, candidates, writes=writes), *more))
 
 
 def opened_budget(
@@ -117,7 +116,7 @@ def opened_budget(
     reranker: object = None,
     candidates: int,
     writes: bool = False,
-    extra: Sequence[Stage] = (),
+    extra: Sequence[OperationStage] = (),
     databases: int = 1,
 ) -> MemoryBudget:
     """The memory budget of an operation that opens databases first.
@@ -153,7 +152,7 @@ def check_texts(
 
 def texts_plan(
     operation: str, kind: Kind, config: Config, texts: Sequence[str], max_tokens: int | None, query: str = ""
-) -> Plan:
+) -> OperationPlan:
     """The memory plan of a request over texts that are in memory already.
 
     Raises:
@@ -166,4 +165,4 @@ def texts_plan(
         runtime = runtime_for(chosen_runtime(config), spec.layer)
         needs = engine_needs(model, runtime, threads=config.threads, max_tokens=tokens)
         request = request_nbytes(texts, tokens, spec.layer.hidden, spec.layers, query)
-    return Plan(operation, (Stage(chosen, own=needs.own + request, libraries=needs.libraries),))
+    return OperationPlan(operation, (OperationStage(chosen, own=needs.own + request, libraries=needs.libraries),))

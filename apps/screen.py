@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from edge.control_characters import STEERING, escape
+from edge.text.control_characters import STEERING, escape
 
 _OWN = r"\x1b\[(?:(?:[0123]|3[2356])m|A|K)"
 """The control sequences that this program and its progress bars use: plain, bold, dim, italic, four colours (green,

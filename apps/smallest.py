@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from edge.budget import OperationPlan
 from edge.config import Config
 from edge.errors import EdgeError
-from edge.plan import Plan
 from edge.resident import anonymous_resident
 
 _SECONDS = 60.0
@@ -33,7 +33,7 @@ class Operation:
     """
 
     modules: tuple[str, ...]
-    plan: Callable[[Config], Plan]
+    plan: Callable[[Config], OperationPlan]
 
 
 def smallest_limits() -> dict[str, int | str]:
@@ -68,7 +68,7 @@ def _asked(name: str) -> int | str:
     return found["bytes"] if "bytes" in found else str(found["error"])
 
 
-def _searching(config: Config) -> Plan:
+def _searching(config: Config) -> OperationPlan:
     from edge.apps.collection.searching import POOL
     from edge.apps.planning import retrieval_plan
 
@@ -77,7 +77,7 @@ def _searching(config: Config) -> Plan:
     )
 
 
-def _indexing(config: Config) -> Plan:
+def _indexing(config: Config) -> OperationPlan:
     from edge.apps.planning import INDEXING, retrieval_plan
 
     return retrieval_plan(
@@ -93,7 +93,7 @@ def _indexing(config: Config) -> Plan:
     )
 
 
-def _answering(config: Config) -> Plan:
+def _answering(config: Config) -> OperationPlan:
     from edge.apps.assistant.base import AskOptions
     from edge.apps.planning import retrieval_plan
 
@@ -101,7 +101,7 @@ def _answering(config: Config) -> Plan:
     return retrieval_plan("answering", config, embedder=None, reranker=None, rerank=True, candidates=count, databases=1)
 
 
-def _remembering(config: Config) -> Plan:
+def _remembering(config: Config) -> OperationPlan:
     from edge.apps.memory.searching import DEPTH
     from edge.apps.planning import retrieval_plan
 
@@ -110,26 +110,26 @@ def _remembering(config: Config) -> Plan:
     )
 
 
-def _ranking(config: Config) -> Plan:
+def _ranking(config: Config) -> OperationPlan:
     from edge.apps.planning import texts_plan
 
     return texts_plan("ranking", "reranker", config, [_TEXT], None, "a query")
 
 
-def _embedding(config: Config) -> Plan:
+def _embedding(config: Config) -> OperationPlan:
     from edge.apps.planning import texts_plan
 
     return texts_plan("embedding", "embedder", config, [_TEXT], None)
 
 
-def _demonstrating(config: Config) -> Plan:
+def _demonstrating(config: Config) -> OperationPlan:
     from edge.apps.demo.passages import shown_texts
     from edge.apps.planning import texts_plan
 
     return texts_plan("the demo", "reranker", config, shown_texts(), None, "a question")
 
 
-def _serving(config: Config) -> Plan:
+def _serving(config: Config) -> OperationPlan:
     from edge.apps.serve.limits import Limits
     from edge.apps.serve.server import load_libraries, serving_plan
 

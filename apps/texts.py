@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, TextIO
 
+from edge.budget import import_nbytes
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
 from edge.files.input_file import open_input
-from edge.libraries import import_nbytes
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import click
 
 from edge.apps.store.health import Health
-from edge.control_characters import escaped
+from edge.text.control_characters import escaped
 
 
 class Store(Protocol):

@@ -15,7 +15,7 @@ from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, Ids, Scanner
 from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
 from edge.ivf.plan import COPY_NBYTES
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 _SPARE_SCANNERS = 2

@@ -13,7 +13,7 @@ from edge.devices.cpu import CpuDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, Estimate, Profile, SearchPlace, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 _LONGEST_S = 60

@@ -16,7 +16,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, Estimate, ListScan, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 _BLOCK_NBYTES = 32 << 20

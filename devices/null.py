@@ -6,7 +6,7 @@ from edge.budget import MemoryBudget
 from edge.cache.buffers import page_buffer
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 

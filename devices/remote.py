@@ -17,7 +17,7 @@ from edge.devices.remote_process import Array, receive, send
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost
 from edge.ivf.base import Bytes, Codec
 from edge.ivf.device import Candidates, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 _PROCESS_NBYTES = 96 << 20

@@ -22,7 +22,7 @@ from edge.devices.faiss_codec import FaissCodec, FaissCodecs
 from edge.errors import EdgeError
 from edge.ivf.base import Bytes, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.resident import anonymous_resident, share_heap, small_pages
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,7 @@ from edge.devices.stripes import Searcher, Share, Stripe, Stripes
 from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, InputError, PartLost
 from edge.ivf.base import Bytes, Vectors
 from edge.ivf.device import Candidates, Search, SearchPlace, SearchRequest, open_device
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.planner.searchers import queue_length
 from edge.trace import Trace
 

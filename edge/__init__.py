@@ -4,17 +4,24 @@ The public classes are imported by name from here and loaded on first use, so th
 runtime: `from edge import Reranker, Embedder`. Type checkers read `__init__.pyi`. Nothing here imports a package
 outside `edge`.
 
-The import also turns off the usage reports of libraries that are loaded later (see `edge.libraries`).
+The import also turns off the usage reports of libraries that are loaded later. Child processes inherit the switches.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
-from edge.libraries import silence_libraries
+REPORTS_OFF = {
+    # onnxruntime 1.31 and newer keeps a device identifier in the user's cache folder and sends events to its vendor.
+    "ORT_DISABLE_TELEMETRY": "1",
+    # huggingface_hub, hf_xet and transformers report versions and transfers to the hub.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Environment variables that tell libraries to report nothing. Each library reads its own when it is first loaded."""
 
-silence_libraries()
+os.environ.update(REPORTS_OFF)
 
 _PUBLIC = {
     "Answer": "edge.apps.assistant.answer",

@@ -10,3 +10,5 @@ from edge.errors import EdgeError as EdgeError
 from edge.runtimes.embedder import Embedder as Embedder
 from edge.runtimes.reranker import Ranked as Ranked
 from edge.runtimes.reranker import Reranker as Reranker
+
+REPORTS_OFF: dict[str, str]

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -243,3 +243,15 @@ def _crc32(view: memoryview) -> int:
     for start in range(0, len(view), _CRC_STEP):
         value = zlib.crc32(view[start : start + _CRC_STEP], value)
     return value
+
+
+def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The distinct values of an integer array of any shape, ascending: [distinct].
+
+    `np.unique` does the same, but its first call imports `numpy.ma`. That takes 15 ms, 3 % of a search from the command
+    line.
+    """
+    ordered = np.sort(numbers, axis=None)
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]

@@ -1,21 +1,151 @@
-"""`Link`: one physical link that moves one block at a time, and `Ticket`: one requested transfer over it."""
+"""Links: the transfers over one physical link (disk to host, host to device), ordered by priority and deadline.
+
+A `Link` has one worker thread and moves one block at a time. Every user of the link has its own `Lane`, which counts
+for that user's trace, and gets a `Ticket` for each transfer. Positioned reads release the interpreter lock, so
+transfers overlap with compute. A link learns its latency and bandwidth (`LinkRate`). A lane counts the seconds its
+callers waited, and the transfer time that their work hid.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import math
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
-from edge.clock import Clock, SystemClock
+from edge.blocks import BlockId, BlockSource
 from edge.errors import EdgeError
-from edge.link_rate import LinkRate
+from edge.resident import Closing
+from edge.trace import Trace
 
-if TYPE_CHECKING:
-    from edge.lanes import Lane
+
+class Clock(Protocol):
+    """Tells the time and lets it pass. Readings are in seconds from any start, and never decrease."""
+
+    def now(self) -> float:
+        """The current reading."""
+
+    def sleep(self, seconds: float) -> None:
+        """Returns after `seconds` seconds."""
+
+
+class SystemClock:
+    """The clock of this machine, `time.perf_counter`."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+_SMOOTHING = 0.2
+"""Weight of a new transfer among those of its size."""
+
+_ASSUMED = 1e-9
+"""Seconds per byte before the first measurement: a disk that reads 1 GB a second."""
+
+_FULL_WEIGHT = 8
+"""Largest weight of a class of sizes: further transfers do not increase it."""
+
+
+@dataclass(slots=True)
+class _Size:
+    """Transfers of about one size: smoothed bytes and seconds, and their number."""
+
+    nbytes: float
+    seconds: float
+    count: int = 1
+
+
+class LinkRate:
+    """Fits seconds = latency + bytes / bandwidth. Thread-safe.
+
+    Transfers are smoothed by class of size (a power of two), so that a thousand small reads do not displace the data
+    about large ones. The fit minimizes relative errors. Small transfers then determine the latency, and large ones the
+    bandwidth.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, _Size] = {}
+        self._lock = threading.Lock()
+        self._fit: tuple[float, float] | None = None
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second without the latency; 0 before the first transfer."""
+        per_byte = self._fitted()[1]
+        return 1 / per_byte if per_byte else 0.0
+
+    @property
+    def latency(self) -> float:
+        """Seconds of a transfer besides the time for its bytes; 0 if only one size of transfers has been seen."""
+        return self._fitted()[0]
+
+    def seconds(self, nbytes: float) -> float:
+        """Expected seconds of a transfer of `nbytes` bytes; 0 before the first transfer."""
+        latency, per_byte = self._fitted()
+        return latency + nbytes * per_byte
+
+    def throughput(self, nbytes: float) -> float:
+        """Bytes per second of consecutive transfers of `nbytes` bytes each; 0 before the first transfer."""
+        seconds = self.seconds(nbytes)
+        return nbytes / seconds if seconds else 0.0
+
+    def loss(self, nbytes: float) -> float:
+        """Seconds per byte to read a block of `nbytes` bytes again (see `edge.budget.Loss`)."""
+        return self.seconds(nbytes) / nbytes if nbytes and self._sizes else _ASSUMED
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        """Learns from a finished transfer."""
+        if nbytes <= 0 or seconds <= 0:
+            return
+        with self._lock:
+            kind = nbytes.bit_length()
+            size = self._sizes.get(kind)
+            if size is None:
+                self._sizes[kind] = _Size(nbytes, seconds)
+            else:
+                size.count += 1
+                step = _SMOOTHING if size.count > 1 / _SMOOTHING else 1 / size.count
+                size.nbytes += step * (nbytes - size.nbytes)
+                size.seconds += step * (seconds - size.seconds)
+            self._fit = None
+
+    def _fitted(self) -> tuple[float, float]:
+        """Latency in seconds, and seconds per byte."""
+        with self._lock:
+            if self._fit is None:
+                self._fit = _fit(list(self._sizes.values()))
+            return self._fit
+
+
+def _fit(sizes: list[_Size]) -> tuple[float, float]:
+    """The line (latency, per_byte) that fits best, with neither term below 0.
+
+    It minimizes the sum of count * ((latency + nbytes * per_byte - seconds) / seconds)**2.
+    """
+    if not sizes:
+        return 0.0, 0.0
+    weights = [min(size.count, _FULL_WEIGHT) / size.seconds**2 for size in sizes]
+    total = sum(weights)
+    x = sum(w * size.nbytes for w, size in zip(weights, sizes, strict=True)) / total
+    y = sum(w * size.seconds for w, size in zip(weights, sizes, strict=True)) / total
+    spread = sum(w * (size.nbytes - x) ** 2 for w, size in zip(weights, sizes, strict=True))
+    common = sum(w * (size.nbytes - x) * (size.seconds - y) for w, size in zip(weights, sizes, strict=True))
+    slope = common / spread if spread > 0 else 0.0
+    latency = y - slope * x
+    if slope > 0 and latency >= 0:
+        return latency, slope
+    # The best line without a latency goes through zero. It is used, too, if larger transfers were not slower.
+    squares = sum(w * size.nbytes**2 for w, size in zip(weights, sizes, strict=True))
+    return 0.0, sum(w * size.nbytes * size.seconds for w, size in zip(weights, sizes, strict=True)) / squares
 
 
 _here = threading.local()
@@ -307,3 +437,141 @@ class Link:
             return before.cancel()
         ticket._end(cancelled=True)
         return True
+
+
+_shared: dict[str, Link] = {}
+_sharing = threading.Lock()
+
+
+class Lane(Closing):
+    """One user's access to a link.
+
+    Counters (in `trace`): `<name>.bytes`, `.transfers`, `.busy_s`, `.stall_s` (waiting time of callers), `.hidden_s`
+    (transfer time for which no caller waited), `.missed` (deadlines that passed before the transfer could start).
+
+    Attributes:
+        link: the link, with the queue of the transfers of all its lanes.
+    """
+
+    def __init__(
+        self,
+        name: str = "disk",
+        *,
+        trace: Trace | None = None,
+        bandwidth_limit: float = math.inf,
+        latency: float = 0.0,
+        depth: int = 1,
+        clock: Clock | None = None,
+        link: Link | None = None,
+    ) -> None:
+        """Opens a lane of `link`, or of a new link with these properties (see `Link`)."""
+        self.name = name
+        self.trace = trace or Trace()
+        self.link = link or Link(
+            name, bandwidth_limit=bandwidth_limit, latency=latency, depth=depth, clock=clock
+        )  # fmt: skip
+        self.closed = False
+        self.link.open()
+
+    @classmethod
+    def shared(cls, link: str = "disk", *, trace: Trace | None = None) -> Lane:
+        """Opens a lane of the process's only link of that name.
+
+        Models, lists and states come from the same disk, so they share one queue, and the most urgent one goes first.
+        """
+        with _sharing:
+            found = _shared.setdefault(link, Link(link))
+        return cls(link, trace=trace, link=found)
+
+    @property
+    def clock(self) -> Clock:
+        return self.link.clock
+
+    @property
+    def rate(self) -> LinkRate:
+        """The link's speed, learned from the transfers of all its users."""
+        return self.link.rate
+
+    def fetch(self, source: BlockSource, block: BlockId, into: memoryview, *, priority: float = 0.0) -> Ticket:
+        """Asks for a block. `into` must not be used until the ticket is done.
+
+        Args:
+            priority: lower ones go first.
+        """
+        nbytes = source.nbytes(block)
+
+        def read() -> int:
+            source.read(block, into)
+            return nbytes
+
+        return self.submit(str(block), read, nbytes, priority=priority)
+
+    def submit(
+        self,
+        label: str,
+        work: Callable[[], int],
+        nbytes: int,
+        *,
+        priority: float = 0.0,
+        deadline: float = math.inf,
+        after: Ticket | None = None,
+        wake: bool = True,
+    ) -> Ticket:
+        """Asks for any transfer over this link. `work` performs it, and returns the number of bytes moved.
+
+        Args:
+            priority: lower ones go first.
+            deadline: a reading of the clock. Among equal priorities, the earlier deadline goes first. A transfer that
+                has not started by then is cancelled.
+            after: a transfer, perhaps over another link, that must end first. This one fails or is withdrawn with it.
+            wake: whether the link's worker is woken for it. If not, the thread that waits for the ticket transfers the
+                block itself if the link is idle then. This saves switches of threads where every request is waited for
+                soon. Such a ticket must be waited for or withdrawn.
+
+        Raises:
+            RuntimeError: the lane is closed.
+        """
+        if self.closed:
+            raise RuntimeError(f"lane {self.name} is closed")
+        ticket = Ticket(self, label, work, nbytes, after)
+        if after is None:
+            self.link.enqueue(ticket, priority, deadline, wake=wake)
+            return ticket
+
+        def follow() -> None:
+            ticket._after = None
+            if after.failed or after.cancelled:
+                ticket._error = after._error
+                ticket._end(cancelled=after.cancelled)
+            else:
+                self.link.enqueue(ticket, priority, deadline)
+
+        after.when_done(follow)
+        return ticket
+
+    def close(self) -> None:
+        """Withdraws requests that have not started, and waits for a running one. Other lanes of the link go on."""
+        with self.link.condition:
+            if self.closed:
+                return
+            self.closed = True
+        self.link.close(self)
+
+    def _moved(self, ticket: Ticket, started: float, nbytes: int) -> None:
+        self.trace.count(f"{self.name}.bytes", nbytes)
+        self.trace.count(f"{self.name}.transfers")
+        self.trace.count(f"{self.name}.busy_s", ticket.seconds)
+        self.trace.event(ticket.label, f"lane {self.name}", started, ticket.seconds, bytes=nbytes)
+
+    def _missed(self) -> None:
+        self.trace.count(f"{self.name}.missed")
+
+    def _waited(self, ticket: Ticket, started: float, stall: float) -> None:
+        self.trace.count(f"{self.name}.stall_s", stall)
+        self.trace.count(f"{self.name}.hidden_s", max(0.0, ticket.seconds - stall))
+        if stall > 1e-4:
+            self.trace.event(f"stall {ticket.label}", "compute", started, stall)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.clear)  # a forked process has no worker threads

@@ -15,8 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import psutil
+
+Own = TypeVar("Own", bound="Closing")
 
 _ARENA_MAX = -8
 """glibc's number for the parameter M_ARENA_MAX."""
@@ -91,7 +94,23 @@ def measured_growth() -> Iterator[Growth]:
     growth.nbytes = max(0, anonymous_resident() - before)
 
 
-class ResidentWatch:
+class Closing:
+    """A context manager that closes itself at the end. The base of objects that hold memory, files or threads."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Frees the memory and the files that the object holds. Each subclass defines it."""
+        raise NotImplementedError
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class ResidentWatch(Closing):
     """Samples anonymous resident memory from a thread and keeps the highest value seen."""
 
     def __init__(self, interval: float = 0.02) -> None:
@@ -111,16 +130,10 @@ class ResidentWatch:
         return resident
 
     def close(self) -> None:
-        """Stops sampling."""
+        """Takes a last sample, and stops."""
+        self.sample()
         self._stop.set()
         self._thread.join()
-
-    def __enter__(self) -> ResidentWatch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.sample()
-        self.close()
 
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 Floats64 = npt.NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.closing import Closing
 from edge.errors import ModelError, StorageError
+from edge.resident import Closing
 
 Floats = npt.NDArray[np.float32]
 

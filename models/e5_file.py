@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from edge.closing import Closing
 from edge.errors import ModelError, StorageError
 from edge.models import bert
 from edge.models.checkpoint import Floats
@@ -31,6 +30,7 @@ from edge.models.pack import check_precision, pack_weights
 from edge.models.packed import PackedModel
 from edge.models.spec import HeadSpec, Precision
 from edge.models.staging import Staging
+from edge.resident import Closing
 
 _MAGIC = b"E5S1"
 _BLOCK = 32

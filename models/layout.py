@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import ALIGNMENT, BlockId, Extent, RowTable
-from edge.closing import Closing
 from edge.errors import StorageError
 from edge.files.output_file import write_all
 from edge.models.spec import MATRIX_DTYPE, ModelSpec, TensorSpec
+from edge.resident import Closing
 
 HEADER = BlockId("header")
 EMBED = BlockId("embed")

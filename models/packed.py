@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, RowTable
-from edge.closing import Closing
 from edge.errors import CorruptBlock, ModelError
 from edge.models import evidence
 from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
@@ -20,6 +19,7 @@ from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of
 from edge.models.partial import VOCABULARY, read_tables
 from edge.models.spec import ModelSpec, TensorSpec
 from edge.models.staging import recover
+from edge.resident import Closing
 
 Floats = npt.NDArray[np.float32]
 Kind = Literal["reranker", "embedder"]

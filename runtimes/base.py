@@ -21,7 +21,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError
 from edge.ivf.device import parse_device
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.models.spec import LayerSpec
 from edge.plugins import load, names
 from edge.streaming.memory_plan import Request, least

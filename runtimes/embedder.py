@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.closing import Closing
 from edge.config import Config
 from edge.errors import InputError
 from edge.models.packed import PackedModel
@@ -19,6 +18,7 @@ from edge.models.registry import DEFAULT_EMBEDDER
 from edge.models.spec import ModelSpec
 from edge.models.tokens import TokenBatch
 from edge.public_calls import checked_arguments
+from edge.resident import Closing
 from edge.runtimes.heads import embeddings, pool
 from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.stats import RunStats

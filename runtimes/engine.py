@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.budget import MemoryBudget
-from edge.closing import Closing
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.errors import BudgetExceeded, InputError
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
-from edge.plan import Plan, Stage
-from edge.resident import ResidentWatch, trim_heap
+from edge.resident import Closing, ResidentWatch, trim_heap
 from edge.runtimes.base import HiddenDtype, runtime_for
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.runtimes.needs import (
@@ -171,7 +169,9 @@ class Engine(Closing):
             # Tokenizer and layers can be released as well, because the pass needs only one of them at a time.
             needed = self.working + request
             if needed > self.budget.make_room(needed):
-                Plan(f"a request of {len(texts):,} texts", (Stage(self.model.name, own=needed),)).check(self.budget)
+                OperationPlan(
+                    f"a request of {len(texts):,} texts", (OperationStage(self.model.name, own=needed),)
+                ).check(self.budget)
 
     def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
         """Token sequences of (query, document) pairs. Documents are truncated so that a sequence has `max_tokens`.

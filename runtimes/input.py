@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.blocks import distinct
 from edge.budget import MemoryBudget
-from edge.distinct import distinct
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.models.layout import EMBED
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch

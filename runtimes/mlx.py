@@ -18,8 +18,7 @@ import numpy.typing as npt
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edge.budget import SPREAD, import_nbytes
 from edge.config import format_size
 from edge.errors import BudgetExceeded
-from edge.libraries import import_nbytes
 from edge.models.layout import HEAD
 from edge.models.packed import PackedModel
 from edge.models.spec import ModelSpec
 from edge.models.tokenizer import PairTokenizer
-from edge.plan import SPREAD
 from edge.runtimes.base import HiddenDtype, Runtime
 from edge.runtimes.input import InputEmbedding
 from edge.streaming.memory_plan import SLACK, Request

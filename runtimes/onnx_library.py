@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from edge.libraries import silence_libraries
+from edge import REPORTS_OFF
 
 
 def load_onnxruntime() -> Any:
@@ -13,7 +14,7 @@ def load_onnxruntime() -> Any:
     Raises:
         ImportError: onnxruntime is not installed.
     """
-    silence_libraries()  # onnxruntime reads the environment once, at its import
+    os.environ.update(REPORTS_OFF)  # onnxruntime reads the environment once, at its import
     import onnxruntime
 
     # The variable has no effect on Windows, or if the caller's program has already imported the library.

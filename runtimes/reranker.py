@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.closing import Closing
 from edge.config import Config, parse_threshold
 from edge.errors import CorruptBlock, InputError
 from edge.models.blending import Retrieved, share_of
@@ -21,6 +20,7 @@ from edge.models.registry import DEFAULT_RERANKER
 from edge.models.tokenizer import check_text
 from edge.models.tokens import TokenBatch
 from edge.public_calls import checked_arguments
+from edge.resident import Closing
 from edge.runtimes.opening import open_engine, opened_model
 from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
 from edge.runtimes.stats import RunStats

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.models.packed import PackedModel
 from edge.models.tokens import TokenBatch
 from edge.runtimes.input import Feed, InputEmbedding

@@ -36,10 +36,10 @@ from edge.apps.options import (
 from edge.apps.serve.connection import ASK, Connection, Lost, Unserved, connected, own_options
 from edge.apps.troubles import tell
 from edge.config import Config
-from edge.control_characters import escaped
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_stdin
 from edge.resident import ResidentWatch
+from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])

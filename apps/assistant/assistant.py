@@ -19,10 +19,10 @@ from edge.apps.assistant.question import check_question, courtesy, new_topic, re
 from edge.apps.assistant.steps import Steps
 from edge.apps.assistant.stream import AnswerStream, Texts, Turns, Writing
 from edge.apps.collection.collection import Collection
-from edge.closing import Closing
 from edge.config import Config
 from edge.errors import CapabilityError, InputError
 from edge.public_calls import checked_arguments
+from edge.resident import Closing
 from edge.runtimes.generation.base import Generator, Message, Sampling
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace

@@ -18,7 +18,7 @@ from edge.apps.assistant.marks import MARK, MarkReader, Sources, marks_of
 from edge.apps.assistant.units import Unit
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 _MARK_OR_CODE = re.compile(rf"`[^`\n]*`|{MARK.pattern}", re.IGNORECASE)
 _OWN = re.compile(r"\[(\d+)\]")

@@ -18,7 +18,7 @@ from edge.apps.assistant.layout import units
 from edge.apps.assistant.marks import MARK, numbers_of
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
-from edge.sentences import boundaries
+from edge.text.sentences import boundaries
 
 _COUNTS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

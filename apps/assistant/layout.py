@@ -36,7 +36,7 @@ from edge.apps.assistant.units import (
     records,
     whole,
 )
-from edge.sentences import spans
+from edge.text.sentences import spans
 
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(.*?)\s*#*$")
 _UNDERLINE = re.compile(r"^\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*$")

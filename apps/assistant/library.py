@@ -18,9 +18,9 @@ from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import Searcher
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
-from edge.connection import Connection
 from edge.ivf.base import Found
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.connection import Connection
 from edge.scheduling.running_mean import RunningMean
 from edge.trace import Trace
 

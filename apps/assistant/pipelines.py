@@ -20,7 +20,7 @@ from edge.apps.collection.hits import Hit
 from edge.errors import CapabilityError
 from edge.runtimes.generation.base import Piece
 from edge.scheduling.background import RetrievalPipeline
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 Pipeline = Callable[[str, Steps], Iterator[str]]
 

@@ -10,7 +10,7 @@ from edge.apps.assistant.grounding import NUMBERS
 from edge.apps.assistant.units import continues
 from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
 _POINTING = {

@@ -14,9 +14,8 @@ from edge.apps.assistant.answer import NOT_FOUND, Answer, measured
 from edge.apps.assistant.base import Cancelled, NotInDocuments
 from edge.apps.assistant.evidence import CERTAIN
 from edge.apps.assistant.steps import Steps
-from edge.closing import Closing
 from edge.errors import EdgeError, InputError
-from edge.resident import ResidentWatch
+from edge.resident import Closing, ResidentWatch
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
 Texts = Generator[str, None, None]

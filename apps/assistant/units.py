@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edge.sentences import spans
+from edge.text.sentences import spans
 
 ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
 ITEM = re.compile(r"^\s*(?:[-*•–+]|\d{1,3}[.)]|\(\w\)|[A-Za-z][.)])\s+")

@@ -26,7 +26,7 @@ from edge.cache.lookahead import Lookahead
 from edge.devices.cpu import CpuDevice
 from edge.ivf.index import VectorIndex
 from edge.ivf.probing import choose_nprobe, probe
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.llama_cpp import LlamaGenerator

@@ -12,15 +12,14 @@ import numpy.typing as npt
 from edge.apps.bench.graph_file import GraphFacts, open_graph
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.closing import Closing
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Found, Ids, Vectors
 from edge.ivf.device import Place
 from edge.ivf.rescoring import exact_scores
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
+from edge.planner.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
+from edge.resident import Closing
 from edge.trace import Trace
-from edge.traversal import BITS, STALE, BloomFilter, Evaluated, Launch, Traversal, check_sizes, traverse
 
 _CANDIDATE_NBYTES = 320
 """Bytes of a candidate besides its neighbours: an entry in each queue, and an array's header."""
@@ -161,7 +160,7 @@ class GraphIndex(Closing):
 
         Args:
             length: length of the queue of results; a longer one finds more.
-            groups, candidates: see `edge.traversal.traverse`.
+            groups, candidates: see `edge.planner.traversal.traverse`.
             bits: of the Bloom filter of visited rows.
 
         Raises:

@@ -23,7 +23,7 @@ from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.models.training.corpora import Corpus, load
 from edge.runtimes.embedder import Embedder
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 _ADDED = 20_000
 _SHORTEST = 40

@@ -31,7 +31,7 @@ from typing import Any
 from edge.errors import InputError
 from edge.models.training.corpora import Corpus
 from edge.runtimes.generation.recording import FORMAT
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
 SHIPPED = Path(__file__).parent / "traces"

@@ -21,7 +21,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import Floats
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 TEXT_ROOT = ""
 """The root of texts that were added directly. They lie below no folder, even if a name looks like a path."""

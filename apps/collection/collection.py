@@ -27,13 +27,12 @@ from edge.apps.store.health import Health
 from edge.apps.store.lock import LOCK, WriterLock
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Progress
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationStage
 from edge.cache.lookahead import Lookahead
-from edge.closing import Closing
 from edge.config import Config, parse_size
 from edge.ivf.index import VectorIndex
-from edge.plan import Stage
 from edge.public_calls import checked_arguments
+from edge.resident import Closing
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 from edge.runtimes.scoring import Watch
@@ -289,7 +288,7 @@ class Collection(Closing):
         return self.show(query, kept)
 
     def check_room(
-        self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[Stage] = ()
+        self, operation: str, *, rerank: bool = True, candidates: int = POOL, extra: Sequence[OperationStage] = ()
     ) -> None:
         """See `Models.check_room`; vectors are added if there are further stages."""
         self._models.check_room(operation, rerank=rerank, candidates=candidates, writes=bool(extra), extra=extra)

@@ -29,9 +29,9 @@ from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_da
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.connection import Connection
 from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Ids
+from edge.ivf.storage.connection import Connection
 
 VERBS = "edge"
 

@@ -15,7 +15,7 @@ from edge.apps.collection.catalog import Catalog, FileRow, Vectors, files_below
 from edge.apps.collection.paths import nearest, storable, written
 from edge.apps.documents.base import Found, Reason, SkippedFile
 from edge.apps.store.database import Database
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 _BATCH = 1_000
 """Files that one transaction marks."""

@@ -13,8 +13,8 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.near import not_held
 from edge.apps.collection.roots import description_of, read_descriptions
 from edge.apps.collection.searching import read_hits
-from edge.connection import Connection
 from edge.errors import InputError
+from edge.ivf.storage.connection import Connection
 
 _PASSAGE = re.compile(r"#([0-9]{1,18})")
 _PLACE = re.compile(r"(.+?):([0-9]{1,9})(?:-([0-9]{1,9}))?")

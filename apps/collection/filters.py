@@ -15,8 +15,8 @@ from edge.apps.collection.paths import checked
 from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
 from edge.apps.documents.ignoring import Pattern, pattern_parts
 from edge.config import parse_size
-from edge.connection import Connection
 from edge.errors import ConfigError, InputError
+from edge.ivf.storage.connection import Connection
 
 _FUNCTION = "path_matches"
 

@@ -16,7 +16,7 @@ from edge.apps.collection.preparation import Preparation, Prepared, TextExtracto
 from edge.apps.collection.report import IndexReport
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 from edge.trace import Trace
 
 

@@ -22,7 +22,7 @@ from edge.apps.collection.catalog import Catalog, chunk_hash, passage
 from edge.apps.collection.preparation import Prepared, TextExtractor, with_more_memory
 from edge.apps.documents.base import Chunk, packed
 from edge.apps.store.database import Database
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 BATCH = 256
 """Chunks that are embedded and committed together: as many as the embedder processes in one pass."""

@@ -14,13 +14,12 @@ from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.planning import retrieval_plan
 from edge.apps.store.database import Database
 from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
-from edge.connection import Connection
 from edge.errors import ModelError
+from edge.ivf.storage.connection import Connection
 from edge.models.blending import Retrieved
 from edge.models.registry import models_dir
-from edge.plan import Stage
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Watch
@@ -87,7 +86,13 @@ class Models:
         return self._sharing.run(self._reranker, self._opened_reranker)
 
     def check_room(
-        self, operation: str, *, rerank: bool, candidates: int, writes: bool = False, extra: Sequence[Stage] = ()
+        self,
+        operation: str,
+        *,
+        rerank: bool,
+        candidates: int,
+        writes: bool = False,
+        extra: Sequence[OperationStage] = (),
     ) -> None:
         """Checks that all models of an operation fit, before the first one is opened.
 

@@ -11,7 +11,7 @@ from edge.apps.collection.catalog import TEXT_ROOT, Catalog, files_below
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import absolute, contains, resolved
 from edge.apps.collection.roots import read_roots
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 _LIKENESS = 0.7
 """The least similarity of a suggested name, as `difflib` computes it. `leese.md` and `lease.md` have 0.88."""

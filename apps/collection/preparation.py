@@ -23,9 +23,9 @@ from edge.apps.documents.base import Extracted, Reason, Skipped
 from edge.apps.documents.opened import open_regular
 from edge.apps.store.database import Database
 from edge.budget import Lease, MemoryBudget
-from edge.closing import Closing
 from edge.config import format_size
 from edge.errors import BudgetExceeded, InputError
+from edge.resident import Closing
 
 AHEAD_BYTES = 8 << 20
 """Bytes of text that may wait for the embedder: minutes of its work."""

@@ -13,8 +13,8 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 
 from edge.apps.collection.paths import ancestors, below, checked, nearest
-from edge.connection import Connection
 from edge.errors import InputError
+from edge.ivf.storage.connection import Connection
 
 _LONGEST = 2_000
 """The most characters of a description."""

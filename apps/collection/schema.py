@@ -13,8 +13,8 @@ from edge.apps.store.database import Database, Migration
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import LexicalIndex
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.connection import Connection
 
 FULL_TEXT = "chunks_text"
 

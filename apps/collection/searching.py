@@ -24,9 +24,9 @@ from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import bounded_query
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found
+from edge.ivf.storage.connection import Connection
 from edge.trace import Trace
 
 DEPTH = 100

@@ -19,8 +19,8 @@ from edge.apps.collection.searching import POOL, Query, check_options, checked_q
 from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
-from edge.closing import Closing
 from edge.config import Config
+from edge.resident import Closing
 from edge.runtimes.scoring import LayerReport
 from edge.trace import Trace
 

@@ -19,14 +19,13 @@ from edge.apps.demo import click_model
 from edge.apps.demo.click_model import ClickModel, Clicks, Floats
 from edge.apps.options import FiniteRange, Setup, gathered, json_option, memory_option
 from edge.apps.plan.presentation import duration
-from edge.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import format_size, parse_size
+from edge.devices.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.files.own_folder import make_folder
-from edge.lanes import Lane
-from edge.plan import Plan, Stage
+from edge.link import Lane
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.resident import ResidentWatch, anonymous_resident
 from edge.trace import Trace
@@ -95,11 +94,11 @@ def recommend(requests: int, batch: int, count: int, latency: float, near: str, 
     make_folder(config.scratch_path)
     arms = list(_arms(config.scratch_path, count, latency, parse_size(near)))
     clicks_nbytes = click_model.memory_needed(_TRAINED_ON + requests)
-    needed = Plan(
+    needed = OperationPlan(
         "the demonstration",
         (
-            Stage("training on made-up clicks", kept=clicks_nbytes),
-            Stage("looking rows up", own=max(arm.nbytes for arm in arms)),
+            OperationStage("training on made-up clicks", kept=clicks_nbytes),
+            OperationStage("looking rows up", own=max(arm.nbytes for arm in arms)),
         ),
     )
     with ResidentWatch() as watch:

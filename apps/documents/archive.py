@@ -13,9 +13,9 @@ from typing import IO, Any, BinaryIO
 
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.decoding import clean
-from edge.closing import Closing
 from edge.config import format_size
 from edge.errors import InputError
+from edge.resident import Closing
 
 MAX_PART_BYTES = 40 * 10**6
 MAX_PARTS_BYTES = 120 * 10**6

@@ -10,7 +10,7 @@ from functools import cache
 from math import inf, log
 from unicodedata import combining
 
-from edge.control_characters import CONTROL
+from edge.text.control_characters import CONTROL
 
 _REPLACED = "\ufffd"
 _WESTERN = (

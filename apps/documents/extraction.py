@@ -19,9 +19,9 @@ from edge.apps.documents.page_picture import PagePicture
 from edge.apps.documents.pictures import PACKAGE
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
-from edge.closing import Closing
 from edge.config import format_size
 from edge.errors import BudgetExceeded, ConfigError, InputError
+from edge.resident import Closing
 from edge.trace import Trace
 
 _LARGE_NBYTES = 4 * WORKER_NBYTES

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edge.apps.documents.base import Block
-from edge.sentences import boundaries
+from edge.text.sentences import boundaries
 
 _WORD = re.compile("[A-Za-z]{1,24}")
 _DIGITS = re.compile("[0-9]{1,24}")

@@ -12,7 +12,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.registry import Registry, naming
 from edge.apps.files.output import markdown_link, output_option, print_csv
 from edge.apps.lazy import CommandGroup
-from edge.control_characters import escaped
+from edge.text.control_characters import escaped
 
 
 @click.group(cls=CommandGroup)

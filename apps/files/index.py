@@ -21,10 +21,10 @@ from edge.apps.options import Report, Setup, collection_option, report_options, 
 from edge.apps.progress import ProgressBar
 from edge.apps.troubles import tell
 from edge.config import Config, format_size
-from edge.control_characters import escaped
 from edge.errors import InputError
 from edge.ivf.parameters import Tuning
 from edge.resident import ResidentWatch
+from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 _REASONS = 10

@@ -16,8 +16,8 @@ from edge.apps.counted import counted
 from edge.apps.options import collection_option, configure, json_option, memory_option, words_argument
 from edge.apps.troubles import told
 from edge.config import format_size
-from edge.control_characters import escaped
 from edge.errors import InputError
+from edge.text.control_characters import escaped
 
 
 @click.command()

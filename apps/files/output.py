@@ -14,7 +14,7 @@ import click
 
 from edge.apps.collection.hits import Hit, hit_from_json
 from edge.apps.options import Command
-from edge.control_characters import escaped
+from edge.text.control_characters import escaped
 
 FORMATS = ("text", "json", "csv", "markdown")
 

@@ -29,7 +29,7 @@ from edge.apps.modelled import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
 from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
 from edge.config import Config, format_size
-from edge.control_characters import escaped
+from edge.text.control_characters import escaped
 
 _COLUMNS = (
     "path", "line", "line_start", "line_end", "page", "score", "relevance", "snippet", "id", "collection",

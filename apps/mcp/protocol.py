@@ -25,8 +25,8 @@ from edge.apps.mcp.envelope import parsed_nbytes
 from edge.apps.store.health import Health
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
-from edge.control_characters import escaped, harmless
 from edge.errors import CapabilityError, EdgeError, InputError
+from edge.text.control_characters import escaped, harmless
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

@@ -20,8 +20,8 @@ from edge.apps.mcp.envelope import Envelope, Id, parsed_nbytes
 from edge.apps.mcp.protocol import ANSWER
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
-from edge.control_characters import escaped
 from edge.errors import BudgetExceeded
+from edge.text.control_characters import escaped
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

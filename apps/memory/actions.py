@@ -32,8 +32,8 @@ from edge.apps.memory.trajectories import (
     stored_under,
 )
 from edge.apps.store.rebuilding import remedy
-from edge.connection import Connection
 from edge.errors import InputError
+from edge.ivf.storage.connection import Connection
 from edge.public_calls import checked_arguments
 
 _CANDIDATES = 8

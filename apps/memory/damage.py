@@ -29,9 +29,9 @@ from edge.apps.store.rebuilding import Progress
 from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
 from edge.apps.store.salvage import Row, Wreck
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Ids
+from edge.ivf.storage.connection import Connection
 
 VERBS = "edge memory"
 _HISTORY = ("id", *HISTORY_COLUMNS)

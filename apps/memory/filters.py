@@ -17,8 +17,8 @@ from typing import Any
 from edge.apps.memory.arguments import check_unicode
 from edge.apps.memory.moments import parse_day, parse_moment, whole_day
 from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.connection import Connection
 from edge.errors import InputError
+from edge.ivf.storage.connection import Connection
 
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "contains", "icontains")
 _COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}

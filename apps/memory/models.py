@@ -15,8 +15,8 @@ from edge.apps.planning import retrieval_plan
 from edge.apps.store.models import EmbedderIdentity, Result, Sharing, Slot
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.connection import Connection
 from edge.errors import InputError, ModelError
+from edge.ivf.storage.connection import Connection
 from edge.models.blending import Retrieved
 from edge.models.evidence import Evidence, load
 from edge.models.packed import PackedModel

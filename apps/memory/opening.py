@@ -21,11 +21,11 @@ from edge.apps.planning import opened_budget
 from edge.apps.store.health import Health
 from edge.apps.store.rebuilding import Progress
 from edge.budget import MemoryBudget
-from edge.closing import Closing
 from edge.config import Config, parse_size
 from edge.errors import InputError
 from edge.ivf.base import MaintenanceReport
 from edge.public_calls import checked_arguments
+from edge.resident import Closing
 from edge.runtimes.generation.base import Generator
 from edge.trace import Trace
 

@@ -13,7 +13,7 @@ from edge.apps.memory.arguments import check_text
 from edge.apps.memory.moments import spoken
 from edge.apps.memory.scope import Scope
 from edge.apps.store.failures import DamagedStore
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 _BATCH = 500
 """The number of ids in one SQL statement."""

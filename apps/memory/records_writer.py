@@ -19,8 +19,8 @@ from edge.apps.memory.scope import Scope
 from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
-from edge.connection import Connection
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.connection import Connection
 
 _INSERT = f"INSERT INTO memories ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * (len(COLUMNS) - 1))}) RETURNING id"
 _UPDATE = f"UPDATE memories SET {', '.join(f'{name} = ?' for name in COLUMNS[1:])} WHERE id = ?"

@@ -6,8 +6,8 @@ import hashlib
 
 from edge.apps.store.database import Migration
 from edge.apps.store.lexical import LexicalIndex
-from edge.connection import Connection
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.connection import Connection
 
 TEXT_INDEX = "memories_fts"
 

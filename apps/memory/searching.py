@@ -19,7 +19,7 @@ from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.rebuilding import remedy
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 Ids = npt.NDArray[np.int64]
 

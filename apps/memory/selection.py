@@ -14,7 +14,7 @@ import numpy as np
 from edge.apps.memory.arguments import check_text
 from edge.apps.memory.models import Models
 from edge.errors import InputError
-from edge.sentences import boundaries
+from edge.text.sentences import boundaries
 
 LONGEST_SEGMENT = 800
 """The most characters of a segment, some 200 tokens, which a cross-encoder reads at once."""

@@ -15,8 +15,8 @@ from edge.apps.memory.records import not_stored
 from edge.apps.memory.schema import action_key
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
-from edge.connection import Connection
 from edge.errors import EdgeError
+from edge.ivf.storage.connection import Connection
 
 ROW = ("id", "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key")
 """The columns that an action is read from."""

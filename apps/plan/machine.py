@@ -19,10 +19,10 @@ import psutil
 from edge.apps.assistant.base import AskOptions
 from edge.apps.bench.process import measure
 from edge.config import Config
-from edge.control_characters import escaped
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.planner.measured import LimitProfile, Reading
+from edge.text.control_characters import escaped
 
 Floats = npt.NDArray[np.float64]
 

@@ -19,10 +19,10 @@ from edge.apps.mcp.clients import program
 from edge.apps.serve.connection import OWN, Connection, Unserved
 from edge.apps.serve.place import own_socket, peer_pid, reach
 from edge.config import format_size
-from edge.control_characters import STEERING
 from edge.errors import CapabilityError, InputError, StorageError
 from edge.files.own_folder import make_folder
 from edge.files.sealed import replace
+from edge.text.control_characters import STEERING
 
 _END_S = 30.0
 """A server gives its requests a few seconds, then closes what it holds (`limits.GRACE_S`, `limits.LEAVE_S`)."""

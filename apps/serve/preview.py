@@ -18,7 +18,7 @@ from edge.apps.serve.endpoint import Call
 from edge.apps.serve.json_values import Fields
 from edge.apps.serve.library import Library
 from edge.apps.serve.search import modified
-from edge.connection import Connection
+from edge.ivf.storage.connection import Connection
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge.apps.last_resort import report
-from edge.control_characters import escaped
 from edge.errors import (
     BudgetExceeded,
     CapabilityError,
@@ -20,6 +19,7 @@ from edge.errors import (
     ModelError,
     Withdrawn,
 )
+from edge.text.control_characters import escaped
 
 
 @dataclass(eq=False)

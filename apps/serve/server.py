@@ -18,12 +18,10 @@ from edge.apps.serve.library import Library
 from edge.apps.serve.limits import CLOSE_S, CONNECTION_BYTES, LEAVE_S, WORKER_BYTES, Limits
 from edge.apps.serve.metrics import EngineRoom, Metrics, Recording
 from edge.apps.serve.working import Workers
-from edge.budget import MemoryBudget
-from edge.closing import Closing
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import Config
 from edge.errors import CapabilityError
-from edge.plan import Plan, Stage
-from edge.resident import anonymous_resident
+from edge.resident import Closing, anonymous_resident
 from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
 
@@ -150,9 +148,9 @@ def server_nbytes(limits: Limits) -> int:
     return limits.connections * CONNECTION_BYTES + (limits.workers + 1) * WORKER_BYTES
 
 
-def serving_plan(config: Config, limits: Limits) -> Plan:
+def serving_plan(config: Config, limits: Limits) -> OperationPlan:
     """What a server needs to answer one search."""
     plan = retrieval_plan(
         "the server", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
     )
-    return Plan(plan.operation, (Stage("its connections", kept=server_nbytes(limits)), *plan.stages))
+    return OperationPlan(plan.operation, (OperationStage("its connections", kept=server_nbytes(limits)), *plan.stages))

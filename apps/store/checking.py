@@ -22,12 +22,11 @@ from edge.apps.store.log import read_log
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pages import PAGE, damaged_pages, lost_pages
 from edge.apps.store.schema_copy import copy_of, kept
-from edge.budget import MemoryBudget
-from edge.connection import Connection
+from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
-from edge.plan import Plan, Stage
+from edge.ivf.storage.connection import Connection
 from edge.resident import anonymous_resident
 
 _NAMED = 20
@@ -130,9 +129,9 @@ def checking_budget(limit: int, path: Path, table: str) -> MemoryBudget:
     Raises:
         BudgetExceeded: the limit is too small; the error names the smallest limit that works.
     """
-    opening = Stage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
+    opening = OperationStage("opening the database", kept=PAGE_CACHE + CONNECTION_BYTES)
     own = _READING + _PER_TEXT * _rows(path, table)
-    plan = Plan("the check", (opening, Stage("reading what is stored", own=own, libraries=_CODECS)))
+    plan = OperationPlan("the check", (opening, OperationStage("reading what is stored", own=own, libraries=_CODECS)))
     held = anonymous_resident()
     if held + plan.nbytes > limit:
         raise plan.refusal(limit, held)

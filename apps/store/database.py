@@ -25,9 +25,9 @@ from edge.apps.store.health import Trouble
 from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.schema_copy import INTERRUPTED, keep, kept, read_copied, read_schema
 from edge.budget import MemoryBudget
-from edge.closing import Closing
-from edge.connection import Connection
 from edge.errors import StorageError
+from edge.ivf.storage.connection import Connection
+from edge.resident import Closing
 
 Migration = str | Callable[[Connection], None]
 """One step of a schema: a script of SQL statements, or a function that runs inside the step's transaction."""

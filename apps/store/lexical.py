@@ -12,8 +12,8 @@ import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from edge.connection import Connection
 from edge.errors import InputError
+from edge.ivf.storage.connection import Connection
 
 LONGEST_QUERY = 100_000
 """The most characters of a query. Its words are held several times while passages are looked for and shown."""

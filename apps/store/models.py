@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationPlan
 from edge.errors import BudgetExceeded
-from edge.plan import Plan
 
 
 class Closable(Protocol):
@@ -60,12 +59,12 @@ class Sharing:
         self._alone = threading.Lock()
         self._own = threading.local()
 
-    def check(self, plan: Callable[[], Plan], budget: MemoryBudget) -> None:
+    def check(self, plan: Callable[[], OperationPlan], budget: MemoryBudget) -> None:
         """Before any model is open, checks that every model which the first operation opens fits, one after the other.
         Later calls check nothing, because the models make room for each other.
 
         Raises:
-            BudgetExceeded: see `Plan.check`.
+            BudgetExceeded: see `OperationPlan.check`.
         """
         with self._planning:
             if not self._planned and all(slot.model is None for slot in self._slots):

@@ -23,10 +23,10 @@ from edge.apps.store.overwriting import aside, overwrite, put_aside
 from edge.apps.store.rebuilding import BATCH, Made, Source
 from edge.apps.store.salvage import Row, Wreck, opened
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest_schema import blobs_are_sound
 
 _BESIDE = ("-wal", "-mark", "-schema")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, ConfigError, EdgeError
-from edge.streams import Event, Stream
+from edge.ivf.device import Event, Stream
 
 _LIBRARIES_NBYTES = 64 << 20
 """Device memory that no lease of ours covers: the workspace of cuBLAS (32 MiB a stream on Hopper), and what the

@@ -13,9 +13,8 @@ from edge.devices.cuda.search import DeviceSearch
 from edge.devices.cuda.staging import Pinned, Staging
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, Estimate, SearchRequest
-from edge.lanes import Lane
-from edge.streams import Event
+from edge.ivf.device import Candidates, Estimate, Event, SearchRequest
+from edge.link import Lane
 from edge.trace import Trace
 
 _STAGING_NBYTES = 1 << 20

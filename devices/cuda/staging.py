@@ -11,7 +11,7 @@ import numpy as np
 from edge.budget import MemoryBudget
 from edge.cache.buffers import Bytes, page_buffer
 from edge.devices.cuda.card import Card
-from edge.streams import Event
+from edge.ivf.device import Event
 
 _OWN_PAGES = 64 << 10
 """A smaller buffer would share its pages with others, which would be locked with it."""

@@ -17,8 +17,7 @@ from edge.blocks import BlockFile, BlockId
 from edge.cache.buffers import Bytes
 from edge.cache.prefetch_gain import Displacement, MissCurve, bytes_to_fetch
 from edge.cache.residency import Fetch, Residency
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 
 __all__ = ["Lookahead", "MissCurve", "Outcome", "Predicted", "bytes_to_fetch"]
 

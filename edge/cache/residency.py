@@ -16,7 +16,7 @@ from edge.cache.block_cache import SPARE, BlockCache, Entry, Fetch, Handle
 from edge.cache.buffers import charge_of
 from edge.cache.eviction import Policy
 from edge.errors import BudgetExceeded, DeviceLost
-from edge.link_rate import LinkRate
+from edge.link import LinkRate
 from edge.trace import Trace
 
 __all__ = ["Fetch", "Handle", "Residency"]

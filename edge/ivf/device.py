@@ -8,7 +8,7 @@ entry-point group `edge.runtimes`. Devices are found and opened by name through 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, ConfigError
 from edge.ivf.base import Bytes, Codec, Ids, Vectors
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.plugins import load, names
 from edge.trace import Trace
 
@@ -104,6 +104,42 @@ class SearchRequest:
     lists: Sequence[ListScan]
     labels: Ids
     seen: Candidates
+
+
+class Event(Protocol):
+    """A point in a stream: the end of all the work that was put into the stream before."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has passed the event."""
+
+    def wait(self) -> None:
+        """Blocks the calling thread until the stream has passed the event."""
+
+
+class Stream(Protocol):
+    """A device's queue of work. Several threads may share one.
+
+    A thread puts work into a stream and goes on. The work of one stream runs in order. Two streams are independent
+    unless one waits for an event of the other. So a transfer on its own stream can cross the link while another stream
+    computes, and no thread waits for it.
+    """
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Puts work into the queue.
+
+        `work` may be called now or later, so it must not return anything that the caller needs. The data that it reads
+        must not change until an event after it is done.
+        """
+
+    def record(self) -> Event:
+        """Returns an event after all the work that is in the queue now."""
+
+    def wait(self, event: Event) -> None:
+        """Makes the work that is queued from now on wait for `event`. The calling thread goes on."""
+
+    def synchronize(self) -> None:
+        """Blocks the calling thread until all the work in the queue is done."""
 
 
 @runtime_checkable

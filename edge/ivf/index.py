@@ -12,20 +12,20 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
-from edge.closing import Closing
-from edge.connection import Connection
 from edge.errors import CapabilityError, InputError
 from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
 from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_devices
 from edge.ivf.parameters import Goal, Tuning
 from edge.ivf.probing import checked_queries, choose_nprobe, lists_to_probe
 from edge.ivf.search import Searcher
+from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.manifest_schema import MIGRATIONS
 from edge.ivf.storage.segments import OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
 from edge.ivf.writer import Writer
 from edge.plugins import load
+from edge.resident import Closing
 from edge.trace import Trace
 
 if TYPE_CHECKING:

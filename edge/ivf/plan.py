@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.distinct import distinct
+from edge.blocks import distinct
 from edge.ivf.base import CHECKSUM_NBYTES, Ids, ListPart, Snapshot
 from edge.ivf.device import ListScan
 

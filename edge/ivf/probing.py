@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edge.distinct import distinct
+from edge.blocks import distinct
 from edge.errors import InputError
 from edge.ivf.base import Snapshot, Vectors
 

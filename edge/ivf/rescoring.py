@@ -18,8 +18,7 @@ from edge.blocks import BlockFile, RowTable
 from edge.errors import CorruptBlock
 from edge.ivf.base import Bytes, Found, Ids, Vectors
 from edge.ivf.plan import Plan
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 
 _PRIORITY = -1.0
 """Vectors are read before lists: a query that is almost finished goes before lists that are not scanned yet."""

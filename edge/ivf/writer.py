@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.base import Ids, IndexOptions, Vectors
 from edge.ivf.plan import member
+from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import OpenSegments, Segment

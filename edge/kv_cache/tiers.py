@@ -16,7 +16,7 @@ from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import Node, PrefixTree
 from edge.kv_cache.replacement import Replacement
 from edge.kv_cache.store import KnowledgeStore, StoredState
-from edge.link_rate import LinkRate
+from edge.link import LinkRate
 from edge.trace import Trace
 
 Payload = TypeVar("Payload")

@@ -1,6 +1,6 @@
 """A model of an accelerator that searches graphs (Falcon; Jiang's thesis, chapter 7), and graphs for it.
 
-The search itself is `edge.traversal`.
+The search itself is `edge.planner.traversal`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edge.traversal import Traversal
+from edge.planner.traversal import Traversal
 
 _BLOCK = 256
 """Vectors that are compared with all others at a time."""

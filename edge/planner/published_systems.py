@@ -12,7 +12,7 @@ from edge.planner.graph_traversal import Vectors, nearest_graph
 from edge.planner.search_accelerator import SearchParameters, Units, bitonic_cycles, queries_per_second
 from edge.planner.searchers import Alternation, queue_length, tail
 from edge.planner.tables import Check
-from edge.traversal import at_once, false_positive_rate, traverse
+from edge.planner.traversal import at_once, false_positive_rate, traverse
 
 SHARES: Sequence[tuple[str, float, float]] = (
     ("Dec-S", 0.16, 53.7), ("EncDec-S, interval 8", 2.37, 77.1), ("EncDec-S, interval 64", 14.9, 94.1),

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
-from edge.closing import Closing
 from edge.errors import InputError
+from edge.resident import Closing
 from edge.trace import Trace
 
 Work = Callable[[], object]

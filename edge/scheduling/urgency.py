@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from edge.clock import Clock, SystemClock
 from edge.errors import DeadlinePassed, Withdrawn
+from edge.link import Clock, SystemClock
 
 PERSON, PROGRAM, BATCH = 0, 1, 2
 """Priorities, the most urgent first: a person waits, a program waits, or no one waits."""

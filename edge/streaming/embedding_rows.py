@@ -12,11 +12,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import RowTable
+from edge.blocks import RowTable, distinct
 from edge.budget import MemoryBudget
-from edge.distinct import distinct
 from edge.errors import CorruptBlock
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 _PRIORITY = -1.0

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 from edge.streaming.scratch_file import ScratchFile
 
 _HIDDEN_PRIORITY = -1.0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
-from edge.lanes import Lane
+from edge.link import Lane
 
 SLIDING = 2
 """Number of sliding buffers: one is used, and one is being read."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.ivf.device import Event
 from edge.models.packed import PackedModel
 from edge.runtimes.input import InputEmbedding, RawRows
 from edge.streaming.hidden_states import Chunk
-from edge.streams import Event
 
 _ALIGNMENT = 16
 _BUFFERS = 2

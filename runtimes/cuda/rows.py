@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.ivf.device import Event
 from edge.runtimes.base import StatesElsewhere
-from edge.streams import Event
 
 
 class Readback:

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
 from edge.errors import ConfigError
-from edge.ivf.device import open_device
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.ivf.device import Event, Stream, open_device
+from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import HiddenDtype, Runtime
@@ -26,7 +25,6 @@ from edge.runtimes.workplace import Pass
 from edge.streaming.hidden_states import Chunk, HiddenStates
 from edge.streaming.memory_plan import SLACK, Request
 from edge.streaming.window import Arrival, Way
-from edge.streams import Event, Stream
 from edge.trace import Trace
 
 _COMPUTE = ("", "float16", "bfloat16", "float32")

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from edge.ivf.device import Event
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.rows import DeviceRows, Readback
 from edge.streaming.hidden_states import Chunk, HiddenStates, StatesShape
-from edge.streams import Event
 
 _BUFFERS = 3
 """Number of chunks on the device if the states are in host memory: one computes, one arrives, one is sent back."""

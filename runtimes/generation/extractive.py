@@ -19,7 +19,7 @@ from edge.runtimes.generation.base import (
     Sampling,
     check_messages,
 )
-from edge.sentences import sentences
+from edge.text.sentences import sentences
 
 Score = Callable[[str, Sequence[str]], Sequence[float]]
 """A function that scores sentences by how well they answer a question; higher is better."""

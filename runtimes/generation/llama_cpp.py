@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.budget import Lease, MemoryBudget
-from edge.closing import Closing
 from edge.errors import InputError
 from edge.kv_cache.backend import Segment
 from edge.kv_cache.document_order import cached_first
 from edge.kv_cache.tree import KnowledgeTree
+from edge.resident import Closing
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import (
     Document,

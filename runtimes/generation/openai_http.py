@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from edge.control_characters import CONTROL
 from edge.errors import CapabilityError, ConfigError, InputError, ModelError
 from edge.runtimes.generation.base import (
     Document,
@@ -31,6 +30,7 @@ from edge.runtimes.generation.base import (
 )
 from edge.runtimes.generation.server_events import EventReader, ServerEvent, ServerFailed, beginning, whole_characters
 from edge.runtimes.generation.stopping import Stopping
+from edge.text.control_characters import CONTROL
 
 _BYTES_PER_TOKEN = 3.5
 """Bytes of English text per token in the vocabularies of common models. The value is low, so that estimates of tokens

@@ -7,8 +7,8 @@ import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from edge.control_characters import CONTROL
 from edge.runtimes.generation.base import Piece
+from edge.text.control_characters import CONTROL
 
 
 class Stopping:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.screen import Screen
-from edge.control_characters import STEERING, escaped, harmless
+from edge.text.control_characters import STEERING, escaped, harmless
 
 HOSTILE = "a\x1b]0;t\x07b\x9bc\u202edlrow\u2066e\u200ff\u061cg\udcffh\rj\U000e0041"
 

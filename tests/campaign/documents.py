@@ -132,8 +132,8 @@ class Documents(Attack):
             yield Case(f"{name} damaged", (name, chance.randrange(1, 2**32)))
 
     def attempt(self, case: Case, place: Path) -> Outcome:
-        from edge.control_characters import STEERING
         from edge.errors import InputError
+        from edge.text.control_characters import STEERING
 
         name, seed = case.data
         data = bytearray(MADE[name]())

@@ -13,7 +13,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.devices.base import Candidates, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 
 
 class ShelfDevice:

@@ -16,7 +16,7 @@ from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
 from edge.ivf.device import Candidates, ListScan, SearchRequest
-from edge.lanes import Lane
+from edge.link import Lane
 
 
 def budget(limit: int = 1 << 36) -> MemoryBudget:

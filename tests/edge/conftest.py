@@ -7,7 +7,7 @@ from naive.held import Held
 from naive.residing import Rig
 from naive.window import WindowRig
 
-from edge.lanes import Lane
+from edge.link import Lane
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable
+from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable, distinct
 from edge.errors import CorruptBlock, StorageError
 
 SIZES = (5000, 1, ALIGNMENT, 3 * 2**20 + 17)
@@ -244,3 +244,12 @@ def test_block_ids_are_shown_and_sorted() -> None:
         BlockId("layer", 2),
         BlockId("layer", 10),
     ]
+
+
+def test_distinct_numbers_are_those_of_numpy() -> None:
+    random = np.random.default_rng(0)
+    for shape in ((0,), (1,), (50,), (7, 9), (3, 0)):
+        numbers = random.integers(-9, 9, shape)
+        found = distinct(numbers)
+        assert found.dtype == numbers.dtype
+        assert (found == np.unique(numbers)).all()

@@ -10,8 +10,7 @@ import pytest
 from naive.held import Held
 from naive.waiting import PATIENCE_S, until
 
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 
 
 def test_stalls_and_hidden_time_make_up_the_busy_time(lane: Lane) -> None:

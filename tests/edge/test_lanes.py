@@ -16,8 +16,7 @@ from naive.waiting import PATIENCE_S, until
 
 from edge.blocks import BlockId
 from edge.errors import CorruptBlock, EdgeError, StorageError
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 
 
 def recorder(order: list[str], name: str) -> object:

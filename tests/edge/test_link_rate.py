@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.link_rate import LinkRate
+from edge.link import LinkRate
 
 
 def taught(sizes: list[int], latency: float, bandwidth: float, *, noise: float = 0.0) -> LinkRate:

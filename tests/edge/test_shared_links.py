@@ -10,8 +10,7 @@ import pytest
 from naive.held import Held
 
 from edge.errors import StorageError
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 
 
 def submit(lane: Lane, order: list[str], name: str, **keys: Any) -> Ticket:

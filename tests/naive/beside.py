@@ -14,7 +14,7 @@ from edge.devices.remote import RemoteDevice
 from edge.ivf.base import Found
 from edge.ivf.device import SearchPlace
 from edge.ivf.search import Searcher
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 from naive.lists import clustered, write_lists
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from edge.lanes import Lane
+from edge.link import Lane
 from naive.waiting import PATIENCE_S
 
 

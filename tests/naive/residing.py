@@ -7,8 +7,7 @@ from edge.budget import MemoryBudget
 from edge.cache.buffers import Bytes, charge_of
 from edge.cache.eviction import Policy
 from edge.cache.residency import Fetch, Handle, Residency
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 from naive.residency import LeastRecent
 from naive.source import MemorySource, numbered_blocks
 

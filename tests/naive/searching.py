@@ -13,7 +13,7 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
 from edge.ivf.base import Found, Vectors
 from edge.ivf.search import Searcher
-from edge.lanes import Lane
+from edge.link import Lane
 from naive.lists import Lists, NaiveCodec, write_lists
 
 PLENTY = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from edge.budget import MemoryBudget
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.streaming.window import SlidingWindow
 from naive.source import MemorySource, numbered_blocks
 

@@ -14,7 +14,7 @@ from naive.kernels import TwinContract
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CapabilityError, ConfigError
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.models.spec import LayerSpec
 from edge.models.synth import synth
 from edge.runtimes.base import chosen_runtime, runtime_for

@@ -90,7 +90,7 @@ def test_a_model_that_was_handed_over_stays_open_if_it_cannot_be_used_yet(packs:
 
 
 def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.lanes._shared", {})  # others may have the process's own link open
+    monkeypatch.setattr("edge.link._shared", {})  # others may have the process's own link open
     before = set(threading.enumerate())
     reranker: Reranker | None = Reranker(packs / "reranker", memory="40GB")
     assert reranker is not None

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from edge.budget import Lease, MemoryBudget
-from edge.connection import Connection
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Codecs, CodecSpec, Ids, IndexOptions
+from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import Manifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import OpenSegments, RowBlock, Segment, SegmentEntry

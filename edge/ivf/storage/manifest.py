@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from edge.connection import Connection
 from edge.errors import CorruptBlock, InputError
 from edge.ivf.base import CodecSpec, Ids, Vectors
 from edge.ivf.parameters import Tuned
+from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest_schema import CHUNK_ROWS, checked, row_sum
 from edge.ivf.storage.segments import PAGE, PART, SegmentEntry
 

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from edge.connection import Connection
 from edge.errors import CorruptBlock
+from edge.ivf.storage.connection import Connection
 
 _ROWS = 500
 """Rows that a migration rewrites at a time."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.closing import Closing
 from edge.errors import StorageError
 from edge.files.output_file import write_all
 from edge.ivf.assignment import Lists, append_by_list
 from edge.ivf.base import Codec, Ids, Vectors
 from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.resident import Closing
 
 _MOST_FILES = 96
 """Files open at once. Some systems allow a process no more than 256."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.connection import Connection
 from edge.errors import ConfigError, StorageError
 from edge.ivf.base import NO_ROWS, Codec, Codecs, Ids, ListPart, Snapshot, Vectors
+from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import Manifest, State, flat
 from edge.ivf.storage.segments import OpenSegments, Segment
 

@@ -9,7 +9,7 @@ from naive.graph import vectors_of
 from edge.apps.bench.graph_file import hnsw_graph, hnsw_nbytes
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, RangeError
-from edge.traversal import at_once, traverse
+from edge.planner.traversal import at_once, traverse
 
 VECTORS = vectors_of(1500, 24)
 

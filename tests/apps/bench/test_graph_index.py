@@ -18,7 +18,7 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, CorruptBlock, InputError, RangeError, StorageError
 from edge.ivf.rescoring import exact_scores
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.trace import Trace
 
 DEGREE, DIM = 10, 24

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from edge.apps.mcp.protocol import make_server
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
-from edge.control_characters import STEERING
+from edge.text.control_characters import STEERING
 
 EVIL = "\u202e\x9b31m\x07 steering " + "x" * 100_000
 

@@ -11,7 +11,7 @@ import pytest
 from naive.program import EDGE, environment_of, write_tiny_models
 from naive.waiting import result_of
 
-from edge.control_characters import STEERING
+from edge.text.control_characters import STEERING
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 

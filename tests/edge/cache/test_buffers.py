@@ -12,8 +12,7 @@ from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.cache.buffers import Bytes, Spares, charge_of, page_buffer, pages_of
 from edge.cache.residency import Residency
-from edge.lanes import Lane
-from edge.link import Ticket
+from edge.link import Lane, Ticket
 
 LARGE = 100_000
 SIZES = [LARGE, LARGE - 500, LARGE + 30_000, 90_000, 10_000]

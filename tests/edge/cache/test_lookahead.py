@@ -13,7 +13,7 @@ from edge.cache.buffers import page_buffer
 from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.cache.prefetch_gain import Displacement
 from edge.cache.residency import Admitted
-from edge.lanes import Lane
+from edge.link import Lane
 
 
 class Room:

@@ -27,7 +27,7 @@ from edge.ivf.device import Candidates, SearchPlace, SearchRequest, open_devices
 from edge.ivf.dispatch import Dispatch
 from edge.ivf.probing import keys_of, probe
 from edge.ivf.search import Searcher
-from edge.lanes import Lane
+from edge.link import Lane
 
 DIM = 16
 SETS = st.sets(st.integers(0, 8))

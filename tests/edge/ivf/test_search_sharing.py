@@ -17,7 +17,7 @@ from edge.ivf.base import Found
 from edge.ivf.device import Candidates, SearchRequest
 from edge.ivf.reading import Reader
 from edge.ivf.search import Searcher
-from edge.lanes import Lane
+from edge.link import Lane
 
 DIM = 16
 PATIENCE = 60.0

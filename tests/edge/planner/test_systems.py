@@ -13,7 +13,7 @@ from edge.planner.graph_traversal import TraversalUnits, graph_nbytes, nearest_g
 from edge.planner.published_systems import lists_within, overlap_gains, pipelined, unpipelined
 from edge.planner.search_accelerator import SearchParameters, Units, bitonic_cycles, queries_per_second, stage_cycles
 from edge.planner.searchers import Alternation, queue_length, tail
-from edge.traversal import Launch, Traversal, at_once, traverse
+from edge.planner.traversal import Launch, Traversal, at_once, traverse
 
 
 @pytest.mark.parametrize(("queues", "length"), [(2, 63), (4, 38), (8, 23), (16, 15), (32, 10), (64, 8)])

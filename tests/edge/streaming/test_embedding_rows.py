@@ -13,8 +13,7 @@ from naive.source import MemoryRows
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock
-from edge.lanes import Lane
-from edge.link import Link
+from edge.link import Lane, Link
 from edge.streaming.embedding_rows import RowCache
 from edge.trace import Trace
 

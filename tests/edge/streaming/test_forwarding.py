@@ -15,7 +15,7 @@ from naive.source import MemorySource
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.streaming.forwarding import Tensors, forward
 from edge.streaming.hidden_states import Chunk, HiddenStates, OffloadedStates, ResidentStates, StatesShape
 from edge.streaming.window import SlidingWindow

@@ -19,7 +19,7 @@ from naive.waiting import PATIENCE_S
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.streaming.hidden_states import Chunk, HiddenStates, OffloadedStates, ResidentStates, StatesShape, plan_chunks
 
 WIDTH = 3

@@ -17,7 +17,7 @@ from naive.window import SIZE, WindowRig
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.streaming.window import SLIDING, SlidingWindow
 
 

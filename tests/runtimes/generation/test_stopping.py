@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.control_characters import CONTROL
 from edge.runtimes.generation.base import Piece
 from edge.runtimes.generation.stopping import Stopping
+from edge.text.control_characters import CONTROL
 
 TEXTS = st.text(alphabet="ab.é🙂\n", max_size=40)
 STOPS = st.lists(st.text(alphabet="ab.é🙂\n", min_size=1, max_size=4), max_size=3)

@@ -13,7 +13,7 @@ import pytest
 from naive.graph import best_first, nearest_lists, vectors_of
 
 from edge.errors import RangeError
-from edge.traversal import (
+from edge.planner.traversal import (
     BITS,
     BloomFilter,
     Evaluated,

@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 from naive.cache import Cache
 
-from edge import plan as module
-from edge.budget import MemoryBudget
+from edge import budget as module
+from edge.budget import SPREAD, MemoryBudget
+from edge.budget import OperationPlan as Plan
+from edge.budget import OperationStage as Stage
 from edge.errors import BudgetExceeded
-from edge.plan import SPREAD, Plan, Stage
 
 MB = 1 << 20
 
 
 def test_stages_leave_what_they_keep_and_give_back_what_is_theirs() -> None:
-    stages = [Stage("open", kept=2 * MB), Stage("embed", own=30 * MB), Stage("judge", own=20 * MB, kept=5 * MB)]
+    stages = [
+        Stage("open", kept=2 * MB),
+        Stage("embed", own=30 * MB),
+        Stage("judge", own=20 * MB, kept=5 * MB),
+    ]
     assert Plan("searching", stages).nbytes == 32 * MB
     assert Plan("searching", stages[::-1]).nbytes == 35 * MB, "what is kept is there in every later stage"
     assert Plan("nothing", []).nbytes == 0
@@ -22,7 +27,10 @@ def test_stages_leave_what_they_keep_and_give_back_what_is_theirs() -> None:
 
 def test_libraries_stay_once_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "import_nbytes", lambda names: 10 * MB * len(set(names)))
-    stages = [Stage("a", own=50 * MB, libraries=("x",)), Stage("b", own=45 * MB, libraries=("x", "y"))]
+    stages = [
+        Stage("a", own=50 * MB, libraries=("x",)),
+        Stage("b", own=45 * MB, libraries=("x", "y")),
+    ]
     assert Plan("both", stages).nbytes == 65 * MB
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.sentences import boundaries, sentences, spans
+from edge.text.sentences import boundaries, sentences, spans
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, Extent, RowTable
 from edge.budget import Lease, MemoryBudget
-from edge.closing import Closing
 from edge.errors import InputError, RangeError, StorageError
 from edge.ivf.device import Place
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.planner.bank_placement import BankPlacement, EmbeddingTable
+from edge.resident import Closing
 from edge.streaming.embedding_rows import RowCache, RowSource
 from edge.trace import Trace
 

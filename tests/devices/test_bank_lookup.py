@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.bank_lookup import BankLookup, DeviceBank, FileBank, joined_rows
 from edge.budget import MemoryBudget
+from edge.devices.bank_lookup import BankLookup, DeviceBank, FileBank, joined_rows
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, RangeError
-from edge.lanes import Lane
+from edge.link import Lane
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.trace import Trace
 

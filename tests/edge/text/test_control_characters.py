@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.documents.decoding import clean
-from edge.control_characters import escaped
+from edge.text.control_characters import escaped
 
 
 @pytest.mark.parametrize(

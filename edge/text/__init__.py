@@ -1,0 +1,1 @@
+"""Sentences of a text, and the characters in it that must not be shown."""
