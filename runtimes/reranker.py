@@ -137,7 +137,8 @@ class Reranker(Closing):
         Args:
             retrieved: a retriever's score for each of `docs`, or True if they are in the retriever's order, best first.
                 These scores are independent evidence and are blended with the model's (`models.blending`).
-            mode, threshold: override the values that this object was made with.
+            mode: overrides the mode that this object was made with.
+            threshold: overrides the threshold that this object was made with.
             enough: gets all results with a final score, best first, and returns whether they are enough. If not, the
                 pruned candidates are scored at full depth as well. With it the results are not cut to `top_k`.
             watch: called after each layer whose scores are examined, in the thread that runs the pass.

@@ -172,11 +172,8 @@ class Assistant(Closing):
         return self.stream(question, options=options).answer
 
     def stream(self, question: str, *, options: AskOptions | None = None) -> AnswerStream:
-        """Answers a question piece by piece. The `answer` of the returned stream is the whole, with its citations.
-
-        Raises:
-            The errors of `ask`, when the pieces are read.
-        """
+        """Answers a question piece by piece. The `answer` of the returned stream is the whole, with its citations. The
+        errors of `ask` are raised when the pieces are read."""
         return self._stream(question, (), lambda turn: None, options)
 
     def chat(self, *, options: AskOptions | None = None) -> Conversation:
@@ -184,7 +181,8 @@ class Assistant(Closing):
         return Conversation(lambda question, turns, keep: self._stream(question, turns, keep, options))
 
     def write(self, messages: Sequence[Message], sampling: Sampling, cancel: threading.Event) -> Iterator[str]:
-        """Yields the generator's reply to messages, without any document, piece by piece.
+        """Yields the generator's reply to messages, without any document, piece by piece. Raises as `Generator.stream`
+        does, too.
 
         Args:
             cancel: once set, it ends the writing before the next token.
@@ -192,7 +190,6 @@ class Assistant(Closing):
         Raises:
             CapabilityError: the generator only picks sentences of documents.
             InputError: this thread is still writing another answer.
-            Also the errors of `Generator.stream`.
         """
         if not self.generator.follows_instructions:
             raise CapabilityError(

@@ -77,8 +77,9 @@ class Collection(Closing):
         Args:
             memory: limit of the whole process, such as `400MB`; default from the configuration.
             budget: a budget shared with other parts of the program, instead of `memory`.
-            embedder, reranker: names or paths, or open models, which the caller must close. The embedder defaults to
-                the configured one, then to the collection's own; it cannot change once there are vectors.
+            embedder: a name or path, or an open model, which the caller must close. It defaults to the configured
+                one, then to the collection's own, and cannot change once there are vectors.
+            reranker: a name or path, or an open model, which the caller must close.
             read_only: makes and changes nothing.
 
         Raises:
@@ -199,7 +200,7 @@ class Collection(Closing):
     def add(
         self, items: Item | Sequence[Item], *, ids: Sequence[str] | None = None, title: str | Sequence[str] = ""
     ) -> list[str]:
-        """Adds texts, files and folders. An item that exists already is replaced.
+        """Adds texts, files and folders. An item that exists already is replaced. Raises as `index` does, too.
 
         Args:
             items: `Path` objects are files or folders. A string is a text, unless it is the absolute path of an
@@ -212,7 +213,6 @@ class Collection(Closing):
 
         Raises:
             InputError: a path does not exist, or a text or an id is empty or not valid Unicode; nothing was added.
-            Others as for `index`.
         """
         additions = Additions.of(items, ids, title)
         check_there(additions.files)
@@ -297,14 +297,11 @@ class Collection(Closing):
         self, query: str, vector: Floats | None = None, k: int = POOL, *, where: Conditions = None
     ) -> list[Hit]:
         """The best `k` passages before reranking, without snippets. Neighbouring passages stay separate; of several
-        passages with the same wording, only one is returned.
+        passages with the same wording, only one is returned. Raises as `search` does.
 
         Args:
             query: words, or parts that begin with `lex:`, `vec:` and `hyde:` (see `Query.parse`).
             vector: of the query [dim], or of its parts [n, dim]; embedded here if not given.
-
-        Raises:
-            As for `search`.
         """
         parts = Query.parse(checked_query(query))
         index = self.vectors

@@ -227,14 +227,17 @@ class Memory(OpenMemory):
         """The memories of a scope most relevant to `query`, best first.
 
         Args:
-            top_k, limit: the most results; 20 if neither is given.
+            top_k: the most results; 20 if neither it nor `limit` is given.
+            limit: another name of `top_k`.
             filters: see `edge.apps.memory.filters`; they may also name the scope.
             threshold: the lowest `relevance`, in 0 ... 1.
             rerank: let the cross-encoder judge the best candidates.
             explain: add each stage's figures as `score_details`.
             show_expired: include expired and forgotten memories.
             neighbours: the number of turns before and after each result to return as its `neighbours`.
-            recency, importance, half_life: see `Weights`; off by default.
+            recency: weight of recent memories (see `Weights`); 0 ignores age.
+            importance: weight of important memories (see `Weights`); 0 ignores importance.
+            half_life: days in which a memory's recency halves.
 
         Returns:
             `{"results": [{"id", "memory", "score", "relevance", "timestamp", "metadata", ...}]}`. The order follows

@@ -95,14 +95,11 @@ class Client:
         min_score: float = 0.0,
         min_blended: float = 0.0,
     ) -> list[Hit]:
-        """As `Collection.search`.
+        """Searches as `Collection.search` does. Raises as `rank` does.
 
         Args:
             collection: a name or a directory, as `edge search -c` takes it.
             filters: such as `path:docs/**`, as `edge search --filter` takes them.
-
-        Raises:
-            As `rank` does.
         """
         from edge.apps.collection.hits import hit_from_json
 
