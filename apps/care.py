@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
+from edge.apps.console import ProgressBar
 from edge.apps.options import Option, Setup, engine_options, gathered, json_option
-from edge.apps.progress import ProgressBar
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.checking import CheckReport
 from edge.apps.store.repairing import RepairReport

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from edge.apps.lazy import LazyGroup
-from edge.apps.screen import screens
+from edge.apps.console import notice, report, screens
+from edge.apps.options import LazyGroup
 from edge.errors import EdgeError
 from edge.text.control_characters import escaped
 
@@ -97,7 +97,7 @@ def _run(arguments: list[str] | None) -> int:
     except EdgeError as error:
         return _failed(str(error))
     except (KeyboardInterrupt, click.Abort):
-        click.echo("edge: interrupted", err=True)
+        notice("interrupted")
         return 130
     except SystemExit as stop:
         # If the reader of the output has gone (`edge ... | head`), Click replaces sys.stdout and exits. That is not an
@@ -113,13 +113,11 @@ def _run(arguments: list[str] | None) -> int:
     except MemoryError:
         return _failed("the system has no more memory for this process; give a lower --memory, or less to work on")
     except Exception as error:
-        from edge.apps.last_resort import report
-
         return _failed(report(error, _verb(arguments)))
 
 
 def _failed(sentence: str) -> int:
-    click.echo(f"edge: {escaped(sentence)}", err=True)
+    notice(sentence)
     return 2
 
 
@@ -132,8 +130,6 @@ def _verb(arguments: list[str] | None) -> str:
 def _thread_failed(caught: threading.ExceptHookArgs) -> None:
     """Reports an unexpected exception in a thread, for which Python would print a traceback."""
     if caught.exc_value is not None and not isinstance(caught.exc_value, SystemExit):
-        from edge.apps.last_resort import report
-
         _failed(report(caught.exc_value, _verb(None)))
 
 

@@ -10,9 +10,8 @@ from typing import Any, get_args
 
 import click
 
-from edge.apps.lazy import CommandGroup
-from edge.apps.options import Setup, configure, json_option, setup_options
-from edge.apps.progress import ProgressBar
+from edge.apps.console import ProgressBar
+from edge.apps.options import CommandGroup, Setup, configure, json_option, setup_options
 from edge.config import format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
 from edge.files.input_file import read_input

@@ -1,12 +1,15 @@
-"""The options that several verbs share, and their conversion."""
+"""The parts that commands are made of: groups, options that several of them share, and the conversion of values."""
 
 from __future__ import annotations
 
 import errno
+import importlib
+import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -14,13 +17,18 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from edge.apps.counted import counted
-from edge.config import Config, format_size
-from edge.errors import InputError, StorageError
+from edge.config import Config, counted, format_size
+from edge.errors import CapabilityError, InputError, StorageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Adds an option, or several, to the function of a command."""
+
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+_LIKENESS = 0.65
+"""The least similarity of a suggested name, as `difflib` computes it. `serch` and `search` have 0.91."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,53 @@ class Report:
     as_json: bool
     stats: bool
     trace: Path | None
+
+
+class CommandGroup(click.Group):
+    """A group that suggests commands for a mistyped name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names.
+
+        Raises:
+            UsageError: there is no command of that name.
+        """
+        name = args[0]
+        names = self.list_commands(ctx)
+        if name.startswith("-") or name in names:
+            return super().resolve_command(ctx, args)
+        close = alike(name, names)
+        begun = [known for known in names if known.startswith(name.lower()) and known not in close]
+        meant = [f"`{ctx.command_path} {known}`" for known in [*begun, *close][:3]]
+        advice = f"did you mean {' or '.join(meant)}?" if meant else f"the commands are {', '.join(names)}."
+        ctx.fail(f"there is no command {name!r}; {advice}")
+
+
+def alike(name: str, names: Sequence[str]) -> list[str]:
+    """Those of `names` that may be meant by a name, the most similar first."""
+    return get_close_matches(name.lower(), names, cutoff=_LIKENESS)
+
+
+class LazyGroup(CommandGroup):
+    """A group of commands named by `module:attribute`. Each is imported when it is called, so that `edge rerank` does
+    not wait for the modules of `edge search`. It may have commands of its own besides."""
+
+    def __init__(self, *args: Any, verbs: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self._verbs, *self.commands})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self._verbs:
+            return self.commands.get(name)
+        module, attribute = self._verbs[name].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
 
 
 def gathered(name: str, kind: Callable[..., object], *options: Option) -> Callable[[Command], Command]:
@@ -112,6 +167,37 @@ class OutputFile(click.Path):
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise StorageError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
         return path
+
+
+class PictureFile(OutputFile):
+    """The path of a picture that a verb draws at its end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path, checked.
+
+        Raises:
+            InputError: the suffix names no supported format.
+            CapabilityError: matplotlib is not installed.
+            StorageError: the picture cannot be written.
+        """
+        path = super().convert(value, param, ctx)
+        if path.suffix.lower() not in _PICTURES:
+            raise InputError(f"{path} is no picture's name; it may end in {', '.join(_PICTURES)}")
+        if importlib.util.find_spec("matplotlib") is None:
+            raise CapabilityError("pictures need matplotlib: pip install 'edge-rag[plot]'")
+        return path
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """Writes a figure of matplotlib to a file, in the format of its suffix.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise StorageError(f"the picture cannot be written to {path}: {error.strerror}") from error
 
 
 def words_argument(name: str, *, required: bool = True) -> Callable[[Command], Command]:

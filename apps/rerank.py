@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.apps.options import (
-    OutputFile,
+    PictureFile,
     Report,
     Setup,
     print_stats,
     report_options,
+    save_picture,
     setup_options,
     text_options,
     words_argument,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     "--mode", type=click.Choice(["top-k", "ranked"]), help="ranked: exact order; top-k: the best set, faster."
 )
 @click.option("--retrieved", is_flag=True, help="Texts come in a retriever's order, best first: blend it in.")
-@click.option("--plot", type=OutputFile(), help="Draw each candidate's score by layer here.")
+@click.option("--plot", type=PictureFile(), help="Draw each candidate's score by layer here.")
 @click.option("--explain", is_flag=True, help="Show scores and decisions layer by layer.")
 @text_options
 @setup_options(device=True, server=True)
@@ -58,10 +59,6 @@ def rerank(
 ) -> None:
     """Rank texts by how well they answer QUERY, best first."""
     config = setup.config(reranker=model, threshold=threshold, mode=mode)
-    if plot is not None:
-        from edge.apps.evolution import check_picture
-
-        check_picture(plot)
     documents = read_documents(docs, config.memory, ["edge.runtimes.reranker"])
     alone = own_options(
         memory=setup.memory, threads=setup.threads, trace=report.trace, plot=plot, explain=explain,
@@ -75,7 +72,6 @@ def rerank(
         _show(results, documents, {**figures, "server": server}, report=report)
         return
 
-    from edge.apps.evolution import plot_scores
     from edge.apps.planning import check_texts
     from edge.runtimes.reranker import Reranker
     from edge.trace import Trace
@@ -94,7 +90,7 @@ def rerank(
         if report.trace is not None:
             recorder.write(report.trace)
         if plot is not None:
-            plot_scores(ranking, texts, plot)
+            _plot(ranking, texts, plot)
     finally:  # a ranking is not lost if its trace or its picture cannot be written
         found = [(result.index, result.score) for result in ranking.results]
         layers = ranking if explain else None
@@ -191,3 +187,51 @@ def _print_layers(ranking: Ranking, candidates: int) -> None:
                     click.echo(f"          {name}: {', '.join(map(str, sorted(ids.tolist())))}")
             click.echo(f"          deferred: {len(decision.deferred)} go on")
     click.echo("")
+
+
+def _plot(ranking: Ranking, names: list[str], path: Path) -> None:
+    """Draws the provisional score of every candidate by layer: the results in colour, the others in grey. A cross marks
+    a candidate that pruning dropped, a dot one that it selected early.
+
+    Args:
+        ranking: the result of `Reranker.explain(..., every_layer=True)`.
+        names: a short name of each candidate, for the legend of the results.
+        path: the file to write.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    ways: dict[int, tuple[list[int], list[float]]] = {}
+    for report in ranking.layers:
+        for candidate, score in zip(report.ids.tolist(), report.scores.tolist(), strict=True):
+            layers, scores = ways.setdefault(candidate, ([], []))
+            layers.append(report.layer)
+            scores.append(score)
+    best = [result.index for result in ranking.results[:10]]
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for candidate in sorted(ways, key=lambda c: c in best):
+        layers, scores = ways[candidate]
+        if candidate in best:
+            label = f"{best.index(candidate) + 1}. {names[candidate][:48]}"
+            axes.plot(layers, scores, linewidth=1.6, label=label, zorder=3)
+        else:
+            axes.plot(layers, scores, linewidth=0.8, color="0.75", zorder=1)
+    for report in ranking.layers:
+        place = {candidate: score for candidate, score in zip(report.ids.tolist(), report.scores.tolist(), strict=True)}
+        for ids, marker, colour in ((report.decision.dropped, "x", "0.35"), (report.decision.selected, "o", "black")):
+            if len(ids):
+                heights = [place[candidate] for candidate in ids.tolist()]
+                axes.scatter(np.full(len(ids), report.layer), heights, marker=marker, color=colour, s=22, zorder=4)
+    rule = "no pruning" if ranking.threshold == float("inf") else f"pruning above CV {ranking.threshold:.2f}"
+    if ranking.margin is not None:
+        rule = f"pruning by a margin of {ranking.margin:.2f}"
+    axes.set_title(f"{len(ways)} candidates; {rule} (crosses: dropped, dots: selected early)")
+    axes.set_xlabel("layers run")
+    axes.set_ylabel("score")
+    axes.set_xticks([report.layer for report in ranking.layers])
+    axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: int(labels[i].split(".")[0]))
+    axes.legend([handles[i] for i in order], [labels[i] for i in order], fontsize=7, frameon=False)
+    save_picture(figure, path)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from edge.apps.lazy import CommandGroup
-from edge.apps.options import json_option
+from edge.apps.options import CommandGroup, json_option
 from edge.config import Config, format_size
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, models_dir
 from edge.runtimes.generation.extractive import ExtractiveGenerator

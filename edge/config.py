@@ -67,6 +67,16 @@ def format_size(nbytes: int, *, up: bool = False) -> str:
     return f"{nbytes} B"
 
 
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """A number and the form of the noun that goes with it: `1 file`, `2,000 files`.
+
+    Args:
+        noun: the singular.
+        nouns: the plural, if it is not the singular with an s.
+    """
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Resolved settings.

@@ -10,7 +10,7 @@ from typing import Any
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
-from edge.apps.modelled import modelled_line
+from edge.apps.console import modelled_line
 from edge.config import format_size
 
 NOT_FOUND = "This is not in the documents."

@@ -23,6 +23,7 @@ from edge.apps.assistant.stream import AnswerStream
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.registry import locate
+from edge.apps.console import tell
 from edge.apps.options import (
     Report,
     collection_option,
@@ -34,7 +35,6 @@ from edge.apps.options import (
     words_argument,
 )
 from edge.apps.serve.connection import ASK, Connection, Lost, Unserved, connected, own_options
-from edge.apps.troubles import tell
 from edge.config import Config
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_stdin

@@ -17,7 +17,6 @@ from edge.apps.collection.catalog import TEXT_ROOT, groups, passage, verify_text
 from edge.apps.collection.collection import DATABASE, SEGMENTS, Collection
 from edge.apps.collection.registry import existing_collection
 from edge.apps.collection.schema import FULL_TEXT, migrations
-from edge.apps.counted import counted
 from edge.apps.store.checking import CheckReport, check_file, check_full_text, check_log, check_tables, check_vectors
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
@@ -28,7 +27,7 @@ from edge.apps.store.rebuilding import Progress
 from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
-from edge.config import Config
+from edge.config import Config, counted
 from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.storage.connection import Connection

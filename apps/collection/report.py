@@ -11,13 +11,13 @@ from edge.apps.collection.catalog import ChunkRebuild
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.models import Models
 from edge.apps.collection.roots import read_descriptions, read_roots
-from edge.apps.counted import counted
 from edge.apps.store.database import Database
 from edge.apps.store.health import Health, Trouble, gathered, is_noted
 from edge.apps.store.lock import WriterLock
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
+from edge.config import counted
 from edge.ivf.base import IndexStatus
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace

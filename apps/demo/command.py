@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edge.apps.lazy import LazyGroup, alike
+from edge.apps.options import LazyGroup, alike
 
 _DEFAULT = "passages"
 

@@ -12,10 +12,9 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.near import absent
 from edge.apps.collection.paths import nearest, resolved
 from edge.apps.collection.registry import existing_collection, locate
-from edge.apps.counted import counted
+from edge.apps.console import told
 from edge.apps.options import collection_option, configure, json_option, memory_option, words_argument
-from edge.apps.troubles import told
-from edge.config import format_size
+from edge.config import counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped
 

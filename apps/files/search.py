@@ -13,7 +13,7 @@ import click
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import contains
 from edge.apps.collection.registry import locate
-from edge.apps.counted import counted
+from edge.apps.console import modelled_line
 from edge.apps.files.output import (
     Found,
     highlighted,
@@ -25,10 +25,9 @@ from edge.apps.files.output import (
     say,
     styled,
 )
-from edge.apps.modelled import modelled_line
 from edge.apps.options import Setup, collections_option, figures_options, setup_options, words_argument
 from edge.apps.serve.connection import SEARCH, Unserved, connected, own_options
-from edge.config import Config, format_size
+from edge.config import Config, counted, format_size
 from edge.text.control_characters import escaped
 
 _COLUMNS = (

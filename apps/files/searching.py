@@ -10,8 +10,8 @@ from typing import Any
 from edge.apps.collection.filters import Filters, kinds_present
 from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
+from edge.apps.console import modelled
 from edge.apps.files.output import Found
-from edge.apps.modelled import modelled
 from edge.config import Config
 from edge.resident import ResidentWatch
 from edge.trace import Trace

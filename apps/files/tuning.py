@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.collection.collection import Collection
-from edge.apps.counted import counted
+from edge.apps.console import ProgressBar
 from edge.apps.options import Command, gathered
-from edge.apps.progress import ProgressBar
 from edge.apps.texts import read_documents
-from edge.config import format_size, parse_size
+from edge.config import counted, format_size, parse_size
 from edge.errors import InputError
 from edge.ivf.base import IndexOptions
 from edge.ivf.parameters import Goal, Parameters, Tuning

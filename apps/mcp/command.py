@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from edge.apps.lazy import CommandGroup
 from edge.apps.mcp.clients import CLIENTS, client_named, configuration
 from edge.apps.memory.console import path_option
-from edge.apps.options import Setup, collections_option, setup_options
+from edge.apps.options import CommandGroup, Setup, collections_option, setup_options
 
 
 @click.group(cls=CommandGroup)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.last_resort import report
+from edge.apps.console import report
 from edge.apps.mcp.envelope import parsed_nbytes
 from edge.apps.store.health import Health
 from edge.budget import Lease, MemoryBudget

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge.apps.care import Folder, backup_command, check_command, repair_command, restore_command
+from edge.apps.console import ProgressBar
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.console import path_option
 from edge.apps.memory.damage import VERBS, Opener
@@ -14,7 +15,6 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.schema import migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.options import Setup
-from edge.apps.progress import ProgressBar
 from edge.apps.store.backup import Store
 from edge.apps.store.checking import CheckReport
 from edge.apps.store.repairing import RepairReport

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from edge.apps.counted import counted
-from edge.apps.lazy import LazyGroup
+from edge.apps.console import ProgressBar
 from edge.apps.memory.console import (
     everyone_option,
     exit_code,
@@ -25,8 +24,16 @@ from edge.apps.memory.console import (
     stdin_lines,
 )
 from edge.apps.memory.moments import written
-from edge.apps.options import OutputFile, configure, engine_options, json_option, server_option, words_argument
-from edge.apps.progress import ProgressBar
+from edge.apps.options import (
+    LazyGroup,
+    OutputFile,
+    configure,
+    engine_options,
+    json_option,
+    server_option,
+    words_argument,
+)
+from edge.config import counted
 from edge.errors import InputError
 
 _CARE = {name: f"edge.apps.memory.care:{name}" for name in ("check", "repair", "backup", "restore")}

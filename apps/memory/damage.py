@@ -11,7 +11,6 @@ from typing import Any, cast
 import apsw
 import numpy as np
 
-from edge.apps.counted import counted
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.models import MemoryRebuild
 from edge.apps.memory.opening import OpenMemory
@@ -29,6 +28,7 @@ from edge.apps.store.rebuilding import Progress
 from edge.apps.store.repairing import Mending, RepairReport, bring_index, end_damage, in_batches, repair_database
 from edge.apps.store.salvage import Row, Wreck
 from edge.budget import MemoryBudget
+from edge.config import counted
 from edge.errors import EdgeError, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.storage.connection import Connection

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.counted import counted
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
 from edge.apps.memory.models import REBUILD, MemoryRebuild, Models, TextEmbedder, TextReranker
@@ -23,7 +22,7 @@ from edge.apps.store.health import Health, Trouble, gathered
 from edge.apps.store.models import EmbedderIdentity
 from edge.apps.store.rebuilding import Rebuilding
 from edge.budget import MemoryBudget
-from edge.config import Config
+from edge.config import Config, counted
 from edge.errors import EdgeError
 from edge.ivf.base import MaintenanceReport
 from edge.ivf.index import VectorIndex

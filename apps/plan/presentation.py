@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edge.apps.options import save_picture
 from edge.config import format_size
-from edge.errors import StorageError
 
 if TYPE_CHECKING:
     from edge.planner.schedule import Group, Problem
@@ -101,10 +101,7 @@ def plot_plans(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> N
 
     Args:
         chosen: the schedule that is marked.
-        path: the file to write; its suffix (.png, .svg, .pdf) gives the format.
-
-    Raises:
-        StorageError: the file cannot be written.
+        path: the file to write.
     """
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
@@ -139,7 +136,4 @@ def plot_plans(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> N
     axes.grid(True, which="both", linewidth=0.3, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise StorageError(f"the picture cannot be written to {path}: {error.strerror}") from error
+    save_picture(figure, path)

@@ -17,7 +17,6 @@ import click
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.registry import locate
-from edge.apps.counted import counted
 from edge.apps.options import (
     Command,
     FiniteRange,
@@ -31,7 +30,7 @@ from edge.apps.options import (
 )
 from edge.apps.plan.machine import ROUNDS, conditions, measure_limit, profile_path
 from edge.apps.plan.presentation import duration
-from edge.config import format_size, parse_size
+from edge.config import counted, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_input
 from edge.files.output_file import open_output

@@ -11,8 +11,7 @@ import click
 
 from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.pipelines import INTERVAL
-from edge.apps.evolution import check_picture
-from edge.apps.options import FiniteRange, OutputFile, json_option
+from edge.apps.options import FiniteRange, PictureFile, json_option
 from edge.apps.plan.presentation import bottleneck, duration, plan_json, plot_plans, sentence, table
 from edge.config import parse_size
 from edge.errors import InputError
@@ -136,7 +135,7 @@ _STAGES = 6
     type=click.IntRange(2, 1024),
     help="Also say which micro-batches serve so many requests soonest that arrive at once.",
 )
-@click.option("--plot", type=OutputFile(), help="Draw the schedules here (.png, .svg, .pdf).")
+@click.option("--plot", type=PictureFile(), help="Draw the schedules here (.png, .svg, .pdf).")
 @json_option
 def rag(
     schema: str,
@@ -154,8 +153,6 @@ def rag(
     SCHEMA is a pipeline of `edge ask` (plain, hyde, ...), a published workload (case-1, case-1-70b, case-2, case-3,
     case-4), or a JSON file with the fields of a schema (- reads stdin).
     """
-    if plot is not None:
-        check_picture(plot)
     described = read_schema(schema)
     tables = grid(described, device, accelerators)
     hardware = ACCELERATORS[device]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge.apps.last_resort import report
+from edge.apps.console import report
 from edge.errors import (
     BudgetExceeded,
     CapabilityError,

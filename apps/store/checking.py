@@ -13,7 +13,6 @@ from typing import Any, cast
 import apsw
 import numpy as np
 
-from edge.apps.counted import counted
 from edge.apps.store.connections import CONNECTION_BYTES, PAGE_CACHE, connect
 from edge.apps.store.failures import damaged
 from edge.apps.store.folder import log_of, reading_uri
@@ -23,6 +22,7 @@ from edge.apps.store.mark import HighWaterMark
 from edge.apps.store.pages import PAGE, damaged_pages, lost_pages
 from edge.apps.store.schema_copy import copy_of, kept
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
+from edge.config import counted
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import edge.apps
-from edge.apps.counted import counted
+from edge.config import counted
 
 APPS = Path(edge.apps.__file__).parent
 STORES = ("collection", "files", "memory", "store")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps import doctor, last_resort
+from edge.apps import console, doctor
 from edge.config import Config
 
 
@@ -19,7 +19,7 @@ from edge.config import Config
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("EDGE_DEBUG", raising=False)
-    monkeypatch.setattr(last_resort.platformdirs, "user_state_path", lambda *_, **__: tmp_path / "state")
+    monkeypatch.setattr(console.platformdirs, "user_state_path", lambda *_, **__: tmp_path / "state")
     return tmp_path / "state"
 
 
@@ -102,7 +102,7 @@ def test_the_newest_reports_are_kept(state: Path) -> None:
     (state / "reports").mkdir(parents=True)
     for number in range(30):
         (state / "reports" / f"20000101-0000{number:02}-1-1.txt").touch()
-    last_resort.report(KeyError("x"), "edge index")
+    console.report(KeyError("x"), "edge index")
     kept = reports(state)
     assert len(kept) == 20
     assert kept[-1].stat().st_size > 0

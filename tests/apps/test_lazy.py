@@ -9,7 +9,7 @@ import click
 import pytest
 
 from edge.apps.cli import edge as root
-from edge.apps.lazy import CommandGroup
+from edge.apps.options import CommandGroup
 
 Verb = Callable[..., Any]
 

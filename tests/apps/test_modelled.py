@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.apps.assistant.answer import AnswerStats, figures, measured
-from edge.apps.modelled import modelled
+from edge.apps.console import modelled
 
 
 def test_an_answers_figures_name_what_a_model_says() -> None:

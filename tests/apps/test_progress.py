@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from edge.apps import progress
-from edge.apps.progress import ProgressBar
+from edge.apps.console import ProgressBar
 
 
 class Terminal(io.StringIO):
@@ -38,7 +37,6 @@ def test_the_time_left_follows_from_the_average_speed(monkeypatch: pytest.Monkey
         assert figures["total"] == 20_000_000
         rate = figures["rate"] or (figures["n"] - figures["initial"]) / figures["elapsed"]
         assert rate == pytest.approx(5_000_000)
-    assert progress.ProgressBar is ProgressBar
 
 
 def test_the_length_may_change(monkeypatch: pytest.MonkeyPatch) -> None:

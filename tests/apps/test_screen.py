@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.screen import Screen
+from edge.apps.console import Screen
 from edge.text.control_characters import STEERING, escaped, harmless
 
 HOSTILE = "a\x1b]0;t\x07b\x9bc\u202edlrow\u2066e\u200ff\u061cg\udcffh\rj\U000e0041"

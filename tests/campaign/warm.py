@@ -21,7 +21,7 @@ _IMPORTED = (
     "edge.apps.cli", "edge.apps.models", "edge.apps.files.index", "edge.apps.files.search",
     "edge.apps.files.searching", "edge.apps.files.contents", "edge.apps.files.care", "edge.apps.collection.collection",
     "edge.apps.collection.indexing", "edge.apps.collection.writing", "edge.apps.memory.command",
-    "edge.apps.memory.memory", "edge.apps.memory.care", "edge.apps.rerank", "edge.apps.evolution", "edge.apps.embed",
+    "edge.apps.memory.memory", "edge.apps.memory.care", "edge.apps.rerank", "edge.apps.embed",
     "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma", "edge.ivf.maintenance.maintainer",
     "edge.runtimes.reranker", "edge.runtimes.embedder", "edge.runtimes.reference", "edge.runtimes.native.runtime",
     "tokenizers", "safetensors.numpy",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from naive.program import EDGE
 
-from edge.apps.progress import ProgressBar
+from edge.apps.console import ProgressBar
 from tests.apps.files.conftest import Edge
 
 

@@ -15,7 +15,7 @@ from edge.text.control_characters import STEERING
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-from edge.apps import last_resort
+from edge.apps import console
 from edge.apps.mcp.protocol import NOTICE, make_server, marked
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
@@ -43,7 +43,7 @@ def test_retrieved_text_stands_between_lines_that_it_cannot_forge() -> None:
 
 
 def test_an_error_nobody_expected_is_answered_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_resort.platformdirs, "user_state_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(console.platformdirs, "user_state_path", lambda *_, **__: tmp_path)
 
     def search(query: str) -> dict[str, Any]:
         """Search."""

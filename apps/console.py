@@ -1,0 +1,240 @@
+"""What a command shows beside its result: progress, troubles, reports of unexpected errors; and the filter that keeps
+output from controlling the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
+
+import platformdirs
+
+from edge.config import counted
+from edge.files.own_folder import make_folder
+from edge.text.control_characters import STEERING, escape, escaped
+
+if TYPE_CHECKING:
+    from edge.apps.store.health import Health
+
+_USUAL = os.terminal_size((80, 24))
+"""The size of a terminal that does not know its own."""
+
+_OWN = r"\x1b\[(?:(?:[0123]|3[2356])m|A|K)"
+"""The control sequences that this program and its progress bars use: plain, bold, dim, italic, four colours (green,
+yellow, magenta, cyan), one line up, and clear to the end of the line. None of them can hide text."""
+
+
+_MODELLED = ("queries", "seconds", "joules")
+
+DEBUG_ENVIRONMENT = "EDGE_DEBUG"
+"""An environment variable; if it is 1, the traceback is printed as well."""
+
+_KEPT = 20
+"""The number of reports that are kept; older ones are deleted."""
+
+_LONGEST = 200
+"""The most characters of an error's own message that the sentence repeats."""
+
+
+class ProgressBar:
+    """A progress bar, shown only on a terminal. It is called with the amount done and the whole amount.
+
+    The remaining time is computed from the average speed since the first call, so that it does not jump with the speed
+    of the last step. Time before the first call, such as for opening a model, does not count.
+    """
+
+    def __init__(self, unit: str, label: str = "") -> None:
+        """
+        Args:
+            unit: the unit of the amounts; `B` shows bytes in kB and MB.
+            label: the text before the bar.
+        """
+        self._unit = unit
+        self._label = label
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            from tqdm import tqdm
+
+            columns, lines = _size(sys.stderr)
+            self._bar = tqdm(
+                total=total, initial=done, unit=self._unit, unit_scale=self._unit == "B", desc=self._label or None,
+                file=sys.stderr, disable=not sys.stderr.isatty(), leave=False, smoothing=0,
+                ncols=columns - 1, nrows=lines - 1,
+            )  # fmt: skip
+            return
+        self._bar.total = max(total, done)
+        if done != self._bar.n:
+            self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _size(stream: TextIO) -> os.terminal_size:
+    """Columns and lines of the terminal. Some report 0, such as a serial line; no bar would fit into them."""
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return _USUAL
+    return os.terminal_size((columns or _USUAL.columns, lines or _USUAL.lines))
+
+
+class HasHealth(Protocol):
+    """A collection, several of them, or a memory."""
+
+    def health(self) -> Health: ...
+
+
+Store = TypeVar("Store", bound=HasHealth)
+
+
+def notice(text: str) -> None:
+    """Prints a line to stderr."""
+    print(f"edge: {escaped(text)}", file=sys.stderr, flush=True)
+
+
+def tell(health: Health) -> None:
+    """Prints a line for each trouble to stderr."""
+    for trouble in health:
+        notice(str(trouble))
+
+
+@contextmanager
+def told(store: AbstractContextManager[Store]) -> Iterator[Store]:
+    """Opens a store. If the block ends without an error, the troubles of the store are printed to stderr."""
+    with store as opened:
+        yield opened
+        health = opened.health()
+    tell(health)
+
+
+def modelled(counters: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """A trace's counters of modelled devices, under the key `modelled`; empty if there were none.
+
+    They are shown beside the measured figures, and never as measured."""
+    if not counters.get("modelled.queries"):
+        return {}
+    return {"modelled": {name: counters[f"modelled.{name}"] for name in _MODELLED}}
+
+
+def modelled_line(queries: float, seconds: float, joules: float) -> str:
+    """The figures as a line for people."""
+    return (
+        f"modelled {counted(round(queries), 'request')} of a query would take the accelerator {seconds * 1e3:.3g} ms "
+        f"and {joules * 1e3:.3g} mJ; nothing of that was measured"
+    )
+
+
+class Screen:
+    """A text stream that writes control characters as escapes such as `\\u202e`. Otherwise it behaves as the stream it
+    wraps."""
+
+    encoding = "utf-8"  # Click bypasses streams with another encoding
+
+    def __init__(self, stream: TextIO, *, returns: bool) -> None:
+        """Wraps a stream.
+
+        Args:
+            returns: let carriage returns pass, with which progress bars redraw their line.
+        """
+        self._stream = stream
+        passing = f"{_OWN}|\r" if returns else _OWN
+        self._unsafe = re.compile(f"({passing})|{STEERING.pattern}")
+
+    def write(self, text: str) -> int:
+        """Writes text and returns its length."""
+        self._stream.write(self._unsafe.sub(_shown, text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes texts one after another."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def screens() -> Iterator[None]:
+    """Replaces both standard streams by `Screen`s inside the block."""
+    output, errors = sys.stdout, sys.stderr
+    safe: Any = Screen(output, returns=False), Screen(errors, returns=True)
+    sys.stdout, sys.stderr = safe
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = output, errors
+
+
+def _shown(found: re.Match[str]) -> str:
+    return found[1] or escape(found)
+
+
+def reports_dir() -> Path:
+    """The folder of the reports, in the platform's folder for a user's state."""
+    return platformdirs.user_state_path("edge-rag", appauthor=False) / "reports"
+
+
+def report(error: BaseException, verb: str) -> str:
+    """Writes a report that only its owner may read. With EDGE_DEBUG=1 it also prints the traceback to stderr.
+
+    Args:
+        verb: the command that failed, such as `edge index`.
+
+    Returns:
+        One sentence about the error and the report.
+    """
+    lines = "".join(traceback.format_exception(error))
+    if os.environ.get(DEBUG_ENVIRONMENT) == "1":
+        print("\n".join(map(escaped, lines.splitlines())), file=sys.stderr, flush=True)
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if len(what) > _LONGEST:
+        what = what[: _LONGEST - 4] + " ..."
+    try:
+        path = _write(f"{_facts(verb)}\n{lines}")
+    except OSError as failure:
+        place = f"no report could be written to {reports_dir()} ({failure.strerror}); {DEBUG_ENVIRONMENT}=1 shows it"
+    else:
+        place = f"a report is in {path}; {DEBUG_ENVIRONMENT}=1 shows it here, too"
+    return f"{escaped(what)} is an error of the program that nobody expected; {place}"
+
+
+def _facts(verb: str) -> str:
+    try:
+        release = version("edge-rag")
+    except PackageNotFoundError:
+        release = "unknown"
+    return (
+        f"{verb}\nedge-rag {release}\nPython {platform.python_version()}\n{platform.platform()}\n"
+        f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}\n"
+    )
+
+
+def _write(text: str) -> Path:
+    folder = reports_dir()
+    make_folder(folder)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{threading.get_native_id()}.txt"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    for old in sorted(folder.glob("*.txt"))[:-_KEPT]:
+        with contextlib.suppress(OSError):  # another process may delete the same reports
+            old.unlink()
+    return path
