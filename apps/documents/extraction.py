@@ -6,7 +6,6 @@ file hangs or crashes it. Its memory is leased, because the budget covers the wh
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -15,8 +14,9 @@ from typing import Any, TypeVar
 
 from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Chunk, Extracted, Reason, Skipped, printable
 from edge.apps.documents.chunking import MAX_TOKENS
+from edge.apps.documents.opened import Attempt
 from edge.apps.documents.page_picture import PagePicture
-from edge.apps.documents.pictures import PACKAGE
+from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import format_size
@@ -80,7 +80,7 @@ class Extractor(Closing):
         self._seconds = seconds
         self._memory = memory
         if most_memory is None:
-            most_memory = _LARGE_NBYTES + (_UNTOUCHED_NBYTES if importlib.util.find_spec(PACKAGE) else 0)
+            most_memory = _LARGE_NBYTES + (_UNTOUCHED_NBYTES if is_installed() else 0)
         self._most_memory = max(memory, most_memory)
         self._settings: dict[str, Any] = {
             "max_bytes": max_bytes,
@@ -90,6 +90,7 @@ class Extractor(Closing):
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
         self._interrupted = False
+        self._has_parts = False
         self._lease = budget.reserve("document worker", 0)
         self._result = budget.reserve("extracted text", 0)
 
@@ -105,7 +106,7 @@ class Extractor(Closing):
         with self._lock:
             self._trace.count("documents.files")
             try:
-                extracted = self._patiently(Path(path), lambda memory: self._ask(Path(path), memory))
+                extracted = self._patiently(Path(path), lambda memory, attempt: self._ask(Path(path), memory, attempt))
             except Skipped:
                 self._trace.count("documents.skipped")
                 raise
@@ -127,7 +128,7 @@ class Extractor(Closing):
         """
         marked = sorted(set(lines))
         with self._lock:
-            return self._patiently(Path(path), lambda memory: self._drawn(Path(path), page, marked, memory))
+            return self._patiently(Path(path), lambda memory, _: self._drawn(Path(path), page, marked, memory))
 
     def interrupt(self) -> None:
         """Stops the current extraction of another thread, as if the file had crashed the worker."""
@@ -150,47 +151,55 @@ class Extractor(Closing):
             self._stop()
             self._result.release()
 
-    def _patiently(self, path: Path, ask: Callable[[int], Answer]) -> Answer:
-        """Calls `ask` with the ordinary memory; if the worker runs out of it, again with more."""
-        self._interrupted = False
+    def _patiently(self, path: Path, ask: Callable[[int, Attempt], Answer]) -> Answer:
+        """Calls `ask` with the ordinary memory; if the worker runs out of it, again with more; and if that is still too
+        little, or the budget has no more, without the parts that may need much."""
+        self._interrupted = self._has_parts = False
         try:
             return self._ask_fairly(ask)
         except WorkerFailed as error:
             self._stop()
-            perhaps = error.verdict in (Verdict.MEMORY, Verdict.ABORT)
-            if not perhaps or self._most_memory == self._memory:
+            if not _wants_memory(error) or (self._most_memory == self._memory and not self._has_parts):
                 raise self._failure(error, path, self._memory) from error
         try:
-            return ask(self._most_memory)
+            return ask(self._most_memory, Attempt.LAST)
         except WorkerFailed as error:
-            raise self._failure(error, path, self._most_memory) from error
+            if not _wants_memory(error) or not self._has_parts:
+                raise self._failure(error, path, self._most_memory) from error
         except BudgetExceeded as error:
-            raise InputError(
-                f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more"
-            ) from error
+            if not self._has_parts:
+                raise InputError(
+                    f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more"
+                ) from error
         finally:
             self._stop()  # after such a file, the worker keeps much memory
+        try:
+            return ask(self._memory, Attempt.FRUGAL)
+        except WorkerFailed as error:
+            raise self._failure(error, path, self._memory) from error
+        finally:
+            self._stop()
 
-    def _ask_fairly(self, ask: Callable[[int], Answer]) -> Answer:
+    def _ask_fairly(self, ask: Callable[[int, Attempt], Answer]) -> Answer:
         """Asks the worker about a file. If a worker that has read other files crashes, a new one tries again, because
         those files may have caused the crash."""
         fresh = self._worker is None
         try:
-            return ask(self._memory)
+            return ask(self._memory, Attempt.FIRST)
         except WorkerFailed as error:
             if fresh or self._interrupted or error.verdict is not Verdict.CRASH:
                 raise
             self._stop()
-            return ask(self._memory)
+            return ask(self._memory, Attempt.FIRST)
 
-    def _ask(self, path: Path, memory: int) -> Extracted:
+    def _ask(self, path: Path, memory: int, attempt: Attempt) -> Extracted:
         """Asks the worker to read a file.
 
         Raises:
             WorkerFailed, Skipped, InputError, BudgetExceeded, CapabilityError.
         """
         worker = self._started(memory)
-        request = {**self._settings, "name": printable(path.name)}
+        request = {**self._settings, "name": printable(path.name), "attempt": attempt}
         chunks: list[Chunk] = []
         document: dict[str, str] = {}
         nbytes = 0
@@ -206,6 +215,7 @@ class Extractor(Closing):
                         self._hold(2 * nbytes)
                     continue
                 _raise_failure(answer, worker)
+                self._has_parts = self._has_parts or "parts" in answer
                 if "kind" in answer:
                     document = answer
         self._hold(nbytes)
@@ -271,6 +281,11 @@ class Extractor(Closing):
                 f"{format_size(memory)} of memory"
             )
         return InputError(f"crashed the process that was reading it ({error})")
+
+
+def _wants_memory(error: WorkerFailed) -> bool:
+    """Whether a worker may have failed because its memory was too little."""
+    return error.verdict in (Verdict.MEMORY, Verdict.ABORT)
 
 
 def _raise_failure(answer: dict[str, Any], worker: WorkerProcess) -> None:

@@ -7,19 +7,23 @@ mailbox is left out; other quotations are kept under a heading of their own.
 
 from __future__ import annotations
 
+import binascii
 import email
 import email.policy
+import io
 import re
+import secrets
 from collections.abc import Iterable, Iterator
 from email.utils import parsedate_to_datetime
-from typing import IO, Any
+from typing import Any
 
 from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import decode, normalised
 from edge.apps.documents.headings import Outline
 from edge.apps.documents.html import html_blocks
-from edge.apps.documents.opened import HEAD_BYTES, Attached, OpenedFile, too_much_text
+from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
 from edge.apps.documents.plain import text_blocks
+from edge.config import format_size
 from edge.errors import InputError
 
 MOST_MESSAGES = 100_000
@@ -27,7 +31,17 @@ _MOST_PARTS = 200
 _DEEPEST = 3
 """Largest depth of messages inside messages."""
 
-_MOST_MESSAGE_BYTES = 32 * 10**6
+_MOST_MESSAGE_BYTES = 12 * 10**6
+"""The bytes that are read of a message, without its attachments."""
+
+_FRUGAL_BYTES = 10**6
+"""The bytes of an attachment where the memory was too little before."""
+
+_PIECE = 1 << 20
+_LONGEST_RUN = 1 << 16
+"""The bytes of base64 that are kept in a message. More stay in the file."""
+
+_BASE64 = re.compile(rb"[A-Za-z0-9+/=]+\r?\n?")
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _REPLY = re.compile(r"^(?:\s*(?:re|aw|wg|fw|fwd|sv|vs|antw|odp|tr)(?:\[\d+\])?\s*:)+\s*", re.IGNORECASE)
 _QUOTED = re.compile(r"^\s{0,3}>")
@@ -47,43 +61,110 @@ def extract(file: OpenedFile) -> Document:
         InputError: the file is not a message.
         Skipped: the file has no text, or too much.
     """
-    reader = _Reader()
-    if file.head.startswith(b"From "):
-        title = ""
-        for page, data in enumerate(_messages(file.stream), 1):
-            if page > MOST_MESSAGES:
-                raise InputError(f"a mailbox of more than {MOST_MESSAGES:,} messages, the most that is read")
-            reader.read(data, page)
-    else:
-        title = reader.read(file.read(), None)
+    messages = _Messages(file)
+    reader = _MailReader(file, messages)
+    title = ""
+    for page, data in enumerate(messages, 1):
+        if page > MOST_MESSAGES:
+            raise InputError(f"a mailbox of more than {MOST_MESSAGES:,} messages, the most that is read")
+        subject = reader.read(data, page if messages.several else None)
+        title = title if messages.several else subject
+        if messages.cut:
+            reader.warn(f"a message of more than {format_size(_MOST_MESSAGE_BYTES)}, of which the beginning is read")
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the messages show no text")
     return Document(title, reader.blocks, warning=reader.warning)
 
 
-def _messages(stream: IO[bytes]) -> Iterator[bytes]:
-    """The messages of a mailbox, one after the other. Each begins with a `From ` line after a blank line (RFC 4155).
-    Only the beginning of a message that is too long is read."""
-    stream.seek(0)
-    lines: list[bytes] = []
-    size, blank = 0, True
-    for line in iter(lambda: stream.readline(1 << 20), b""):
-        if blank and line.startswith(b"From "):
-            if lines:
-                yield b"".join(lines)
-            lines, size = [], 0
-        elif size < _MOST_MESSAGE_BYTES:
-            lines.append(line[1:] if line.startswith(b">From ") else line)
-            size += len(line)
-        blank = not line.strip()
-    if lines:
-        yield b"".join(lines)
+class _Messages:
+    """The messages of a file, one after the other. In a mailbox each begins with a `From ` line after a blank line (RFC
+    4155). Long runs of base64, which are attachments, stay in the file: the message has a mark instead, and `content`
+    decodes them. So memory holds one attachment at a time.
+
+    Attributes:
+        several: whether the file is a mailbox.
+        cut: whether a message so far was longer than is read.
+    """
+
+    def __init__(self, file: OpenedFile) -> None:
+        self.several = file.head.startswith(b"From ")
+        self._stream = file.stream
+        self.cut = False
+        self._token = secrets.token_hex(8).encode()
+        self._mark = re.compile(rb"~%s:(\d+)-(\d+)~\n?" % self._token)
+
+    def __iter__(self) -> Iterator[bytes]:
+        lines: list[bytes] = []
+        begin = first = size = at = 0
+        blank, in_run = True, False
+        self._stream.seek(0)
+        while True:
+            line = self._stream.readline(_PIECE)
+            is_base64 = _BASE64.fullmatch(line) is not None
+            if in_run and not is_base64 and at - begin > _LONGEST_RUN:
+                lines[first:] = [b"~%s:%d-%d~\n" % (self._token, begin, at)]
+            if not line or (self.several and blank and line.startswith(b"From ")):
+                if lines:
+                    yield b"".join(lines)
+                    self._stream.seek(at + len(line))
+                if not line:
+                    return
+                lines, size, in_run = [], 0, False
+            elif not (in_run and is_base64 and at - begin > _LONGEST_RUN):
+                if is_base64 and not in_run:
+                    begin, first = at, len(lines)
+                in_run = is_base64
+                if size < _MOST_MESSAGE_BYTES:
+                    lines.append(line[1:] if line.startswith(b">From ") else line)
+                    size += len(line)
+                else:
+                    self.cut = True
+            at += len(line)
+            blank = not line.strip()
+
+    def content(self, part: Any, most: int) -> bytes:
+        """The first `most` bytes of a part."""
+        is_base64 = str(part.get("content-transfer-encoding", "")).strip().lower() == "base64"
+        payload = str(part.get_payload()).encode("ascii", "replace") if is_base64 else part.get_payload(decode=True)
+        if payload is None or self._mark.search(payload) is None:
+            data: bytes = part.get_payload(decode=True) or b""
+            return data[:most]
+        found, left = io.BytesIO(), b""
+        for piece in self._pieces(payload):
+            if is_base64:
+                digits = left + piece.translate(None, b" \t\r\n")
+                whole = len(digits) // 4 * 4
+                piece, left = _decoded(digits[:whole]), digits[whole:]
+            found.write(piece[: most - found.tell()])
+            if found.tell() == most:
+                break
+        return found.getvalue()
+
+    def _pieces(self, payload: bytes) -> Iterator[bytes]:
+        """A payload's bytes, with those that were left in the file."""
+        at = 0
+        for mark in self._mark.finditer(payload):
+            yield payload[at : mark.start()]
+            for begin in range(int(mark[1]), int(mark[2]), _PIECE):
+                self._stream.seek(begin)
+                yield self._stream.read(min(_PIECE, int(mark[2]) - begin))
+            at = mark.end()
+        yield payload[at:]
 
 
-class _Reader:
+def _decoded(digits: bytes) -> bytes:
+    try:
+        return binascii.a2b_base64(digits)
+    except binascii.Error:  # a damaged part; the rest of it may be read
+        return b""
+
+
+class _MailReader:
     """Converts messages to blocks, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: OpenedFile, messages: _Messages) -> None:
+        self._file = file
+        self._messages = messages
         self.blocks: list[Block] = []
         self.warning = ""
         self._seen: set[int] = set()
@@ -103,7 +184,7 @@ class _Reader:
         except RecursionError:  # the library recurses as deep as the message is nested
             if page is None:
                 raise InputError("a message whose parts are nested too deep") from None
-            self._warn(f"the parts of message {page} are nested too deep")
+            self.warn(f"the parts of message {page} are nested too deep")
             return ""
         return self._message(message, (), 0)
 
@@ -117,7 +198,7 @@ class _Reader:
             self._add("\n".join(shown), "lines", path)
         for number, part in enumerate(_parts(message)):
             if number >= _MOST_PARTS:
-                self._warn(f"a message of more than {_MOST_PARTS} parts, of which the first are read")
+                self.warn(f"a message of more than {_MOST_PARTS} parts, of which the first are read")
                 break
             self._part(part, path, depth)
         return subject
@@ -129,14 +210,15 @@ class _Reader:
             if isinstance(inner, list) and inner and depth < _DEEPEST:
                 self._message(inner[0], path, depth + 1)
             return
-        data = part.get_payload(decode=True) or b""
         if name or part.get_content_disposition() == "attachment":
-            self._attachment(" ".join((name or "attachment").split())[:200], data, path)
-        elif kind == "text/html":
-            text = decode(data, declared=part.get_content_charset()).text
-            self._blocks(html_blocks(text, page=self._page, outline=Outline())[1], path)
+            self._attachment(" ".join((name or "attachment").split())[:200], part, path)
         elif kind.startswith("text/"):
-            self._text(decode(data, declared=part.get_content_charset()).text, path)
+            data = self._messages.content(part, 4 * MAX_TEXT_CHARS)
+            text = decode(data, declared=part.get_content_charset()).text
+            if kind == "text/html":
+                self._blocks(html_blocks(text, page=self._page, outline=Outline())[1], path)
+            else:
+                self._text(text, path)
 
     def _text(self, text: str, path: tuple[str, ...]) -> None:
         """Reads the text of a message; quotations are separated from the sender's own text."""
@@ -173,29 +255,52 @@ class _Reader:
             quoted = [line for line, is_known in pairs if not is_known and len(line) >= _LEAST_QUOTED]
         return text_blocks(normalised("\n".join(quoted)))
 
-    def _attachment(self, name: str, data: bytes, path: tuple[str, ...]) -> None:
-        """Adds the blocks of an attached document, if its format is supported."""
-        from edge.apps.documents.file_types import MAIL, choose, load
-
+    def _attachment(self, name: str, part: Any, path: tuple[str, ...]) -> None:
+        """Adds the blocks of an attached document, if its format is supported. A document that cannot be read costs
+        only itself."""
         below = (*path, f"attachment {name}")
         self._add(f"Attachment: {name}", "lines", below)
-        if not data or len(data) > MAX_FILE_BYTES:
-            return
         try:
-            kind = choose(name, data[:HEAD_BYTES])
-            if kind is MAIL:
-                return
-            document = load(kind.extractor)(Attached(name, data))
+            blocks = self._attached(name, part)
+        except Skipped:
+            return
         except InputError as error:
-            if not isinstance(error, Skipped):
-                self._warn(f"the attachment {name} cannot be read: {error}")
+            self.warn(f"the attachment {name} cannot be read: {error}")
             return
         except MemoryError:
-            raise
-        except Exception as error:  # libraries report damage by many kinds of errors
-            self._warn(f"the attachment {name} is damaged ({type(error).__name__})")
+            if self._file.attempt is Attempt.FIRST:
+                raise
+            self.warn(f"the attachment {name} needs more memory than there is")
             return
-        self._blocks(document.blocks, below)
+        except Exception as error:  # libraries report damage by many kinds of errors
+            self.warn(f"the attachment {name} is damaged ({type(error).__name__})")
+            return
+        self._blocks(blocks, below)
+
+    def _attached(self, name: str, part: Any) -> list[Block]:
+        """The blocks of an attached document.
+
+        Raises:
+            Skipped, InputError, MemoryError, and the errors of libraries.
+        """
+        from edge.apps.documents.file_types import IMAGE, MAIL, choose, load
+
+        head = self._messages.content(part, HEAD_BYTES)
+        kind = choose(name, head) if head else MAIL
+        if kind is MAIL:
+            return []
+        frugal = self._file.attempt is Attempt.FRUGAL
+        most = _FRUGAL_BYTES if frugal else MAX_FILE_BYTES
+        data = self._messages.content(part, most + 1)
+        if len(data) > most or (frugal and kind is IMAGE):
+            raise InputError("it needs more memory than there is" if frugal else f"more than {format_size(most)}")
+        attached = Attached(name, data, attempt=self._file.attempt, recognized_s=self._file.recognized_s)
+        document = load(kind.extractor)(attached)
+        blocks = list(document.blocks)
+        self._file.recognized_s = attached.recognized_s
+        if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
+            raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
+        return blocks
 
     def _blocks(self, blocks: Iterable[Block], path: tuple[str, ...]) -> None:
         for block in blocks:
@@ -211,7 +316,8 @@ class _Reader:
         self._line += text.count("\n") + 1
         self.blocks.append(Block(text, first, self._line, self._page, kind, path))
 
-    def _warn(self, what: str) -> None:
+    def warn(self, what: str) -> None:
+        """Reports a part that is not read; the first one counts."""
         self.warning = self.warning or what
 
 

@@ -7,6 +7,7 @@ import io
 import os
 import socket
 import stat
+from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,14 +49,37 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-class OpenedFile:
-    """An open file and its first bytes. A context manager."""
+class Attempt(IntEnum):
+    """What a `MemoryError` means. Each attempt follows one that failed for want of memory."""
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, descriptor: int | None = None) -> None:
+    FIRST = 0
+    """It ends the attempt. The next one has more memory."""
+    LAST = 1
+    """It costs only the part of the file that needed the memory: a picture, a page, an attachment."""
+    FRUGAL = 2
+    """Parts that may need much memory are not tried: pictures, and large attachments."""
+
+
+class OpenedFile:
+    """An open file and its first bytes. A context manager.
+
+    Attributes:
+        recognized_s: seconds of computing that its pictures have taken.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = MAX_FILE_BYTES,
+        descriptor: int | None = None,
+        attempt: Attempt = Attempt.FIRST,
+    ) -> None:
         """Opens a file as `open_regular` does.
 
         Args:
             descriptor: of the file if it is open already; closing the file closes it, too.
+            attempt: what a part may cost that does not fit the memory.
 
         Raises:
             Skipped: the path is a symbolic link, not a regular file, too large, empty, or not readable.
@@ -63,6 +87,8 @@ class OpenedFile:
         self.path = path
         self.name = path.name
         self.suffix = path.suffix.lower()
+        self.attempt = attempt
+        self.recognized_s = 0.0
         descriptor = open_regular(path) if descriptor is None else descriptor
         self.stream: BinaryIO = os.fdopen(descriptor, "rb")
         try:
@@ -125,8 +151,10 @@ def _special() -> Skipped:
 class Attached(OpenedFile):
     """A file inside another file, such as an attachment, with the interface of an opened file."""
 
-    def __init__(self, name: str, data: bytes) -> None:
-        """`name` may be any text; `data` is the content."""
+    def __init__(self, name: str, data: bytes, *, attempt: Attempt = Attempt.FIRST, recognized_s: float = 0.0) -> None:
+        """`name` may be any text; `data` is the content. The other arguments are as for the outer file."""
+        self.attempt = attempt
+        self.recognized_s = recognized_s
         self.path = Path("attachment")
         self.name = name
         self.suffix = Path(name.replace("/", "_")).suffix.lower()

@@ -66,14 +66,14 @@ def extract(file: OpenedFile) -> Document:
             raise InputError(f"a PDF of {len(document):,} pages; {_MOST_PAGES:,} is the most that is read")
         pages = list(_pages(document, pypdfium2))
         title = " ".join(clean(document.get_metadata_value("Title")).split())
-        scanned = _scanned(document, pages) if pages and not any(pages) and None not in pages else ([], "")
+        scanned = _scanned(document, pages, file) if pages and not any(pages) and None not in pages else ([], "")
     if scanned[0]:
         return Document(meaningful(title), *scanned[:1], warning=scanned[1])
     damaged = [str(number) for number, lines in enumerate(pages, 1) if lines is None]
     if not any(pages):
         if damaged:
             raise InputError("a damaged PDF: no page of it can be read")
-        raise Skipped(Reason.NO_TEXT, "no page shows text")
+        raise Skipped(Reason.NO_TEXT, scanned[1] or "no page shows text")
     blocks = _document_blocks([lines or [] for lines in pages])
     if not meaningful(title):
         title = first_heading(blocks)
@@ -119,7 +119,7 @@ def _pages(document: Any, pypdfium2: Any) -> Iterator[list[_Line] | None]:
         page.close()
 
 
-def _scanned(document: Any, pages: Sequence[object]) -> tuple[list[Block], str]:
+def _scanned(document: Any, pages: Sequence[object], file: OpenedFile) -> tuple[list[Block], str]:
     """The blocks of a PDF whose pages are pictures, and a sentence about skipped pages.
 
     Raises:
@@ -127,8 +127,7 @@ def _scanned(document: Any, pages: Sequence[object]) -> tuple[list[Block], str]:
     """
     from edge.apps.documents.pictures import recognised, recognizer
 
-    reader = recognizer()
-    return recognised(((at + 1, partial(_picture, document, at)) for at in range(len(pages))), reader)
+    return recognised(((at + 1, partial(_picture, document, at)) for at in range(len(pages))), recognizer(), file)
 
 
 def _picture(document: Any, at: int) -> Any:

@@ -5,25 +5,34 @@ Lines are the recognized lines, from top to bottom.
 
 from __future__ import annotations
 
+import importlib.util
 import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.opened import Attempt, OpenedFile
 
 PACKAGE = "rapidocr_onnxruntime"
 """The package whose models recognize text."""
+
+FINDER, READER = "ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx"
+"""The files of its models: one finds lines of text, the other reads them."""
 
 MISSING = "pictures of text are read with the extra `ocr`: pip install 'edge-rag[ocr]'"
 
 _MOST_PIXELS = 40_000_000
 _LONG_SIDE = 1_760
 """The most pixels of a picture's longer side: 150 per inch of A4. Larger pictures are reduced."""
+
+_LEAST_SIDE = 12
+"""A picture with a shorter side has no room for a line of text. Many mails have such logos and counters."""
 
 _SECONDS = 14.0
 """Computing time for the pictures of one file; further pages are skipped, and the report says so."""
@@ -42,11 +51,11 @@ def extract(file: OpenedFile) -> Document:
     """Reads an image file.
 
     Raises:
-        Skipped: the extra `ocr` is missing, the picture is too large, or it has no text.
-        InputError: the file is damaged.
+        Skipped: the extra `ocr` is missing, the picture is too large or too small, or it has no text.
+        InputError: the file is damaged, or does not fit the memory.
     """
-    reader = recognizer()
-    import numpy as np
+    if not is_installed():
+        raise Skipped(Reason.NO_TEXT, MISSING)
     from PIL import Image, UnidentifiedImageError
 
     from edge.errors import InputError
@@ -55,38 +64,55 @@ def extract(file: OpenedFile) -> Document:
         with Image.open(file.stream, formats=("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF")) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise Skipped(Reason.TOO_LARGE, f"a picture of {image.width:,} x {image.height:,} pixels")
+            if min(image.size) < _LEAST_SIDE:
+                raise Skipped(Reason.NO_TEXT, f"a picture of {image.width} x {image.height} pixels shows no text")
+            reader = recognizer()
             image.draft("RGB", (_LONG_SIDE, _LONG_SIDE))
             image.thumbnail((_LONG_SIDE, _LONG_SIDE))
+            import numpy as np
+
             picture = np.asarray(image.convert("RGB"))
     except Image.DecompressionBombError as error:
         raise Skipped(Reason.TOO_LARGE, "a picture of more pixels than are read") from error
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise InputError(f"a damaged picture ({error})") from error
-    blocks, warning = recognised([(None, lambda: picture)], reader)
+    blocks, warning = recognised([(None, lambda: picture)], reader, file)
     if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the picture shows no text")
+        raise Skipped(Reason.NO_TEXT, warning or "the picture shows no text")
     return Document("", blocks, warning=warning)
 
 
+def is_installed() -> bool:
+    """Whether the extra `ocr` is installed. Nothing is imported."""
+    return models_folder() is not None
+
+
+def models_folder() -> Path | None:
+    """The folder of the package's models; None if it is not installed. The package is not imported."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "models"
+    return folder if all((folder / name).is_file() for name in (FINDER, READER)) else None
+
+
+@cache
 def recognizer() -> Any:
-    """Opens the recognizer of text.
+    """The recognizer of text, which is opened once in a process.
 
     Raises:
         Skipped: the extra `ocr` is missing.
         MemoryError: it does not fit the worker's memory; the caller then starts a larger worker.
     """
-    _make_sure_of(_ADDRESSES)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of its threads would take 32 MB of addresses
-    try:
-        from edge.apps.documents.recognizer import Recognizer, models_folder
-
-        folder = models_folder(PACKAGE)
-    except ImportError:
-        folder = None
+    folder = models_folder()
     if folder is None:
         raise Skipped(Reason.NO_TEXT, MISSING)
+    _make_sure_of(_ADDRESSES)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of its threads would take 32 MB of addresses
     with _told_of_memory():
-        return Recognizer(folder)
+        from edge.apps.documents.recognizer import Recognizer
+
+        return Recognizer(folder / FINDER, folder / READER)
 
 
 @contextmanager
@@ -112,24 +138,34 @@ def _make_sure_of(nbytes: int) -> None:
         raise MemoryError from error
 
 
-def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any) -> tuple[list[Block], str]:
+def recognised(pages: Iterable[tuple[int | None, Page]], reader: Any, file: OpenedFile) -> tuple[list[Block], str]:
     """The blocks of numbered pages, and a sentence about skipped pages.
 
     Raises:
-        MemoryError: a page does not fit the worker's memory.
+        MemoryError: a page does not fit the worker's memory, and another attempt will be made with more.
     """
-    started = time.process_time()
+    started = time.process_time() - file.recognized_s
     blocks: list[Block] = []
-    done = left = 0
+    done = left = large = 0
     for number, page in pages:
-        if done and time.process_time() - started > _SECONDS * done / (done + 1):
+        spent = time.process_time() - started
+        if spent > (_SECONDS * done / (done + 1) if done else _SECONDS):
             left += 1
             continue
-        with _told_of_memory():
-            lines = reader.read(page())
+        try:
+            with _told_of_memory():
+                lines = reader.read(page())
+        except MemoryError:
+            if file.attempt is Attempt.FIRST:
+                raise
+            large += 1
+            continue
         blocks += _paragraphs(lines, number)
         done += 1
-    warning = f"of {done + left:,} pages of pictures the first {done:,} were recognised" if left else ""
+    file.recognized_s = time.process_time() - started
+    warning = f"of {done + left + large:,} pages of pictures the first {done + large:,} were recognised" if left else ""
+    if large:
+        warning += f"{'; ' if warning else ''}{large:,} pictures need more memory than there is"
     return blocks, warning
 
 

@@ -9,7 +9,6 @@ not recognized.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_FINDER, _READER = "ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx"
-
-_LONG_SIDE = 640
-"""Pixels of the longer side of the finder's input; its memory grows with their square."""
+_LONG_SIDE, _MOST_PIXELS = 640, 640 * 480
+"""Pixels of the longer side of the finder's input, and of the whole. Its memory grows with the whole: a page of A4
+takes all that a worker has."""
 
 _STEP = 32
 """The sides of the finder's input are multiples of this."""
@@ -56,22 +54,13 @@ class Read:
     bottom: int
 
 
-def models_folder(package: str) -> Path | None:
-    """The folder of a package's models; None if it is not installed. The package is not imported."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "models"
-    return folder if (folder / _FINDER).is_file() and (folder / _READER).is_file() else None
-
-
 class Recognizer:
     """The two open models. Not thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
-        """Opens the models in `folder` (see `models_folder`)."""
-        self._finder = _session(folder / _FINDER)
-        self._reader = _session(folder / _READER)
+    def __init__(self, finder: Path, reader: Path) -> None:
+        """Opens the model that finds lines of text, and the model that reads them."""
+        self._finder = _session(finder)
+        self._reader = _session(reader)
         characters = self._reader.get_modelmeta().custom_metadata_map["character"].splitlines()
         self._characters = ["", *characters, " "]
 
@@ -87,7 +76,7 @@ class Recognizer:
     def _boxes(self, picture: Picture) -> Iterator[tuple[int, int, int, int]]:
         """Boxes of lines of text: (left, top, right, bottom) in pixels of the picture."""
         height, width = picture.shape[:2]
-        scale = min(1.0, _LONG_SIDE / max(height, width))
+        scale = min(1.0, _LONG_SIDE / max(height, width), (_MOST_PIXELS / (height * width)) ** 0.5)
         small = _resized(picture, max(_STEP, _multiple(height * scale)), max(_STEP, _multiple(width * scale)))
         values = (small.astype(np.float32) / 255 - _MEAN) / _DEVIATION
         (found,) = self._finder.run(None, {self._finder.get_inputs()[0].name: values.transpose(2, 0, 1)[None]})

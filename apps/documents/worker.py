@@ -9,7 +9,6 @@ which it cannot open them itself (see `sandbox`).
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import json
 import os
 import signal
@@ -22,10 +21,10 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.file_types import choose, load
+from edge.apps.documents.file_types import MAIL, choose, load
 from edge.apps.documents.headings import meaningful
-from edge.apps.documents.opened import PASSES_DESCRIPTORS, OpenedFile
-from edge.apps.documents.pictures import PACKAGE
+from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
+from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
 from edge.errors import InputError
 
@@ -104,16 +103,20 @@ def _say(answers: BinaryIO, value: Any, *, flush: bool = True) -> None:
 
 
 def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
-    """Yields the kind and title of a file, its chunks, and an end; or the picture of a page; or an error."""
+    """Yields the kind and title of a file, its chunks, and an end; or the picture of a page; or an error. Before that,
+    `parts` tells that the file holds others, which another attempt may leave out."""
+    path, attempt = Path(request["path"]), Attempt(request.get("attempt", Attempt.FIRST))
     try:
         if "page" in request:
             from edge.apps.documents.page_picture import drawn
 
-            with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
+            with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor) as file:
                 yield drawn(file, request["page"], frozenset(request["lines"]))
             return
-        with OpenedFile(Path(request["path"]), max_bytes=request["max_bytes"], descriptor=descriptor) as file:
+        with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor, attempt=attempt) as file:
             kind = choose(file.name, file.head, request["plugins"])
+            if kind is MAIL:
+                yield {"parts": True}
             document = load(kind.extractor)(file)
         title = meaningful(document.title) or request["name"]
         yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": document.warning}
@@ -149,7 +152,7 @@ def _limit(memory: int) -> None:
 
         with open("/proc/self/statm", "rb") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        libraries = _LIBRARIES_NBYTES + (_RECOGNIZER_NBYTES if importlib.util.find_spec(PACKAGE) else 0)
+        libraries = _LIBRARIES_NBYTES + (_RECOGNIZER_NBYTES if is_installed() else 0)
         for what, most in (
             (resource.RLIMIT_AS, mapped + memory + libraries),
             (resource.RLIMIT_DATA, data),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -53,6 +54,25 @@ def session_extractor() -> Iterator[Extractor]:
     """An extractor whose worker all tests share that do not harm it."""
     with Extractor(budget=MemoryBudget(10**10)) as extractor:
         yield extractor
+
+
+@pytest.fixture
+def no_ocr(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Hides the extra `ocr` from this process and from workers that it starts, which adopt its import path."""
+    monkeypatch.delitem(sys.modules, "rapidocr_onnxruntime", raising=False)
+    folder = tmp_path_factory.mktemp("no-ocr")
+    (folder / "rapidocr_onnxruntime.py").touch()  # a package without models
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.fixture(params=["ocr", "no ocr"])
+def with_and_without_ocr(request: pytest.FixtureRequest) -> bool:
+    """Whether the extra `ocr` is there."""
+    if request.param == "ocr":
+        pytest.importorskip("rapidocr_onnxruntime", reason="the extra `ocr` is not installed")
+        return True
+    request.getfixturevalue("no_ocr")
+    return False
 
 
 Run = tuple[float, float, float, str]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import mailbox
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -11,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents import file_types, mail
+from edge.apps.documents.base import Block, Document, Extracted, Reason, Skipped
+from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import is_message
+from edge.apps.documents.opened import Attempt, OpenedFile
+from edge.budget import MemoryBudget
 from edge.errors import InputError
+from edge.trace import Trace
 
 Read = Callable[[str, bytes], Document]
 Make = Callable[..., bytes]
@@ -154,3 +161,120 @@ def test_damaged_headers_are_no_reason_to_lose_a_message(read: Read) -> None:
         b"Content-Type: text/plain; charset=no-such-thing\n\nStill read.\n"
     )
     assert texts(read("a.eml", data))[-1] == "Still read."
+
+
+ENVELOPE = b"From a@b.c Sun Mar  1 10:00:00 2026\n"
+
+
+def with_pictures(count: int, size: tuple[int, int]) -> bytes:
+    image = pytest.importorskip("PIL.Image", reason="the extra `ocr` is not installed")
+    made = message("Boiler", "The man comes on Thursday.\n")
+    for number in range(count):
+        picture = io.BytesIO()
+        image.new("RGB", size, "white").save(picture, "PNG")
+        made.add_attachment(picture.getvalue(), maintype="image", subtype="png", filename=f"{number}.png")
+    made.add_attachment(b"# Last\n\nStill read.\n", maintype="text", subtype="plain", filename="last.md")
+    return made.as_bytes()
+
+
+def joined(found: Extracted) -> str:
+    return "\n".join(chunk.text for chunk in found.chunks)
+
+
+@pytest.mark.parametrize("memory", ["enough", "a small limit", "a small worker"])
+def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, memory: str) -> None:
+    path = tmp_path / "a.mbox"
+    path.write_bytes(b"\n".join(ENVELOPE + with_pictures(count, (900, 900)) for count in (1, 3)))
+    budget = MemoryBudget(10**10)
+    left = 10**8 if memory == "a small limit" else budget.free
+    most = 56 * 10**6 if memory == "a small worker" else None
+    with budget.reserve("others", budget.free - left), Extractor(budget=budget, seconds=60, most_memory=most) as reader:
+        found = reader.extract(path)
+    assert joined(found).count("Still read.") == joined(found).count("on Thursday") == 2
+    said = {
+        "enough": "",
+        "a small limit": "the attachment 0.png cannot be read: it needs more memory than there is",
+        "a small worker": "the attachment 0.png needs more memory than there is",
+    }
+    assert found.warning == (said[memory] if with_and_without_ocr else "")
+
+
+def test_a_large_attachment_costs_no_mailbox(tmp_path: Path, with_and_without_ocr: bool) -> None:
+    film = base64.encodebytes(bytes(range(251)) * 60_000)
+    large = (
+        b"From: a@b.c\nDate: x\nSubject: Film\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n"
+        b"--b\n\nSee below.\n--b\nContent-Type: video/mp4; name=film.mp4\n"
+        b"Content-Transfer-Encoding: base64\n\n" + film + b"--b--\n"
+    )  # fmt: skip
+    path = tmp_path / "a.mbox"
+    path.write_bytes(b"\n".join(ENVELOPE + data for data in (large, message("Note", "A word.\n").as_bytes())))
+    assert path.stat().st_size > 20 * 10**6
+    trace = Trace()
+    with Extractor(budget=MemoryBudget(10**10), seconds=60, trace=trace) as extractor:
+        found = extractor.extract(path)
+    assert {chunk.page for chunk in found.chunks} == {1, 2}
+    assert "Attachment: film.mp4" in joined(found)
+    assert "A word." in joined(found)
+    assert found.warning == ""
+    assert trace.counters["documents.worker_starts"] == 1  # the ordinary memory was enough
+
+
+@pytest.mark.parametrize("wrapped", [True, False], ids=["lines", "one line"])
+def test_attachments_that_stay_in_the_file_are_read_whole(read: Read, wrapped: bool) -> None:
+    table = "name,place\n" + "".join(f"n{number},Öhringen {number}\n" for number in range(9000))
+    encoded = base64.encodebytes(table.encode()) if wrapped else base64.b64encode(table.encode()) + b"\n"
+    part = b"Content-Type: text/csv\nContent-Transfer-Encoding: base64\n"
+    note = b"\n--b\nContent-Type: text/plain\n\n" + encoded + b"Words behind it.\n--b--\n"
+    data = (
+        b"From: a@b.c\nDate: x\nSubject: s\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n"
+        b"--b\n" + part + b"Content-Disposition: attachment; filename=t.csv\n\n" + encoded + note
+    )  # fmt: skip
+    document = read("a.eml", data)
+    blocks = list(document.blocks)
+    assert [block.text for block in blocks if "Öhringen" in block.text] == [
+        f"name: n{number}\nplace: Öhringen {number}" for number in range(9000)
+    ]
+    assert blocks[-1].text.replace("\n", "") == encoded.decode().replace("\n", "") + "Words behind it."
+
+
+def test_an_attachment_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def attached(attempt: Attempt, error: BaseException) -> Document:
+        def fail(file: OpenedFile) -> Document:
+            raise error
+
+        loaded = {"edge.apps.documents.tables:extract": fail}
+        monkeypatch.setattr(file_types, "load", lambda name: loaded.get(name, original(name)))
+        made = message("Papers", "See below.\n")
+        for name in ("a.md", "bad.csv", "b.md"):
+            made.add_attachment(f"Words of {name}\n".encode(), maintype="text", subtype="plain", filename=name)
+        path = tmp_path / "a.eml"
+        path.write_bytes(made.as_bytes())
+        with OpenedFile(path, attempt=attempt) as file:
+            return mail.extract(file)
+
+    original = file_types.load
+    for error, said in (
+        (MemoryError(), "the attachment bad.csv needs more memory than there is"),
+        (InputError("no table"), "the attachment bad.csv cannot be read: no table"),
+        (RuntimeError(), "the attachment bad.csv is damaged (RuntimeError)"),
+    ):
+        document = attached(Attempt.LAST, error)
+        assert texts(document)[2:] == ["Attachment: a.md", "Words of a.md", "Attachment: bad.csv", "Attachment: b.md",
+                                       "Words of b.md"]  # fmt: skip
+        assert document.warning == said
+    with pytest.raises(MemoryError):
+        attached(Attempt.FIRST, MemoryError())
+
+
+def test_more_text_than_is_read_costs_the_attachment(read: Read) -> None:
+    made = message("Papers", "See below.\n")
+    for number in range(2):
+        made.add_attachment(b"words \n" * 900_000, maintype="text", subtype="plain", filename=f"{number}.txt")
+    document = read("a.eml", made.as_bytes())
+    assert [text for text in texts(document) if "Attachment" in text] == ["Attachment: 0.txt", "Attachment: 1.txt"]
+    assert "the attachment 1.txt cannot be read: the texts have more than 10,000,000 characters" in document.warning
+    long = message("Long", "Before it.\n")
+    long.add_attachment("line of words\n" * 10**6, filename="long.txt", cte="7bit")
+    document = read("a.eml", long.as_bytes())
+    assert texts(document)[1:] == ["Before it.", "Attachment: long.txt"]
+    assert "more than 12.0 MB" in document.warning

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from edge.apps.documents import pictures
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.opened import Attached, Attempt
 from edge.apps.documents.pictures import recognised
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -78,25 +79,66 @@ def test_what_is_no_picture_of_text(tmp_path: Path, session_extractor: Extractor
     assert large.value.reason is Reason.TOO_LARGE
 
 
-def test_pages_beyond_the_time_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow:
-        def read(self, page: object) -> list[Any]:
-            clock[0] += 5
-            from edge.apps.documents.recognizer import Read
+class Reader:
+    """Reads every page as one line. Takes a second for pages 1 and 2, then five, and has no memory for page 2."""
 
-            return [Read("text", 0, 0, 9, 9)]
+    def __init__(self, clock: list[float]) -> None:
+        self._clock = clock
 
+    def read(self, page: int) -> list[Any]:
+        from edge.apps.documents.recognizer import Read
+
+        self._clock[0] += 5 if page > 2 else 1
+        if page == 2:
+            raise RuntimeError("Failed to allocate memory")
+        return [Read("text", 0, 0, 9, 9)]
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     clock = [0.0]
     monkeypatch.setattr(pictures.time, "process_time", lambda: clock[0])
-    blocks, warning = recognised([(number, lambda: None) for number in range(1, 11)], Slow())
-    assert [block.page for block in blocks] == [1, 2]
-    assert warning == "of 10 pages of pictures the first 2 were recognised"
+    return Reader(clock)
 
 
-def test_without_the_extra_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rapidocr_onnxruntime", None)
-    from edge.apps.documents import recognizer
+def recognise(reader: Reader, numbers: Iterable[int], file: Attached) -> tuple[list[int | None], str]:
+    blocks, warning = recognised([(number, lambda number=number: number) for number in numbers], reader, file)
+    return [block.page for block in blocks], warning
 
-    monkeypatch.setattr(recognizer, "models_folder", lambda package: None)
+
+def test_pages_beyond_the_time_are_named(reader: Reader) -> None:
+    file = Attached("scan.pdf", b"x")
+    assert recognise(reader, range(3, 13), file) == ([3, 4], "of 10 pages of pictures the first 2 were recognised")
+    assert recognise(reader, [3], file)[0] == [3]
+    assert recognise(reader, [1], file) == ([], "of 1 pages of pictures the first 0 were recognised")
+
+
+def test_a_page_that_does_not_fit_costs_the_page(reader: Reader) -> None:
+    with pytest.raises(MemoryError):
+        recognise(reader, [1, 2, 3], Attached("scan.pdf", b"x"))
+    pages, warning = recognise(reader, [1, 2, 3], Attached("scan.pdf", b"x", attempt=Attempt.LAST))
+    assert pages == [1, 3]
+    assert warning == "1 pictures need more memory than there is"
+
+
+def test_square_pictures_fit_the_memory_and_small_ones_open_no_recognizer(
+    tmp_path: Path, session_extractor: Extractor
+) -> None:
+    (tmp_path / "square.png").write_bytes(saved(picture(("Square pages are rare",), (1500, 1500)), "PNG"))
+    (chunk,) = session_extractor.extract(tmp_path / "square.png").chunks
+    assert chunk.text == "Square pages are rare"
+    (tmp_path / "logo.png").write_bytes(saved(picture((), (300, 8)), "PNG"))
+    with pytest.raises(Skipped, match="300 x 8 pixels shows no text"):
+        session_extractor.extract(tmp_path / "logo.png")
+
+
+def test_without_the_extra_the_way_to_it_is_named(no_ocr: None, tmp_path: Path) -> None:
     with pytest.raises(Skipped, match=r"pip install 'edge-rag\[ocr\]'"):
-        pictures.recognizer()
+        pictures.recognizer.__wrapped__()
+    (tmp_path / "scan.png").write_bytes(saved(picture(), "PNG"))
+    (tmp_path / "scan.pdf").write_bytes(saved(picture(), "PDF"))
+    budget = MemoryBudget(10**10)
+    with Extractor(budget=budget) as extractor:
+        for name in ("scan.png", "scan.pdf"):
+            with pytest.raises(Skipped, match=r"pip install 'edge-rag\[ocr\]'"):
+                extractor.extract(tmp_path / name)
