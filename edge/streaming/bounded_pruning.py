@@ -3,7 +3,7 @@
 GRATING (section 4.1) prunes when the scores have separated into clusters. That rule needs a threshold of dispersion for
 each number of results and each pool size. The rule here uses the standard deviation between each layer's provisional
 scores and the final ones, which calibration measures. With it, one margin holds for any number of results and
-candidates. ARCHITECTURE.md compares both rules.
+candidates. docs/decisions/streaming-and-pruning.md compares both rules.
 """
 
 from __future__ import annotations
