@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -65,14 +66,18 @@ def reason(line: str) -> str | None:
     return next((why for part, why in NOT_RUN.items() if part in line), None)
 
 
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = list(dict.fromkeys(PAGES))
 WITH_COMMANDS = [page for page in PAGES if any(reason(line) is None for line in shell_lines(page))]
 PYTHON = [(page, text) for page in PAGES for text in snippets(page, "python") if reason(text) is None]
 
 
 def name(value: object) -> str:
-    return value.stem if isinstance(value, Path) else str(value).strip().splitlines()[-1]
+    return (
+        value.relative_to(ROOT).with_suffix("").as_posix()
+        if isinstance(value, Path)
+        else str(value).strip().splitlines()[-1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,8 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     documents = home / "Documents"
     (documents / "letters").mkdir(parents=True)
     (home / "Work").mkdir()
+    (home / "docs").mkdir()
+    (home / "docs" / "limit.md").write_text("# The memory limit\n\nOne ledger keeps the memory limit.\n")
     (home / "Work" / "plan.md").write_text("The plan is to renew the certificate in May.\n")
     (documents / "rivers.md").write_text("# Rivers\n\nThe river floods in spring.\n")
     (documents / "letters" / "office.md").write_text("The certificate expires in May; its renewal form is green.\n")
@@ -209,6 +216,11 @@ def test_commands_and_options_that_are_named_exist(page: Path) -> None:
         for word in words:
             if word.startswith("--"):
                 assert word.split("=")[0] in {*options, "--help"}, f"{page.name} names {word} in `{code}`"
+
+
+def test_the_picture_of_memory_is_that_of_the_stored_run() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "chart.py"))
+    assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["drawn"]()
 
 
 def _pdf(text: str) -> bytes:

@@ -18,7 +18,7 @@ HEADLESS = re.compile(r"\b(what|who|whoever|whatever)\b", re.IGNORECASE)
 MOST = 3.0
 """Of a thousand words."""
 
-DOCUMENTS = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if path.name != "CHANGELOG.md"]
+DOCUMENTS = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if path.name != "CHANGELOG.md"]
 
 
 def docstrings(path: Path) -> Iterator[str]:
