@@ -67,8 +67,9 @@ def traversal(
 ) -> None:
     """Search a graph of made-up vectors with several groups of candidates in flight (Falcon).
 
-    Hops and recall are counted. The gain in time is predicted by a model of an accelerator whose constants are guesses,
-    since the source prints none: its shape counts, not its size. On a processor nothing waits, and nothing is gained.
+    Hops and recall are counted. The gain in time is predicted by a model of an accelerator. The latency of a group is a
+    guess, since the source prints none: the shape of the gain counts, not its size. On a processor nothing waits, and
+    nothing is gained.
     """
     if top_k > length:
         raise InputError(f"{top_k} results need a queue of at least that length, not {length}")

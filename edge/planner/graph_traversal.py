@@ -63,13 +63,13 @@ def nearest_graph(vectors: Vectors, degree: int, far: int = 2) -> list[list[int]
 
 @dataclass(frozen=True, slots=True)
 class TraversalUnits:
-    """An accelerator of traversals, in cycles. All numbers are assumptions; the thesis prints none of them.
+    """An accelerator of traversals, in cycles (Jiang's thesis, section 7.3.2).
 
     Attributes:
         computing: number of units that fetch vectors and compute distances in parallel.
-        per_vector: cycles of one unit for each vector; 64 bytes arrive in a cycle.
-        latency: cycles of a group from its launch to its first distance.
-        insert: cycles to insert a distance into the queue.
+        per_vector: cycles of one unit for each vector; 64 bytes arrive in a cycle, as in the thesis.
+        latency: cycles of a group from its launch to its first distance. The thesis prints none; this is a guess.
+        insert: cycles to insert a distance into the queue, as in the thesis.
     """
 
     computing: int = 4
