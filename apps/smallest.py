@@ -130,8 +130,7 @@ def _demonstrating(config: Config) -> OperationPlan:
 
 
 def _serving(config: Config) -> OperationPlan:
-    from edge.apps.serve.limits import Limits
-    from edge.apps.serve.server import load_libraries, serving_plan
+    from edge.apps.serve.limits import Limits, load_libraries, serving_plan
 
     load_libraries()
     return serving_plan(config, Limits())

@@ -34,7 +34,7 @@ from edge.apps.options import (
     server_option,
     words_argument,
 )
-from edge.apps.serve.connection import ASK, Connection, Lost, Unserved, connected, own_options
+from edge.apps.serve.connection import ASK, Lost, OwnServer, Unserved, connected, own_options
 from edge.config import Config
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_stdin
@@ -178,7 +178,7 @@ class ServedAnswer:
         data: after the last text, everything that is printed besides the text.
     """
 
-    def __init__(self, connection: Connection, asked: dict[str, Any]) -> None:
+    def __init__(self, connection: OwnServer, asked: dict[str, Any]) -> None:
         """`asked`: fields of the request, without the name by which its answer can be ended."""
         self.begun = False
         self.data: dict[str, Any] = {}

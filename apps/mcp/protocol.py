@@ -21,8 +21,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.console import report
-from edge.apps.mcp.envelope import parsed_nbytes
 from edge.apps.store.health import Health
+from edge.apps.store.json_size import parsed_nbytes
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import CapabilityError, EdgeError, InputError
@@ -223,3 +223,17 @@ def plain_errors(server: str) -> Callable[[Any, Handler], Awaitable[Any]]:
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text):,} characters)"
+
+
+def without_null(schema: Any) -> Any:
+    """A JSON schema in which optional members have plain types, for clients that do not read `anyOf`."""
+    if isinstance(schema, list):
+        return [without_null(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: without_null(each) for name, each in schema.items() if name != "default" or each is not None}
+    kinds = [each for each in found.get("anyOf", ()) if each != {"type": "null"}]
+    if len(kinds) == 1 and isinstance(kinds[0], dict):
+        del found["anyOf"]
+        return {**kinds[0], **found}
+    return {**found, "anyOf": kinds} if kinds else found

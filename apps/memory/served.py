@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.serve.connection import OWN, Connection, Lost, Refused, Unserved
+from edge.apps.serve.connection import OWN, Lost, OwnServer, Refused, Unserved
 from edge.apps.store.health import Health, Trouble
 from edge.errors import StorageError
 
@@ -26,7 +26,7 @@ class ServedMemory:
     """
 
     def __init__(
-        self, connection: Connection, place: Path, scope: Mapping[str, Any], alone: Callable[[], Memory]
+        self, connection: OwnServer, place: Path, scope: Mapping[str, Any], alone: Callable[[], Memory]
     ) -> None:
         """
         Args:

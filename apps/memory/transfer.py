@@ -10,7 +10,6 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from edge.apps.mcp.envelope import parsed_nbytes
 from edge.apps.memory.arguments import check_metadata, check_share, check_text, check_unicode
 from edge.apps.memory.models import Vectors, in_context
 from edge.apps.memory.moments import Clock, parse_day, parse_local, parse_moment, stamp
@@ -27,6 +26,7 @@ from edge.apps.memory.records import (
 )
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.store import MemoryStore
+from edge.apps.store.json_size import parsed_nbytes
 from edge.config import format_size
 from edge.errors import InputError, StorageError
 from edge.files.input_file import open_input, read_line

@@ -1,5 +1,6 @@
-"""The application: which path is answered by what, and the OpenAPI document of the paths. What a handler's docstring
-says is what clients read there.
+"""The ASGI application of a server: its paths with their handlers, its page, and the OpenAPI document of the paths.
+
+The document is generated: from the docstrings of the handlers, and from the classes of the bodies.
 
 The page's files lie in the folder `page` beside this module, and are served as they are.
 """
@@ -13,22 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.serve.answers import Ask, Chat
-from edge.apps.serve.connection import OWN
-from edge.apps.serve.documents import Opening, Paper
-from edge.apps.serve.endpoint import Call, Endpoint, Operation
-from edge.apps.serve.inference import Embeddings, Rerank
-from edge.apps.serve.json_values import json_response
-from edge.apps.serve.mcp_http import files_tools, memory_tools
-from edge.apps.serve.memories import HostedMemories, Memories
-from edge.apps.serve.own import Own
-from edge.apps.serve.preview import Preview
-from edge.apps.serve.refusals import cohere, openai, plain, tei
-from edge.apps.serve.search import Collections, Offers, Search
+import msgspec
+
+from edge.apps.mcp.protocol import without_null
+from edge.apps.serve import ask, documents, mem0, metrics, openai, own, rerank, search, tei
+from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
+from edge.apps.serve.mcp_http import tool_paths
+from edge.apps.serve.refusals import HttpRefusal, refused
 from edge.apps.serve.security import Gate
 
 if TYPE_CHECKING:
-    from edge.apps.serve.server import Server
+    from edge.apps.serve.server import HttpServer
 
 
 FOLDER = Path(__file__).parent / "page"
@@ -39,7 +35,7 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""By suffix. What the system believes about suffixes is not asked: a browser runs no module of another type."""
+"""By suffix. The system is not asked about suffixes, because a browser runs no module of another type."""
 
 
 def page_routes(folder: Path = FOLDER) -> list[Any]:
@@ -63,102 +59,13 @@ def _served(path: Path) -> Any:
     return file
 
 
-def paths(server: Server) -> list[Operation]:
-    """All paths that are answered, but for the page's files."""
-    rerank, memories, hosted = Rerank(server.library), Memories(server.library), HostedMemories(server.library)
-    embeddings, chat = Embeddings(server.library), Chat(server.library)
-    collections, life, offers = Collections(server.library), Life(server), Offers(server.library, server.editor)
-    found = [
-        Operation("POST", "/rerank", rerank.any, tei),
-        Operation("POST", "/v1/rerank", rerank.v1),
-        Operation("POST", "/v2/rerank", rerank.v2, cohere),
-        Operation("POST", "/v1/embeddings", embeddings.openai, openai),
-        Operation("POST", "/embed", embeddings.tei, tei),
-        Operation("GET", "/info", embeddings.info, tei),
-        Operation("GET", "/v1/models", chat.models, openai),
-        Operation("POST", "/v1/chat/completions", chat.completions, openai),
-        Operation("POST", "/v1/search", Search(server.library).post),
-        Operation("POST", "/v1/ask", Ask(server.library).post),
-        Operation("GET", "/v1/collections", collections.every),
-        Operation("GET", "/v1/collections/{name:path}/files", collections.files),
-        Operation("GET", "/v1/collections/{name:path}", collections.one),  # a directory that was named at the start
-        Operation("POST", "/v1/documents", collections.documents),
-        Operation("POST", "/v1/preview", Preview(server.library).post),
-        Operation("POST", "/v1/open", Opening(server.library, server.editor).post),
-        Operation("POST", "/v1/page", Paper(server.library).post),
-        Operation("GET", "/v1/offers", offers.get),
-        Operation("GET", "/v1/scopes", offers.scopes),
-        Operation("GET", "/v1/engine", server.room.get),
-        Operation("GET", "/v1/trace", server.recording.get),
-        Operation("POST", "/v1/trace", server.recording.post),
-        Operation("GET", "/health", life.health),
-        Operation("GET", "/metrics", life.metrics),
-        Operation("POST", "/search", memories.search),
-        Operation("POST", "/reset", memories.reset),
-        Operation("POST", "/v1/memories/search", memories.search),
-        Operation("GET", "/v1/ping", memories.ping),
-        Operation("POST", "/v3/memories/add", memories.add),
-        Operation("POST", "/v3/memories/search", memories.search),
-        Operation("POST", "/v3/memories", memories.listed),
-        Operation("GET", "/v1/entities", hosted.entities),
-        Operation("DELETE", "/v2/entities/{kind}/{name:path}", hosted.delete_entity),
-        Operation("PUT", "/v1/batch", hosted.update_batch),
-        Operation("DELETE", "/v1/batch", hosted.delete_batch),
-    ]
-    for path, tools in (("/mcp", files_tools(server.library)), ("/mcp/memory", memory_tools(server.library))):
-        found += [
-            Operation("POST", path, tools.post),
-            Operation("GET", path, tools.other),
-            Operation("DELETE", path, tools.other),
-        ]
-    for base in ("/memories", "/v1/memories"):
-        found += [
-            Operation("POST", base, memories.add),
-            Operation("GET", base, memories.every),
-            Operation("DELETE", base, memories.delete_all),
-            Operation("GET", base + "/{memory_id}", memories.one),
-            Operation("PUT", base + "/{memory_id}", memories.update),
-            Operation("DELETE", base + "/{memory_id}", memories.delete),
-            Operation("GET", base + "/{memory_id}/history", memories.history),
-        ]
-    return found
+def paths(server: HttpServer) -> list[ServedPath]:
+    """All paths but for the page's files and those of the owner's socket."""
+    subjects = (rerank, tei, openai, search, ask, documents, metrics, mem0)
+    return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
 
-def own_paths(server: Server) -> list[Operation]:
-    """Paths that are answered over the Unix socket only, to the owner's programs."""
-    own = Own(server.library, server.limits, server.room)
-    return [
-        Operation("GET", OWN, own.hello),
-        Operation("POST", f"{OWN}/status", own.status),
-        Operation("POST", f"{OWN}/search", own.search),
-        Operation("POST", f"{OWN}/rerank", own.rerank),
-        Operation("POST", f"{OWN}/embed", own.embed),
-        Operation("POST", f"{OWN}/ask", own.ask),
-        Operation("POST", f"{OWN}/end", own.end),
-        Operation("POST", f"{OWN}/memory", own.memory),
-    ]
-
-
-class Life:
-    """What every server has: whether it lives, its metrics."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def health(self, call: Call) -> dict[str, Any]:
-        """Whether the server lives, and whether a request would have room now."""
-        return {"status": "ok", "ready": self._server.budget.free > 0 or self._server.workers.busy > 0}
-
-    async def metrics(self, call: Call) -> Any:
-        """Counts, times and memory, as Prometheus reads them."""
-        from starlette.responses import PlainTextResponse
-
-        server = self._server
-        text = server.metrics.text(server.budget, server.trace, server.room.levels())
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-
-
-def application(server: Server) -> Any:
+def application(server: HttpServer) -> Any:
     """The ASGI application of a server, behind its gate."""
     from starlette.applications import Starlette
     from starlette.routing import Route
@@ -167,23 +74,13 @@ def application(server: Server) -> Any:
     document = described(every)
 
     async def describe(call: Call) -> dict[str, Any]:
-        """This interface, as an OpenAPI document."""
+        """Describes this interface in an OpenAPI document."""
         return document
 
-    every += [Operation("GET", "/openapi.json", describe), *own_paths(server)]
+    every += [ServedPath("GET", "/openapi.json", describe), *own.PATHS]
     server.metrics.known = frozenset(path.path for path in every)
-    routes = [
-        Route(
-            path.path,
-            Endpoint(path.handler, server.requests, server.workers, server.metrics, path.shape),
-            methods=[path.method],
-        )
-        for path in every
-    ]
-    app = Starlette(
-        routes=[*routes, *page_routes()],
-        exception_handlers={404: _missing, 405: _missing},
-    )
+    routes = [Route(path.path, Endpoint(server, path), methods=[path.method]) for path in every]
+    app = Starlette(routes=[*routes, *page_routes()], exception_handlers={404: _missing, 405: _missing})
     app.router.redirect_slashes = False
     access = server.access
     return Gate(
@@ -205,8 +102,8 @@ def _without_slash(app: Any) -> Any:
 
 async def _missing(request: Any, error: Any) -> Any:
     if error.status_code == 405:
-        return json_response(plain(405, "this path is not asked in this way"), 405, error.headers)
-    return json_response(plain(404, "there is nothing at this path; /openapi.json says what there is"), 404)
+        return refused(HttpRefusal(405, "this path is not asked in this way", error.headers or {}))
+    return refused(HttpRefusal(404, "there is nothing at this path; /openapi.json says what there is"))
 
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
@@ -214,11 +111,15 @@ _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 _JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 _CONTENT: dict[str, dict[str, Any]] = {"/v1/page": {"image/png": {}}, "/metrics": {"text/plain": {}}}
-"""What an answer is, by path, where it is not a JSON object."""
+"""The kinds of answers that are no JSON objects, by path."""
 
 
-def described(paths: Sequence[Operation]) -> dict[str, Any]:
-    """The document."""
+def described(paths: Sequence[ServedPath]) -> dict[str, Any]:
+    """The OpenAPI document of some paths."""
+    classes = {kind for path in paths for kind in (path.body, path.query) if kind is not None}
+    ordered = sorted(classes, key=lambda kind: kind.__name__)
+    _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    components = {name: without_null(schema) for name, schema in schemas.items()}
     found: dict[str, dict[str, Any]] = {}
     for path in paths:
         summary = " ".join((inspect.getdoc(path.handler) or "").split())
@@ -231,15 +132,19 @@ def described(paths: Sequence[Operation]) -> dict[str, Any]:
                 "4XX": {"description": "Refused: one sentence says why."},
             },
         }
-        names, template = _PARAMETER.findall(path.path), _PARAMETER.sub(r"{\1}", path.path)
-        if names:
-            operation["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-            ]
-        if path.method in ("POST", "PUT"):
-            schema = SCHEMAS.get(path.path, {"type": "object"})
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in _PARAMETER.findall(path.path)
+        ]
+        if path.query is not None:
+            properties = components[path.query.__name__]["properties"]
+            parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+        if parameters:
+            operation["parameters"] = parameters
+        if path.body is not None:
+            schema = {"$ref": f"#/components/schemas/{path.body.__name__}"}
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-        found.setdefault(template, {})[path.method.lower()] = operation
+        found.setdefault(_PARAMETER.sub(r"{\1}", path.path), {})[path.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -248,62 +153,5 @@ def described(paths: Sequence[Operation]) -> dict[str, Any]:
             "description": "Reranking, embeddings, search, answers and memory within one memory limit.",
         },
         "paths": found,
+        "components": {"schemas": components},
     }
-
-
-def _schema(required: Sequence[str], **properties: str) -> dict[str, Any]:
-    """An object's schema; types by their names, lists of texts as `texts`."""
-    texts = {"type": "array", "items": {"type": "string"}}
-    made = {
-        name: texts if kind == "texts" else {} if kind == "any" else {"type": kind} for name, kind in properties.items()
-    }
-    return {"type": "object", "required": list(required), "properties": made}
-
-
-_RERANK = _schema(
-    ["query", "documents"], model="string", query="string", documents="array", top_n="integer",
-    return_documents="boolean",
-)  # fmt: skip
-_ANY_RERANK = {
-    "oneOf": [
-        _RERANK,
-        _schema(["query", "texts"], query="string", texts="texts", raw_scores="boolean", return_text="boolean"),
-    ]
-}
-_MEMORY = _schema(
-    ["messages"], messages="any", user_id="string", agent_id="string", run_id="string", metadata="object",
-)  # fmt: skip
-_MEMORY_SEARCH = _schema(
-    ["query"], query="string", user_id="string", agent_id="string", run_id="string", filters="object",
-    top_k="integer", threshold="number", rerank="boolean",
-)  # fmt: skip
-
-SCHEMAS: dict[str, dict[str, Any]] = {
-    "/rerank": _ANY_RERANK,
-    "/v1/rerank": _RERANK,
-    "/v2/rerank": _RERANK,
-    "/v1/search": _schema(
-        ["query"], query="string", collections="texts", top_k="integer", pool="integer", filters="texts",
-        rerank="boolean", min_score="number", min_blended="number", stream="boolean",
-    ),
-    "/v1/ask": _schema(
-        ["question"], question="string", collection="string", llm="string", pipeline="string", passages="integer",
-        filters="texts", min_score="number", rerank="boolean", check="boolean", temperature="number",
-        max_tokens="integer", seed="integer", turns="array", stream="boolean",
-    ),
-    "/v1/documents": _schema(
-        ["targets"], targets="texts", collections="texts", lines="integer", max_bytes="integer",
-    ),
-    "/v1/preview": _schema(
-        [], collection="string", id="integer", path="string", line="integer", max_bytes="integer",
-    ),
-    "/v1/open": _schema(["path"], collection="string", path="string", line="integer", page="integer"),
-    "/v1/page": _schema(
-        ["path"], collection="string", path="string", page="integer", first="integer", last="integer",
-    ),
-    "/memories": _MEMORY,
-    "/v1/memories": _MEMORY,
-    "/search": _MEMORY_SEARCH,
-    "/v1/memories/search": _MEMORY_SEARCH,
-}  # fmt: skip
-"""What the bodies of requests hold, by path."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from edge.apps.collection.registry import locate
-from edge.apps.serve.connection import MODELS, OWN, SEARCH, Connection, Refused, Unserved
+from edge.apps.serve.connection import MODELS, OWN, SEARCH, OwnServer, Refused, Unserved
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError
 from edge.public_calls import checked_arguments
@@ -44,7 +44,7 @@ class Client:
         """
         self._config = config or Config.load()
         try:
-            self._connection = Connection()
+            self._connection = OwnServer()
             self._connection.check(self._config, MODELS)
         except Unserved as reason:
             raise CapabilityError(f"there is no server that can be used: {reason}") from None

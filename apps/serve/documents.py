@@ -1,63 +1,339 @@
-"""Indexed documents as they are in their files: a page of a PDF as a picture (`/v1/page`), and a document in the
-person's editor, on the machine of the server (`/v1/open`)."""
+"""Indexed documents, for the page: the text around a passage (`/v1/preview`), a page of a PDF as a picture
+(`/v1/page`), and a document in the person's editor, on the machine of the server (`/v1/open`).
+
+No document is opened that the index does not name.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from msgspec import Struct
+
+from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.excerpts import NotIndexed
+from edge.apps.collection.searching import read_hits
 from edge.apps.documents.extraction import Extractor
-from edge.apps.documents.page_picture import PICTURE_NBYTES, PagePicture
-from edge.apps.serve.endpoint import Call
-from edge.apps.serve.json_values import Fields
-from edge.apps.serve.library import Library
-from edge.apps.serve.preview import indexed_file
-from edge.apps.serve.refusals import Refusal
+from edge.apps.documents.page_picture import PICTURE_NBYTES
+from edge.apps.serve.body import PathText, Whole
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.search import modified
 from edge.errors import CapabilityError, ConfigError
+from edge.ivf.storage.connection import Connection
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
+
+
+Element = str | dict[str, Any]
+"""A text, or an object with `tag`, `children` (elements), and where there are any `lines` (the first and the last) and
+`href`."""
+
+_TAGS = {
+    "paragraph": "p", "bullet_list": "ul", "ordered_list": "ol", "list_item": "li", "blockquote": "blockquote",
+    "table": "table", "thead": "thead", "tbody": "tbody", "tr": "tr", "th": "th", "td": "td", "hr": "hr",
+    "strong": "strong", "em": "em", "s": "s",
+}  # fmt: skip
+_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
+"""The page has headings of its own above those of a document."""
+
+_SCHEMES = frozenset({"http", "https", "mailto"})
+"""Of addresses that a link may lead to. `javascript:` is not among them."""
+
+_FARTHEST = 20
+"""More missing lines than this are one blank line: a document may consist of blank lines almost alone."""
+
+MOST_PARSED = 12_000_000
+"""Bytes that the elements of a document, and what they are made from, may take."""
+
+_PER_LINE, _PER_MARK, _PER_PIPE = 5_000, 1_300, 400
+_MARKS = re.compile(r"[*_`~\[\]()!]")
+"""Characters that may begin or end an element. Items of one letter took 3,800 bytes each, stars with one letter between
+them 1,100, the pipes of a table 240."""
+
+
+def parsed_nbytes(lines: Sequence[tuple[int, str]]) -> int:
+    """A bound on the memory that `rendered` takes for some lines, in bytes."""
+    marks = sum(len(_MARKS.findall(text)) for _, text in lines)
+    pipes = sum(text.count("|") for _, text in lines)
+    return _PER_LINE * len(lines) + _PER_MARK * marks + _PER_PIPE * pipes + 20 * sum(len(text) for _, text in lines)
+
+
+def rendered(lines: Sequence[tuple[int, str]]) -> list[Element]:
+    """The elements of a part of a Markdown document: a few harmless ones, from which the page makes nodes. No text
+    becomes HTML on the way.
+
+    Args:
+        lines: number and text of each. Blank lines are missing among them, as the index does not hold them.
+    """
+    from markdown_it.tree import SyntaxTreeNode
+
+    numbers: list[int] = []
+    texts: list[str] = []
+    for number, text in lines:
+        if numbers and number > numbers[-1] + 1:
+            gap = number - numbers[-1] - 1
+            blanks = gap if gap <= _FARTHEST else 1
+            numbers += [numbers[-1]] * blanks
+            texts += [""] * blanks
+        numbers.append(number)
+        texts.append(text)
+    tree = SyntaxTreeNode(_parser().parse("\n".join(texts)))
+    return [element for child in tree.children for element in _elements(child, numbers)]
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+
+def _elements(node: SyntaxTreeNode, numbers: Sequence[int]) -> Iterator[Element]:
+    if node.type == "inline":
+        for child in node.children:
+            yield from _elements(child, numbers)
+    elif node.type == "text":
+        yield node.content
+    elif node.type == "softbreak":
+        yield "\n"
+    elif node.type == "hardbreak":
+        yield _element("br")
+    elif node.type == "code_inline":
+        yield _element("code", [node.content])
+    elif node.type in ("fence", "code_block"):
+        code = _element("code", [node.content.rstrip("\n")])
+        yield _element("pre", [code], lines=_spanned(node, numbers))
+    elif node.type == "image":
+        yield f"[{node.content or 'image'}]"  # a document's picture may be anywhere, and is not asked for
+    else:
+        children = [element for child in node.children for element in _elements(child, numbers)]
+        if node.type == "link":
+            yield from [_element("a", children, href=href)] if (href := _harmless(node)) else children
+        elif node.type == "heading":
+            yield _element(_HEADINGS[node.tag], children, lines=_spanned(node, numbers))
+        elif node.type in _TAGS:
+            yield _element(_TAGS[node.type], children, lines=_spanned(node, numbers))
+        else:
+            yield from children or [node.content]
+
+
+def _element(tag: str, children: Sequence[Element] = (), **details: Any) -> Element:
+    return {"tag": tag, "children": list(children), **{name: value for name, value in details.items() if value}}
+
+
+def _spanned(node: SyntaxTreeNode, numbers: Sequence[int]) -> list[int] | None:
+    if node.map is None:
+        return None
+    start, end = node.map
+    return [numbers[start], numbers[min(max(start, end - 1), len(numbers) - 1)]]
+
+
+def _harmless(node: SyntaxTreeNode) -> str:
+    """Where a link leads; empty unless that is an address elsewhere."""
+    href = str(node.attrs.get("href", ""))
+    try:
+        scheme = urlsplit(href).scheme.lower()
+    except ValueError:
+        return ""
+    return href if scheme in _SCHEMES else ""
+
+
+MOST_BYTES = 48_000
+"""Bytes of text in one preview, in UTF-8."""
+
+LEAST_LINE = 24
+"""A line counts as so many bytes at least, so that a preview has 2,000 lines at most."""
+
+PER_BYTE = 100
+"""Memory of a preview for each byte of its text, besides that of its elements: lines, and the answer as JSON. Lines of
+one letter that count as `LEAST_LINE` bytes took 21 to 45."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedLine:
+    """A line of a document: its number from 1, its text, its page where the format has pages."""
+
+    number: int
+    text: str
+    page: int | None
+
+
+class PreviewBody(Struct, kw_only=True):
+    """A passage by its number (`id`), or a `line` of the document at a `path`."""
+
+    collection: str | None = None
+    id: Whole | None = None
+    path: PathText | None = None
+    line: Whole | None = None
+    max_bytes: Whole | None = None
+
+
+def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
+    """Reads the part of an indexed document around a passage or a line: `lines` as pairs of number and text, `pages`,
+    the passages before and after this part (`earlier`, `later`), and `blocks` where the document is Markdown that is
+    not built to take memory."""
+    if body.id is None and not body.path:
+        raise HttpRefusal(422, "the field `path` is missing")
+    most = min(body.max_bytes or MOST_BYTES, MOST_BYTES)
+    collection = call.library.collection(body.collection or "")
+    with call.server.budget.reserve("previews", MOST_PARSED + PER_BYTE * most):
+        return preview(collection, body.id, body.path or "", body.line or 1, most)
+
+
+def preview(collection: Collection, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
+    """The document around a passage, or around a line of the document at a path.
+
+    Args:
+        passage: number of the passage, as a search result has it; None goes by `path` and `line`.
+        most: bytes of text, in UTF-8. One passage is shown whatever its length, cut at this size.
+
+    Raises:
+        NotIndexed: there is no such passage or document.
+    """
+    catalog = Catalog()
+    with collection.database.read() as db:
+        if passage is not None:
+            hit = read_hits(db, [passage]).get(passage)
+            if hit is None:
+                raise NotIndexed(f"there is no passage {passage} in the collection; a new search finds its successor")
+            path = hit.path
+        file = indexed_file(db, path)
+        chunks = catalog.chunks(db, file.id)
+        at = _place(chunks, passage, line)
+        lines, first, last = _around(db, chunks, at, most)
+    numbered = [(line.number, line.text) for line in lines]
+    markdown = file.kind == "markdown" and parsed_nbytes(numbered) <= MOST_PARSED
+    return {
+        **_described(file),
+        "lines": [list(pair) for pair in numbered],
+        "pages": _pages(lines),
+        "earlier": chunks[first - 1].id if first > 0 else None,
+        "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
+        "blocks": rendered(numbered) if markdown else None,
+    }
+
+
+def indexed_file(db: Connection, path: str) -> FileRow:
+    """The row of an indexed document.
+
+    Raises:
+        NotIndexed: the collection does not hold it.
+    """
+    file = Catalog().find(db, path)
+    if file is None or file.status != "indexed":
+        raise NotIndexed(f"{path} is not indexed in this collection")
+    return file
+
+
+def _described(file: FileRow) -> dict[str, Any]:
+    return {
+        "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
+        "modified": modified(file.mtime_ns),
+    }  # fmt: skip
+
+
+def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int:
+    """The place of a passage among the chunks of its file, or of the first one that reaches as far as a line."""
+    if passage is not None:
+        return next(i for i, chunk in enumerate(chunks) if chunk.id == passage)
+    return next((i for i, chunk in enumerate(chunks) if chunk.line_end >= line), len(chunks) - 1)
+
+
+def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -> tuple[list[NumberedLine], int, int]:
+    """Lines of the chunk `at` and of as many neighbours as fit, by turns after and before it; the places of the first
+    and the last chunk."""
+    first = last = at
+    found = _lines(db, chunks[at], most)
+    left = most - _nbytes(found)
+    after = before = True
+    while after or before:
+        if after:
+            after = last + 1 < len(chunks)
+            more = _lines(db, chunks[last + 1], most) if after else []
+            after = after and _nbytes(more) <= left
+            if after:
+                found, last, left = [*found, *more], last + 1, left - _nbytes(more)
+        if before:
+            before = first > 0
+            more = _lines(db, chunks[first - 1], most) if before else []
+            before = before and _nbytes(more) <= left
+            if before:
+                found, first, left = [*more, *found], first - 1, left - _nbytes(more)
+    return found, first, last
+
+
+def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[NumberedLine]:
+    """The lines of a chunk that are not blank, cut after `most` bytes. A blank line between two blocks has no number of
+    its own in the index."""
+    hit = read_hits(db, [chunk.id])[chunk.id]
+    text = hit.text.encode()[:most].decode("utf-8", "ignore")
+    pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
+    return [NumberedLine(number, line, hit.page) for number, line in pairs if line.strip()]
+
+
+def _nbytes(lines: Sequence[NumberedLine]) -> int:
+    return sum(max(LEAST_LINE, len(line.text.encode()) + 1) for line in lines)
+
+
+def _pages(lines: Sequence[NumberedLine]) -> list[list[int]]:
+    """Where pages begin: pairs of the place among the lines, from 0, and the number of the page."""
+    found: list[list[int]] = []
+    for place, line in enumerate(lines):
+        if line.page is not None and (not found or found[-1][1] != line.page):
+            found.append([place, line.page])
+    return found
+
 
 _MOST_LINES = 5_000
 """Of a page."""
 
 
-class Paper:
-    """The endpoint of one server. The document is opened as it is when it is indexed: in a process of its own that can
-    open nothing else, under limits of time and memory. Only a document that the index names is opened, and only as
-    long as it is the one that was indexed."""
+class PageBody(Struct, kw_only=True):
+    """A page of the document at a `path`, and the lines that are marked on it."""
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._drawing = threading.Lock()
+    path: PathText
+    collection: str | None = None
+    page: Whole | None = None
+    first: Whole | None = None
+    last: Whole | None = None
 
-    async def post(self, call: Call) -> Any:
-        """A `page` of the document at a `path`, as PNG. Its lines from `first` to `last` are marked, or from `first` on
-        where the passage ends on a later page. The header `Edge-Pages` says how many pages there are."""
-        from starlette.responses import Response
 
-        fields = Fields(await call.json())
-        name, path, page = fields.text("collection", ""), fields.path("path"), fields.whole("page", 1)
-        first, last = fields.optional_whole("first"), fields.optional_whole("last")
-        end = min(last, _MOST_LINES) if last and last >= (first or 1) else _MOST_LINES
-        lines = range(first, end + 1) if first else range(0)
+def draw(call: Call, body: PageBody) -> Any:
+    """Draws a `page` of the document at a `path`, as PNG. Its lines from `first` to `last` are marked, or from `first`
+    on where the passage ends on a later page. The header `Edge-Pages` gives the number of pages."""
+    from starlette.responses import Response
 
-        def draw() -> PagePicture:
-            _check(self._library.collection(name), path)
-            # A worker for each page, so that its memory is given back at once.
-            with (
-                self._drawing,
-                call.budget.reserve("page pictures", PICTURE_NBYTES),
-                Extractor(budget=call.budget) as extractor,
-            ):
-                return extractor.picture(Path(path), page, lines)
-
-        picture = await call.done(draw)
-        call.requests.hold(call.lease, call.lease.nbytes + 2 * len(picture.png))
-        headers = {"Edge-Pages": str(picture.pages), "Cache-Control": "no-store"}
-        return Response(picture.png, media_type="image/png", headers=headers)
+    first, last = body.first, body.last
+    end = min(last, _MOST_LINES) if last and last >= (first or 1) else _MOST_LINES
+    lines = range(first, end + 1) if first else range(0)
+    budget = call.server.budget
+    _check(call.library.collection(body.collection or ""), body.path)
+    # As for indexing, a process of its own opens the document, under limits of time and memory. Each page has its
+    # own, so that its memory is given back at once.
+    with (
+        call.server.drawing,
+        budget.reserve("page pictures", PICTURE_NBYTES),
+        Extractor(budget=budget) as extractor,
+    ):
+        picture = extractor.picture(Path(body.path), body.page or 1, lines)
+    call.hold_more(2 * len(picture.png))
+    headers = {"Edge-Pages": str(picture.pages), "Cache-Control": "no-store"}
+    return Response(picture.png, media_type="image/png", headers=headers)
 
 
 def _check(collection: Collection, path: str) -> None:
@@ -65,18 +341,18 @@ def _check(collection: Collection, path: str) -> None:
 
     Raises:
         NotIndexed: the collection does not hold it.
-        Refusal: it is no PDF, or has changed since it was indexed.
+        HttpRefusal: it is no PDF, or has changed since it was indexed.
     """
     with collection.database.read() as db:
         file = indexed_file(db, path)
     if file.kind != "pdf":
-        raise Refusal(422, f"{path} has no pages that could be drawn")
+        raise HttpRefusal(422, f"{path} has no pages that could be drawn")
     try:
         now = os.stat(path)
     except OSError as error:
-        raise Refusal(409, f"{path} cannot be read now: {error.strerror}") from None
+        raise HttpRefusal(409, f"{path} cannot be read now: {error.strerror}") from None
     if (file.size, file.mtime_ns) != (now.st_size, now.st_mtime_ns):
-        raise Refusal(409, f"{path} has changed since it was indexed; `edge index` takes it in")
+        raise HttpRefusal(409, f"{path} has changed since it was indexed; `edge index` takes it in")
 
 
 _PATH, _LINE, _PAGE = "{path}", "{line}", "{page}"
@@ -139,29 +415,31 @@ class Editor:
                 raise CapabilityError(f"the editor {words[0]!r} cannot be started: {error.strerror}") from error
 
 
-class Opening:
-    """The endpoint of one server."""
+class OpenBody(Struct, kw_only=True):
+    """A place in the document at a `path`."""
 
-    def __init__(self, library: Library, editor: Editor) -> None:
-        self._library = library
-        self._editor = editor
+    path: PathText
+    collection: str | None = None
+    line: Whole | None = None
+    page: Whole | None = None
 
-    async def post(self, call: Call) -> dict[str, Any]:
-        """Opens the document at a `path` in the editor that `edge serve --editor` names, at a `line` or `page`. Only an
-        indexed document is opened."""
-        fields = Fields(await call.json())
-        name, path = fields.text("collection", ""), fields.path("path")
-        line, page = fields.whole("line", 1), fields.whole("page", 1)
-        if not self._editor.is_named:
-            raise Refusal(501, "the server was started without an editor: `edge serve --editor` names one")
 
-        def start() -> None:
-            collection = self._library.collection(name)
-            with collection.database.read() as db:
-                file = indexed_file(db, path)
-            if not Path(file.path).is_file():
-                raise Refusal(409, f"{path} is not there any more; `edge index` takes it out")
-            self._editor.open(Path(file.path), line, page)
+def open_document(call: Call, body: OpenBody) -> dict[str, Any]:
+    """Opens the document at a `path` in the editor that `edge serve --editor` names, at a `line` or `page`. Only an
+    indexed document is opened."""
+    editor = call.server.editor
+    if not editor.is_named:
+        raise HttpRefusal(501, "the server was started without an editor: `edge serve --editor` names one")
+    with call.library.collection(body.collection or "").database.read() as db:
+        file = indexed_file(db, body.path)
+    if not Path(file.path).is_file():
+        raise HttpRefusal(409, f"{body.path} is not there any more; `edge index` takes it out")
+    editor.open(Path(file.path), body.line or 1, body.page or 1)
+    return {"opened": body.path}
 
-        await call.done(start)
-        return {"opened": path}
+
+PATHS = (
+    ServedPath("POST", "/v1/preview", post_preview, PreviewBody),
+    ServedPath("POST", "/v1/page", draw, PageBody),
+    ServedPath("POST", "/v1/open", open_document, OpenBody),
+)

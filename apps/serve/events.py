@@ -1,4 +1,4 @@
-"""Server-sent events: what a thread finds, on its way to the client while the thread goes on."""
+"""Server-sent events: a thread sends parts of an answer to the client while it works on the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from edge.apps.serve.refusals import Refusal, ending, refusal, unexpected
+from edge.apps.serve.refusals import HttpRefusal, refusal_of
 from edge.apps.serve.working import Workers, settled
 from edge.errors import EdgeError
 from edge.scheduling.urgency import Urgency
@@ -24,8 +24,8 @@ _PAUSE_S = 15.0
 class Events:
     """Events from one thread to one client.
 
-    A client that reads slowly never holds up who shares a pass: `offer` leaves an event out where too many wait. `put`
-    waits, for events that must all arrive.
+    A client that reads slowly never holds up the requests that share a pass with it: `offer` leaves an event out where
+    too many wait. `put` waits, for events that must all arrive.
     """
 
     def __init__(self, urgency: Urgency) -> None:
@@ -115,13 +115,13 @@ class EventResponse:
         workers: Workers,
         urgency: Urgency,
         work: Callable[[Events], None],
-        failed: Callable[[Events, Refusal], None],
+        failed: Callable[[Events, HttpRefusal], None],
     ) -> None:
         """Starts nothing yet.
 
         Args:
             work: sends the events; runs in a thread.
-            failed: sends what tells the client of an error: the status is on its way by then.
+            failed: tells the client of an error in an event: the status is on its way by then.
         """
         self._workers = workers
         self._urgency = urgency
@@ -136,12 +136,9 @@ class EventResponse:
         async def run() -> None:
             try:
                 await self._workers.run(self._urgency, lambda: self._work(events))
-            except Refusal as error:
-                self._failed(events, error)
-            except EdgeError as error:
-                self._failed(events, ending() if ends else refusal(error))
             except Exception as error:
-                self._failed(events, unexpected(error))
+                ended = ends and isinstance(error, EdgeError)
+                self._failed(events, refusal_of(asyncio.CancelledError() if ended else error))
             finally:
                 events.end()
 

@@ -1,12 +1,18 @@
-"""What is served: collections by name, their assistants, the user's memory, each opened when it is asked for."""
+"""`ServedLibrary`: collections by name, their assistants and the user's memory, each opened when it is asked for.
+
+Different things are opened at once, and each by one thread at a time: a request that waits for it goes on waiting only
+as long as its result is wanted.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Collection
@@ -14,18 +20,136 @@ from edge.apps.collection.registry import Registry, locate
 from edge.apps.collection.together import Together
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
-from edge.apps.serve.assistants import Assistants, Turns
 from edge.apps.serve.lent import LentEmbedder, LentReranker, ModelPool
 from edge.apps.store.folder import COLLECTION, MEMORY
-from edge.errors import CollectionMissing, InputError
+from edge.errors import BudgetExceeded, CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
 from edge.runtimes.generation.extractive import ExtractiveGenerator
+from edge.scheduling.urgency import current_urgency
 
 DEFAULT = "default"
 """The name of the collection that is used where none is named."""
 
 OWN_LLM = "llm"
 """The name of what writes answers on this server."""
+
+
+_LOOK_S = 0.1
+"""Seconds between looks whether the request was withdrawn."""
+
+
+@contextmanager
+def patiently(lock: threading.Lock) -> Iterator[None]:
+    """Holds a lock that another thread may hold for long.
+
+    Raises:
+        Withdrawn, DeadlinePassed: nobody waits for this request's result any more.
+    """
+    urgency = current_urgency()
+    while not lock.acquire(timeout=_LOOK_S):
+        urgency.check()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class OpeningTurns:
+    """One thread at a time opens the same thing; different things are opened at once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._looking = threading.Lock()  # two threads that find no lock of a path must not make two
+
+    @contextmanager
+    def turn(self, of: Hashable) -> Iterator[None]:
+        """Inside the block, no other thread has a turn of the same thing. Raises as `patiently` does."""
+        with self._looking:
+            lock = self._locks[of]
+        with patiently(lock):
+            yield
+
+
+MOST_ASSISTANTS = 8
+"""Open assistants. Of those that no request uses, the one whose last use is longest ago is closed first."""
+
+
+@dataclass(eq=False, slots=True)
+class _OpenAssistant:
+    """An assistant that is open, or is being opened.
+
+    Attributes:
+        opening: held by the thread that opens it.
+        users: requests that wait for it or use it.
+    """
+
+    collection: Collection
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    assistant: Assistant | None = None
+    users: int = 0
+
+
+class Assistants:
+    """Thread-safe. While one is opened, only the requests for this one wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # of the entries; nothing is opened or closed while it is held
+        self._entries: dict[tuple[str, str, str], _OpenAssistant] = {}
+        """By collection, generator and pipeline; the one that was used last is at the end."""
+        self._replaced: list[_OpenAssistant] = []
+        """Those in whose collection's place another one lies. They are closed after their last request."""
+
+    @contextmanager
+    def using(self, collection: Collection, llm: str, pipeline: str) -> Iterator[Assistant]:
+        """An assistant, which stays open inside. Raises as `Assistant` does."""
+        key = (str(collection.path), llm, pipeline)
+        with self._lock:
+            entry = self._entries.pop(key, None)
+            if entry is None or entry.collection is not collection:
+                if entry is not None:
+                    self._replaced.append(entry)
+                entry = _OpenAssistant(collection)
+            self._entries[key] = entry
+            entry.users += 1
+        try:
+            yield self._open(entry, llm, pipeline)
+        finally:
+            with self._lock:
+                entry.users -= 1
+            self._close(MOST_ASSISTANTS)
+
+    def close(self) -> None:
+        """Closes all of them."""
+        with self._lock, ExitStack() as closing:
+            for entry in (*self._entries.values(), *self._replaced):
+                if entry.assistant is not None:
+                    closing.callback(entry.assistant.close)
+            self._entries.clear()
+            self._replaced.clear()
+
+    def _open(self, entry: _OpenAssistant, llm: str, pipeline: str) -> Assistant:
+        with patiently(entry.opening):
+            if entry.assistant is None:
+                try:
+                    entry.assistant = Assistant(entry.collection, llm=llm or None, pipeline=pipeline)
+                except BudgetExceeded:
+                    if not self._close(0):
+                        raise
+                    entry.assistant = Assistant(entry.collection, llm=llm or None, pipeline=pipeline)
+            return entry.assistant
+
+    def _close(self, most: int) -> int:
+        """Closes unused ones until there are at most so many; returns how many were closed."""
+        with self._lock:
+            closed = [entry for entry in self._replaced if not entry.users]
+            self._replaced = [entry for entry in self._replaced if entry.users]
+            for key, entry in list(self._entries.items()):
+                if not entry.users and (entry.assistant is None or len(self._entries) > most):
+                    closed.append(self._entries.pop(key))
+        opened = [entry.assistant for entry in closed if entry.assistant is not None]
+        for assistant in opened:
+            assistant.close()
+        return len(opened)
 
 
 class _Store(Protocol):
@@ -35,7 +159,7 @@ class _Store(Protocol):
 Store = TypeVar("Store", bound=_Store)
 
 
-class Held(Generic[Store]):
+class OpenStore(Generic[Store]):
     """An open store, and which file it was opened from: another one may be put in its place."""
 
     def __init__(self, store: Store, database: Path) -> None:
@@ -57,7 +181,7 @@ class Held(Generic[Store]):
         return found.st_dev, found.st_ino
 
 
-class Library:
+class ServedLibrary:
     """Thread-safe. A request can only reach what has a name here: paths that a request brings open nothing."""
 
     def __init__(
@@ -79,10 +203,10 @@ class Library:
         self.memory_path = memory
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
-        self._turns = Turns()
-        self._collections: dict[Path, Held[Collection]] = {}
+        self._turns = OpeningTurns()
+        self._collections: dict[Path, OpenStore[Collection]] = {}
         self._assistants = Assistants()
-        self._memories: dict[str | None, Held[Memory]] = {}
+        self._memories: dict[str | None, OpenStore[Memory]] = {}
 
     def names(self) -> Mapping[str, Path]:
         """The directories of the collections by their names; the first is used where a request names none."""
@@ -90,6 +214,12 @@ class Library:
             found = dict(self._chosen)
             return {DEFAULT: self._chosen[0][1], **found} if len(found) == 1 else found
         return {DEFAULT: self._usual, **Registry().names()}
+
+    def described(self) -> list[dict[str, Any]]:
+        """The name and the directory of each collection, and whether it holds one yet."""
+        return [
+            {"name": name, "path": str(path), "exists": Collection.exists(path)} for name, path in self.names().items()
+        ]
 
     def collection(self, name: str = "") -> Collection:
         """The collection of a name, opened for reading.
@@ -114,7 +244,7 @@ class Library:
                 self._close_later(self._collections.pop(path).store)
                 held = None
             if held is None:
-                held = self._collections[path] = Held(self._open(path), path / COLLECTION)
+                held = self._collections[path] = OpenStore(self._open(path), path / COLLECTION)
             return held.store
 
     def _open(self, path: Path) -> Collection:
@@ -172,7 +302,7 @@ class Library:
                 held = None
             if held is None:
                 opened = self._open_memory(user)
-                held = self._memories[user] = Held(opened, opened.path / MEMORY)
+                held = self._memories[user] = OpenStore(opened, opened.path / MEMORY)
             return held.store
 
     def own_memory(self) -> Memory:
@@ -189,6 +319,23 @@ class Library:
     def reranker(self, name: str = "") -> LentReranker:
         """The reranker of a name, or the configured one."""
         return self.pool.reranker(name or self.pool.config.reranker or DEFAULT_RERANKER)
+
+    def served_reranker(self, model: str) -> LentReranker:
+        """The reranker for a request. Tools send the names of services (`rerank-v3.5`), which mean the server's own."""
+        return self.reranker(model if model in self.installed_names() else "")
+
+    def served_embedder(self, model: str) -> LentEmbedder:
+        """The embedder for a request, likewise."""
+        return self.embedder(model if model in self.installed_names() else "")
+
+    def installed_names(self) -> list[str]:
+        """The names of the models that are installed. A path is no name: a request cannot open one."""
+        return [name for name, _ in installed(self.pool.config.models_dir or None)]
+
+    @property
+    def reranker_name(self) -> str:
+        """The name of the configured reranker."""
+        return self.reranker().held.name
 
     def embedder(self, name: str = "") -> LentEmbedder:
         """The embedder of a name, or the configured one."""
@@ -219,18 +366,3 @@ class Library:
         if name not in names:
             raise CollectionMissing(f"no collection is called {name[:80]!a}; the names are {', '.join(names)}")
         return names[name]
-
-
-def served_reranker(library: Library, model: str) -> LentReranker:
-    """The reranker for a request. Tools send the names of services (`rerank-v3.5`), which mean the server's own."""
-    return library.reranker(model if model in installed_names(library) else "")
-
-
-def served_embedder(library: Library, model: str) -> LentEmbedder:
-    """The embedder for a request, likewise."""
-    return library.embedder(model if model in installed_names(library) else "")
-
-
-def installed_names(library: Library) -> list[str]:
-    """The names of the models that are installed. A path is no name: a request cannot open one."""
-    return [name for name, _ in installed(library.pool.config.models_dir or None)]

@@ -1,10 +1,15 @@
-"""What a client may take of the server: bytes, seconds, connections, and its share of what all clients use."""
+"""`Limits`: the bounds of a server. And what a server needs: its libraries, and memory for one search."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edge.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from edge.budget import OperationPlan
+    from edge.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +56,38 @@ CLOSE_S = 1.0
 """Closing what is open has at least so long, even if all that time has passed."""
 
 
-class Shares:
-    """A client may grow as long as it then holds at most as much as is left for all others. Thread-safe.
+LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "uvicorn", "msgspec")
 
-    So one client alone holds up to a half of the whole, and each of n greedy clients an (n + 1)th part. Another client
-    always finds something left.
 
-    Source: A. K. Choudhury, E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
-    Transactions on Networking 6 (1998), with an alpha of 1.
+def load_libraries() -> None:
+    """Imports the libraries of HTTP and JSON. Call it before opening a budget, so that its baseline includes them.
+
+    Raises:
+        CapabilityError: one is missing.
     """
+    import importlib
 
-    def __init__(self, whole: int) -> None:
-        self._whole = whole
-        self._held: Counter[str] = Counter()
-        self._lock = threading.Lock()
+    try:
+        for name in LIBRARIES:
+            importlib.import_module(name)
+    except ImportError as error:
+        raise CapabilityError(
+            "the server needs Starlette, uvicorn and msgspec: pip install 'edge-rag[serve]'"
+        ) from error
 
-    @property
-    def alone(self) -> int:
-        """The most that a client may hold if no other holds anything."""
-        return self._whole // 2
 
-    def grows(self, client: str, amount: int) -> bool:
-        """Adds an amount to what a client holds, if it may hold that much; returns whether it may."""
-        if not amount:
-            return True
-        with self._lock:
-            left = self._whole - self._held.total() - amount
-            if self._held[client] + amount > left:
-                return False
-            self._held[client] += amount
-            return True
+def server_nbytes(limits: Limits) -> int:
+    """Memory of the connections and threads that may be there."""
+    return limits.connections * CONNECTION_BYTES + (limits.workers + 1) * WORKER_BYTES
 
-    def shrinks(self, client: str, amount: int) -> None:
-        """Takes an amount away from what a client holds."""
-        with self._lock:
-            self._held[client] -= amount
-            if not self._held[client]:
-                del self._held[client]
+
+def serving_plan(config: Config, limits: Limits) -> OperationPlan:
+    """The memory that a server needs to answer one search."""
+    from edge.apps.collection.searching import POOL
+    from edge.apps.planning import retrieval_plan
+    from edge.budget import OperationPlan, OperationStage
+
+    plan = retrieval_plan(
+        "the server", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
+    )
+    return OperationPlan(plan.operation, (OperationStage("its connections", kept=server_nbytes(limits)), *plan.stages))

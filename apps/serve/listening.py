@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from edge.apps.serve.connection import listen, socket_path, write_note
 from edge.apps.serve.limits import GRACE_S, LEAVE_S, Limits
-from edge.apps.serve.place import listen, socket_path, write_note
 from edge.errors import InputError, StorageError
 
 if TYPE_CHECKING:
-    from edge.apps.serve.server import Server
+    from edge.apps.serve.server import HttpServer
 
 
 _LINGER_S = 2.0
@@ -127,7 +127,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
     return BoundedProtocol
 
 
-def run(server: Server, sockets: list[socket.socket]) -> None:
+def run(server: HttpServer, sockets: list[socket.socket]) -> None:
     """Serves on some listening sockets until a signal ends it."""
     import uvicorn
 

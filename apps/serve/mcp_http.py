@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.together import Together
 from edge.apps.mcp.protocol import ANSWER
-from edge.apps.serve.endpoint import Call
-from edge.apps.serve.library import Library
-from edge.apps.serve.refusals import Refusal
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
 from edge.budget import Lease, MemoryBudget
 from edge.scheduling.urgency import urgent
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+
+    from edge.apps.serve.server import HttpServer
 
 _LIBRARIES = ("mcp.server", "mcp.server.streamable_http_manager")
 
@@ -48,10 +49,10 @@ class McpTools:
         self._task: asyncio.Task[None] | None = None
 
     async def post(self, call: Call) -> Any:
-        """One message of the Model Context Protocol, and its answer."""
-        body = await call.requests.read(call.request, call.lease)
+        """Answers one message of the Model Context Protocol."""
+        body = await call.server.requests.read(call.request, call.lease, typed=False)
         manager = await self._started(call)
-        urgency = call.urgency()
+        urgency = call.urgency
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             sent = False
@@ -86,17 +87,17 @@ class McpTools:
         return answer
 
     async def other(self, call: Call) -> Any:
-        """No stream is kept open, and no session is there to be ended."""
-        raise Refusal(405, "only POST is answered here: there are no sessions", {"Allow": "POST"})
+        """Refuses: no stream is kept open, and there are no sessions that could be ended."""
+        raise HttpRefusal(405, "only POST is answered here: there are no sessions", {"Allow": "POST"})
 
     async def _started(self, call: Call) -> Any:
         self._starting = self._starting or asyncio.Lock()
         async with self._starting:
-            stores = await call.workers.run(call.urgency(), self._stores)
+            stores = await call.server.workers.run(call.urgency, self._stores)
             if self._manager is None or not _same(stores, self._used):
                 if self._task is not None:  # another store was put in the place of one; requests on the old one may end
-                    asyncio.get_running_loop().call_later(call.requests.limits.request_s, self._task.cancel)
-                server = await call.workers.run(call.urgency(), lambda: self._made(stores))
+                    asyncio.get_running_loop().call_later(call.server.limits.request_s, self._task.cancel)
+                server = await call.server.workers.run(call.urgency, lambda: self._made(stores))
                 self._used, (self._task, self._manager) = stores, await _running(server)
             return self._manager
 
@@ -129,28 +130,30 @@ def _same(stores: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     return stores.keys() == others.keys() and all(stores[name] is others[name] for name in stores)
 
 
-def files_tools(library: Library) -> McpTools:
-    """Search, get, get_documents and status of the served collections."""
+def tool_paths(server: HttpServer) -> list[ServedPath]:
+    """`/mcp` with the tools of the served collections, `/mcp/memory` with those of the default user's memory."""
+    library = server.library
 
-    def stores() -> Mapping[str, Any]:
+    def collections() -> Mapping[str, Any]:
         names = [name for name, path in library.names().items() if Collection.exists(path)]
         distinct = {library.names()[name]: name for name in reversed(names)}
         return library.together(list(reversed(list(distinct.values())))).collections
 
-    def make(stores: Mapping[str, Any]) -> MCPServer[Any]:
+    def files(stores: Mapping[str, Any]) -> MCPServer[Any]:
         from edge.apps.mcp.files import files_server
 
         return files_server(Together(stores))
 
-    return McpTools(library.pool.budget, stores, make)
-
-
-def memory_tools(library: Library) -> McpTools:
-    """The tools of the default user's memory."""
-
-    def make(stores: Mapping[str, Any]) -> MCPServer[Any]:
+    def memory(stores: Mapping[str, Any]) -> MCPServer[Any]:
         from edge.apps.mcp.memory import memory_server
 
         return memory_server(stores[""])
 
-    return McpTools(library.pool.budget, lambda: {"": library.own_memory()}, make)
+    found = []
+    for path, tools in (
+        ("/mcp", McpTools(server.budget, collections, files)),
+        ("/mcp/memory", McpTools(server.budget, lambda: {"": library.own_memory()}, memory)),
+    ):
+        found += [ServedPath("POST", path, tools.post)]
+        found += [ServedPath(method, path, tools.other) for method in ("GET", "DELETE")]
+    return found

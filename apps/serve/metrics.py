@@ -1,34 +1,29 @@
-"""What can be seen of a server: `/metrics`, `/v1/engine` and `/v1/trace`.
-
-`Metrics` counts and times requests, and writes them with what the engine counted, as Prometheus reads them.
-`EngineRoom` shows who holds which bytes, what the lanes did, which models are open, and the last reranking's picture.
-`Recording` answers with a trace.
-"""
+"""The state of a server, for its owner: `/health`, `/metrics`, `/v1/engine` and `/v1/trace`."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edge.apps.serve.body import Requests
-from edge.apps.serve.endpoint import Call
-from edge.apps.serve.json_values import Fields
-from edge.apps.serve.lent import ModelPool
-from edge.apps.serve.refusals import Refusal
-from edge.apps.serve.working import Workers
+from msgspec import Struct
+
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
 from edge.budget import Lease, MemoryBudget
 from edge.resident import anonymous_resident
 from edge.trace import Trace
+
+if TYPE_CHECKING:
+    from edge.apps.serve.server import HttpServer
 
 _BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper ends of the classes of request times, in seconds."""
 
 
 class Metrics:
-    """Thread-safe."""
+    """Counts and times requests, and writes them as Prometheus reads them. Thread-safe."""
 
     def __init__(self, known: frozenset[str] = frozenset()) -> None:
         """`known`: paths that are counted by name; every other one counts as `other`."""
@@ -103,94 +98,112 @@ _EVENT_BYTES = 1536
 """Memory of a recorded event: its objects, and its text twice while the file is written."""
 
 
-class Recording:
-    """The endpoint of one server."""
+class TraceRecording:
+    """A recording of the engine's work. The memory of the most events is held meanwhile.
+
+    Source of the format: Chrome's trace events, which ui.perfetto.dev opens.
+    """
 
     def __init__(self, trace: Trace, budget: MemoryBudget) -> None:
-        self._trace = trace
+        self.trace = trace
         self._lease: Lease = budget.reserve("trace", 0)
-
-    async def get(self, call: Call) -> Any:
-        """The recorded trace in Chrome's format, which ui.perfetto.dev opens. Recording goes on."""
-        from starlette.responses import Response
-
-        if not self._trace.recording:
-            raise Refusal(404, "no trace is recorded; POST /v1/trace with `record` begins one")
-        text = await call.requests.aside(self._trace.text)
-        headers = {"Content-Disposition": 'attachment; filename="edge-trace.json"', "Cache-Control": "no-store"}
-        return Response(text, media_type="application/json", headers=headers)
-
-    async def post(self, call: Call) -> dict[str, Any]:
-        """Begins a recording anew, or ends it and forgets its events. The memory of the most events is held
-        meanwhile."""
-        wanted = Fields(await call.json()).flag("record", True)
-        await call.done(self._begin if wanted else self._end)
-        return self.state()
 
     def state(self) -> dict[str, Any]:
         """Whether a trace is recorded, and the number of its events."""
-        return {"recording": self._trace.recording, "events": self._trace.recorded, "most": MOST_EVENTS}
+        return {"recording": self.trace.recording, "events": self.trace.recorded, "most": MOST_EVENTS}
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begins anew."""
         self._lease.resize(MOST_EVENTS * _EVENT_BYTES)
-        self._trace.record(MOST_EVENTS)
+        self.trace.record(MOST_EVENTS)
 
-    def _end(self) -> None:
-        self._trace.forget()
+    def end(self) -> None:
+        """Ends the recording and forgets its events."""
+        self.trace.forget()
         self._lease.release()
 
 
-class EngineRoom:
-    """What can be seen of one server."""
+class TraceBody(Struct):
+    """Whether the engine's work is recorded from now on."""
 
-    def __init__(
-        self, pool: ModelPool, requests: Requests, workers: Workers, metrics: Metrics, recording: Recording
-    ) -> None:
-        self._pool = pool
-        self._recording = recording
-        self._requests = requests
-        self._workers = workers
-        self._metrics = metrics
-        self._started = time.time()
+    record: bool | None = None
 
-    async def get(self, call: Call) -> dict[str, Any]:
-        """The state of this moment."""
-        return self.state()
 
-    def state(self) -> dict[str, Any]:
-        """Sizes in bytes, times in seconds."""
-        pool = self._pool
-        counters = pool.trace.snapshot()
-        return {
-            "started": self._started,
-            "memory": {
-                "limit": pool.budget.limit,
-                "used": pool.budget.used,
-                "free": pool.budget.free,
-                "resident": anonymous_resident(),
-                "holders": pool.budget.holders(),
-            },
-            "models": [
-                {
-                    "kind": held.kind, "name": held.name, "open": held.is_open, "requests": held.users,
-                    "nbytes": held.nbytes if held.is_open else 0,
-                }
-                for held in pool.models()
-            ],
-            "lanes": {
-                lane: {name: counters.get(f"{lane}.{name}", 0) for name in ("bytes", "stall_s", "hidden_s")}
-                for lane in sorted({name.partition(".")[0] for name in counters if name.endswith(".stall_s")})
-            },
-            "counters": counters,
-            "requests": {"open": self._requests.open, "working": self._workers.busy, "served": self._metrics.served},
-            "trace": self._recording.state(),
-            "reranking": None if pool.picture is None else pool.picture.to_json(),
-        }  # fmt: skip
+def show_trace(call: Call) -> Any:
+    """Gives the recorded trace in Chrome's format, which ui.perfetto.dev opens. Recording goes on."""
+    from starlette.responses import Response
 
-    def levels(self) -> dict[str, float]:
-        """Quantities of this moment, for `Metrics`."""
-        return {
-            "requests_open": self._requests.open,
-            "requests_working": self._workers.busy,
-            "models_open": sum(held.is_open for held in self._pool.models()),
-        }
+    trace = call.server.trace
+    if not trace.recording:
+        raise HttpRefusal(404, "no trace is recorded; POST /v1/trace with `record` begins one")
+    headers = {"Content-Disposition": 'attachment; filename="edge-trace.json"', "Cache-Control": "no-store"}
+    return Response(trace.text(), media_type="application/json", headers=headers)
+
+
+def record_trace(call: Call, body: TraceBody) -> dict[str, Any]:
+    """Begins a recording anew, or ends it and forgets its events. The memory of the most events is held meanwhile."""
+    recording = call.server.recording
+    recording.end() if body.record is False else recording.begin()
+    return recording.state()
+
+
+async def engine(call: Call) -> dict[str, Any]:
+    """Shows the holders of memory, the open models, the lanes, and the layers and candidates of the last reranking."""
+    return state(call.server)
+
+
+def state(server: HttpServer) -> dict[str, Any]:
+    """The state of this moment: sizes in bytes, times in seconds."""
+    pool, budget, counters = server.pool, server.budget, server.trace.snapshot()
+    return {
+        "started": server.started,
+        "memory": {
+            "limit": budget.limit, "used": budget.used, "free": budget.free, "resident": anonymous_resident(),
+            "holders": budget.holders(),
+        },
+        "models": [
+            {
+                "kind": held.kind, "name": held.name, "open": held.is_open, "requests": held.users,
+                "nbytes": held.nbytes if held.is_open else 0,
+            }
+            for held in pool.models()
+        ],
+        "lanes": {
+            lane: {name: counters.get(f"{lane}.{name}", 0) for name in ("bytes", "stall_s", "hidden_s")}
+            for lane in sorted({name.partition(".")[0] for name in counters if name.endswith(".stall_s")})
+        },
+        "counters": counters,
+        "requests": {
+            "open": server.requests.open, "working": server.workers.busy, "served": server.metrics.served,
+        },
+        "trace": server.recording.state(),
+        "reranking": None if pool.picture is None else pool.picture.to_json(),
+    }  # fmt: skip
+
+
+async def health(call: Call) -> dict[str, Any]:
+    """Tells whether the server lives, and whether a request would have room now."""
+    return {"status": "ok", "ready": call.server.budget.free > 0 or call.server.workers.busy > 0}
+
+
+async def metrics(call: Call) -> Any:
+    """Counts, times and memory, as Prometheus reads them."""
+    from starlette.responses import PlainTextResponse
+
+    server = call.server
+    levels = {
+        "requests_open": server.requests.open,
+        "requests_working": server.workers.busy,
+        "models_open": sum(held.is_open for held in server.pool.models()),
+    }
+    text = server.metrics.text(server.budget, server.trace, levels)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+PATHS = (
+    ServedPath("GET", "/v1/engine", engine),
+    ServedPath("GET", "/v1/trace", show_trace),
+    ServedPath("POST", "/v1/trace", record_trace, TraceBody),
+    ServedPath("GET", "/health", health),
+    ServedPath("GET", "/metrics", metrics),
+)

@@ -1,4 +1,4 @@
-"""`Own`: what the command line and the library of the server's own user ask for. Answered over the Unix socket only.
+"""The paths below `/own`, for the command line and the library of the server's own user, over the Unix socket only.
 
 The answers hold everything that a command prints, so that it prints the same whoever did the work.
 """
@@ -10,222 +10,222 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import figures as answer_figures
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.stream import AnswerStream
-from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.together import Together
 from edge.apps.files.searching import figures, look
 from edge.apps.memory.arguments import default_path
 from edge.apps.memory.scope import Scope
 from edge.apps.memory.served import READS, WRITES
-from edge.apps.serve.answers import written
-from edge.apps.serve.connection import PROGRAM, settings_of
-from edge.apps.serve.endpoint import Call
-from edge.apps.serve.events import EventResponse, Events
-from edge.apps.serve.json_values import Fields
-from edge.apps.serve.library import Library, installed_names
-from edge.apps.serve.limits import Limits
-from edge.apps.serve.metrics import EngineRoom
-from edge.apps.serve.place import read_note
-from edge.apps.serve.refusals import Refusal
-from edge.apps.serve.search import failed
+from edge.apps.serve.ask import written
+from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list
+from edge.apps.serve.connection import OWN, PROGRAM, read_note, settings_of
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.metrics import state
+from edge.apps.serve.refusals import HttpRefusal
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.stats import RunStats
-from edge.scheduling.urgency import PERSON
 
 _MOST_TEXTS = 100_000
 """Texts of the user's own programs. A program with more does its work itself."""
 
-
-class Own:
-    """The endpoints of one server."""
-
-    def __init__(self, library: Library, limits: Limits, room: EngineRoom) -> None:
-        self._library = library
-        self._limits = limits
-        self._room = room
-        self._started = time.time()
-        self._answers: dict[str, AnswerStream] = {}
-        """Answers that are being written, by the names that the programs gave them."""
-
-    async def hello(self, call: Call) -> dict[str, Any]:
-        """What this server is, so that a program can tell whether it does what the program would do alone."""
-        budget = self._library.pool.budget
-        return {
-            "program": PROGRAM,
-            "pid": os.getpid(),
-            "started": self._started,
-            "settings": settings_of(self._library.pool.config),
-            "memory": {"limit": budget.limit, "resident": anonymous_resident()},
-            "body": self._limits.body,
-            "seconds": self._limits.request_s,
-        }
-
-    async def status(self, call: Call) -> dict[str, Any]:
-        """`edge serve --status`: what this server is, holds and does."""
-        room, note = self._room.state(), read_note() or {}
-        return {
-            **await self.hello(call),
-            "url": note.get("url", "") if note.get("pid") == os.getpid() else "",
-            "requests": room["requests"],
-            "models": [model for model in room["models"] if model["open"]],
-            "collections": [
-                {"name": name, "path": str(path), "exists": Collection.exists(path)}
-                for name, path in self._library.names().items()
-            ],
-            "memory_path": str(self._library.memory_path or default_path()),
-        }
-
-    async def search(self, call: Call) -> dict[str, Any]:
-        """`edge search`: results with the state of each collection and the figures. The figures of the stages are
-        those of the server in that time, other requests included."""
-        fields = Fields(await call.json())
-        chosen = _places(fields)
-        asked: dict[str, Any] = {
-            "query": fields.text("query"),
-            "top_k": fields.whole("top_k"),
-            "rerank": fields.flag("rerank", True),
-            "min_score": fields.number("min_score", 0.0),
-            "min_blended": fields.number("min_blended", 0.0),
-            "where": Filters.parse(fields.texts("filters", [])),
-        }
-
-        def search() -> dict[str, Any]:
-            started, pool = time.perf_counter(), self._library.pool
-            before = pool.trace.snapshot()
-            found = look(self._together(chosen), **asked)
-            seconds = time.perf_counter() - started
-            after = pool.trace.snapshot()
-            found.figures.update(figures(after, before, seconds, anonymous_resident(), pool.budget.limit))
-            return found.to_json()
-
-        done: dict[str, Any] = await call.done(search, call.urgency(PERSON))
-        return done
-
-    async def rerank(self, call: Call) -> dict[str, Any]:
-        """`edge rerank`: places, scores and relevance, best first, with the figures of the pass."""
-        fields = Fields(await call.json())
-        query, texts = fields.text("query"), fields.texts("texts", most=_MOST_TEXTS)
-        top_k = fields.optional_whole("top_k")
-        name = self._installed(fields.text("model", ""))
-        mode, threshold = fields.text("mode"), fields.text("threshold")
-        retrieved = fields.flag("retrieved", False)
-        if mode not in ("ranked", "top-k"):
-            raise Refusal(422, f"the mode is `ranked` or `top-k`, not {mode[:40]!r}")
-
-        def rerank() -> dict[str, Any]:
-            reranker = self._library.reranker(name or DEFAULT_RERANKER)
-            found = reranker.explain(query, texts, top_k, retrieved=retrieved, mode=mode, threshold=threshold)
-            return {
-                "results": [[result.index, result.score, result.relevance] for result in found.results],
-                "stats": found.stats.to_json(),
-            }
-
-        done: dict[str, Any] = await call.done(rerank, call.urgency(PERSON))
-        return done
-
-    async def embed(self, call: Call) -> dict[str, Any]:
-        """`edge embed`: the vectors as float32 in base64, with the figures of the last pass."""
-        fields = Fields(await call.json())
-        texts, query = fields.texts("texts", most=_MOST_TEXTS), fields.flag("query", False)
-        if not texts:
-            raise Refusal(422, "the field `texts` holds no text")
-        embedder = self._library.embedder(self._installed(fields.text("model", "")) or DEFAULT_EMBEDDER)
-        passes: list[RunStats] = []
-
-        def embed() -> dict[str, Any]:
-            vectors = embedder.embed(texts, query=query, watch=passes.append)
-            call.requests.hold(call.lease, call.lease.nbytes + 4 * vectors.nbytes)  # base64, JSON, and its bytes
-            encoded = base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
-            return {"vectors": encoded, "stats": passes[-1].to_json()}
-
-        done: dict[str, Any] = await call.done(embed, call.urgency(PERSON))
-        return done
-
-    async def ask(self, call: Call) -> Any:
-        """`edge ask`: an event `text` for each piece of the answer, then `answer` with all that is printed of it."""
-        fields = Fields(await call.json())
-        question, place, pipeline = fields.text("question"), Path(fields.path("collection")), fields.text("pipeline")
-        values, where = fields.raw("options"), Filters.parse(fields.texts("filters", []))
-        if not isinstance(values, dict) or "where" in values:
-            raise Refusal(422, "the field `options` is an object, and the files are chosen by `filters`")
-        options = AskOptions(**values, where=where)
-        urgency, name = call.urgency(PERSON), fields.text("name")
-
-        def ask(events: Events) -> None:
-            with self._library.assistant_in(place, pipeline) as assistant:
-                health = assistant.collection.health()
-                troubles = [str(trouble) for trouble in health]
-                stream = assistant.chat(options=options).stream(question)
-                self._answers[name] = stream
-                try:
-                    answer = written(stream, lambda text: events.put("text", {"text": text, "troubles": troubles}))
-                finally:
-                    del self._answers[name]
-            events.put("answer", {
-                "document": answer.to_json() | {"health": health.to_json()},
-                "citations": [asdict(citation) for citation in answer.citations],
-                "notices": list(notices(answer)),
-                "figures": list(answer_figures(answer.stats)),
-                "troubles": troubles,
-            })  # fmt: skip
-
-        return EventResponse(call.workers, urgency, ask, failed)
-
-    async def end(self, call: Call) -> dict[str, Any]:
-        """Ctrl-C in `edge ask`: ends the answer of this name before its next token. Its request then gets the answer
-        as written so far. `ended` is false if no answer of this name is being written."""
-        stream = self._answers.get(Fields(await call.json()).text("name"))
-        if stream is not None:
-            stream.cancel()
-        return {"ended": stream is not None}
-
-    async def memory(self, call: Call) -> dict[str, Any]:
-        """`edge memory`: what one verb of the memory returns, with the state of the memory."""
-        fields = Fields(await call.json())
-        verb, place, arguments = fields.text("verb"), Path(fields.path("path")), fields.list_of("arguments")
-        named, ids = fields.raw("named"), fields.raw("scope")
-        if verb not in READS | WRITES or not isinstance(named, dict) or not isinstance(ids, dict):
-            raise Refusal(422, f"{verb[:40]!a} is not called in this way")
-        if place != (self._library.memory_path or default_path()).absolute():
-            raise Refusal(404, f"the memory in {place} is not served")
-
-        def work() -> dict[str, Any]:
-            memory = self._library.memory().within(Scope.of(ids))
-            result = getattr(memory, verb)(*arguments, **named)
-            return {"result": result, "health": [asdict(trouble) for trouble in memory.health()]}
-
-        done: dict[str, Any] = await call.done(work, call.urgency(PERSON))
-        return done
-
-    def _together(self, chosen: dict[Path, str]) -> Together:
-        return Together({name: self._library.collection_in(path) for path, name in chosen.items()})
-
-    def _installed(self, model: str) -> str:
-        """The name of an installed model; empty for the one that a program takes if nobody says.
-
-        Raises:
-            Refusal: it is not installed, or is a path.
-        """
-        if model and model not in installed_names(self._library):
-            raise Refusal(404, f"it has no model {model[:80]!a}")
-        return model
+_ManyTexts = Annotated[list[str], Meta(max_length=_MOST_TEXTS)]
 
 
-def _places(fields: Fields) -> dict[Path, str]:
-    """The names of the collections that a program searches, by their directories; the program sends pairs of both."""
-    found: dict[Path, str] = {}
-    for pair in fields.list_of("collections"):
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise Refusal(422, "an entry of `collections` is a pair of name and directory")
-        each = Fields({"name": pair[0], "directory": pair[1]})
-        found.setdefault(Path(each.path("directory")), each.text("name"))
-    if not found:
-        raise Refusal(422, "the field `collections` names no collection")
-    return found
+async def hello(call: Call) -> dict[str, Any]:
+    """Describes this server, so that a program can tell whether it does what the program would do alone."""
+    server = call.server
+    return {
+        "program": PROGRAM,
+        "pid": os.getpid(),
+        "started": server.started,
+        "settings": settings_of(server.config),
+        "memory": {"limit": server.budget.limit, "resident": anonymous_resident()},
+        "body": server.limits.body,
+        "seconds": server.limits.request_s,
+    }
+
+
+async def status(call: Call) -> dict[str, Any]:
+    """Tells `edge serve --status` what this server holds and does."""
+    room, note = state(call.server), read_note() or {}
+    return {
+        **await hello(call),
+        "url": note.get("url", "") if note.get("pid") == os.getpid() else "",
+        "requests": room["requests"],
+        "models": [model for model in room["models"] if model["open"]],
+        "collections": call.library.described(),
+        "memory_path": str(call.library.memory_path or default_path()),
+    }
+
+
+class OwnSearchBody(Struct, kw_only=True):
+    """A search of `edge search`, in `collections` that are given as pairs of name and directory."""
+
+    query: str
+    collections: Annotated[list[tuple[str, PathText]], Meta(min_length=1, max_length=MOST_ENTRIES)]
+    top_k: Whole
+    rerank: bool = True
+    min_score: float = 0.0
+    min_blended: float = 0.0
+    filters: Texts | None = None
+
+
+def search(call: Call, body: OwnSearchBody) -> dict[str, Any]:
+    """Searches as `edge search`: results with the state of each collection and the figures. The figures of the stages
+    are those of the server in that time, other requests included."""
+    library, trace = call.library, call.server.trace
+    chosen: dict[Path, str] = {}
+    for name, directory in body.collections:
+        chosen.setdefault(Path(directory), name)
+    where = Filters.parse(as_list(body.filters))
+    started, before = time.perf_counter(), trace.snapshot()
+    found = look(
+        Together({name: library.collection_in(path) for path, name in chosen.items()}), query=body.query,
+        top_k=body.top_k, rerank=body.rerank, min_score=body.min_score, min_blended=body.min_blended, where=where,
+    )  # fmt: skip
+    seconds, after = time.perf_counter() - started, trace.snapshot()
+    found.figures.update(figures(after, before, seconds, anonymous_resident(), call.server.budget.limit))
+    return found.to_json()
+
+
+class OwnRerankBody(Struct, kw_only=True):
+    """Texts that `edge rerank` ranks."""
+
+    query: str
+    texts: _ManyTexts
+    mode: Literal["ranked", "top-k"]
+    threshold: str
+    top_k: Whole | None = None
+    model: str | None = None
+    retrieved: bool = False
+
+
+def rerank(call: Call, body: OwnRerankBody) -> dict[str, Any]:
+    """Ranks as `edge rerank`: places, scores and relevance, best first, with the figures of the pass."""
+    found = call.library.reranker(_installed(call, body.model) or DEFAULT_RERANKER).explain(
+        body.query, body.texts, body.top_k, retrieved=body.retrieved, mode=body.mode, threshold=body.threshold
+    )
+    results = [[result.index, result.score, result.relevance] for result in found.results]
+    return {"results": results, "stats": found.stats.to_json()}
+
+
+class OwnEmbedBody(Struct, kw_only=True):
+    """Texts that `edge embed` embeds."""
+
+    texts: Annotated[_ManyTexts, Meta(min_length=1)]
+    query: bool = False
+    model: str | None = None
+
+
+def embed(call: Call, body: OwnEmbedBody) -> dict[str, Any]:
+    """Embeds as `edge embed`: the vectors as float32 in base64, with the figures of the last pass."""
+    passes: list[RunStats] = []
+    embedder = call.library.embedder(_installed(call, body.model) or DEFAULT_EMBEDDER)
+    vectors = embedder.embed(body.texts, query=body.query, watch=passes.append)
+    call.hold_more(4 * vectors.nbytes)  # base64, JSON, and its bytes
+    encoded = base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
+    return {"vectors": encoded, "stats": passes[-1].to_json()}
+
+
+def _installed(call: Call, model: str | None) -> str:
+    """The name of an installed model; empty for the one that a program takes if nobody names one.
+
+    Raises:
+        HttpRefusal: it is not installed, or is a path.
+    """
+    if model and model not in call.library.installed_names():
+        raise HttpRefusal(404, f"it has no model {model[:80]!a}")
+    return model or ""
+
+
+class OwnAskBody(Struct, kw_only=True):
+    """A question of `edge ask` with the `options` of `AskOptions`; `name` is the name by which it can be ended."""
+
+    question: str
+    collection: PathText
+    pipeline: str
+    name: str
+    options: dict[str, Any]
+    filters: Texts | None = None
+    stream: bool = True
+
+
+def ask(call: Call, body: OwnAskBody) -> dict[str, Any]:
+    """Answers as `edge ask`: an event `text` for each piece of the answer, then `answer` with all that is printed of
+    it."""
+    events, writing = call.events, call.server.writing
+    if "where" in body.options or events is None:
+        raise HttpRefusal(422, "the files are chosen by `filters`, and the answer is a stream")
+    options = AskOptions(**body.options, where=Filters.parse(as_list(body.filters)))
+    with call.library.assistant_in(Path(body.collection), body.pipeline) as assistant:
+        health = assistant.collection.health()
+        troubles = [str(trouble) for trouble in health]
+        stream = assistant.chat(options=options).stream(body.question)
+        writing[body.name] = stream
+        try:
+            answer = written(stream, lambda text: events.put("text", {"text": text, "troubles": troubles}))
+        finally:
+            del writing[body.name]
+    return {
+        "document": answer.to_json() | {"health": health.to_json()},
+        "citations": [asdict(citation) for citation in answer.citations],
+        "notices": list(notices(answer)),
+        "figures": list(answer_figures(answer.stats)),
+        "troubles": troubles,
+    }
+
+
+class OwnEndBody(Struct):
+    """The name of an answer."""
+
+    name: str
+
+
+async def end(call: Call, body: OwnEndBody) -> dict[str, Any]:
+    """Ends the answer of this name before its next token, for Ctrl-C in `edge ask`. Its request then gets the answer as
+    written so far. `ended` is false if no answer of this name is being written."""
+    stream = call.server.writing.get(body.name)
+    if stream is not None:
+        stream.cancel()
+    return {"ended": stream is not None}
+
+
+class OwnMemoryBody(Struct, kw_only=True):
+    """One verb of the memory in the directory `path`, with its arguments."""
+
+    verb: str
+    path: PathText
+    arguments: Annotated[list[Any], Meta(max_length=MOST_ENTRIES)]
+    named: dict[str, Any]
+    scope: dict[str, Any]
+
+
+def memory(call: Call, body: OwnMemoryBody) -> dict[str, Any]:
+    """Does one verb of `edge memory`, and tells the state of the memory."""
+    if body.verb not in READS | WRITES:
+        raise HttpRefusal(422, f"{body.verb[:40]!a} is not called in this way")
+    if Path(body.path) != (call.library.memory_path or default_path()).absolute():
+        raise HttpRefusal(404, f"the memory in {body.path} is not served")
+    memory = call.library.memory().within(Scope.of(body.scope))
+    result = getattr(memory, body.verb)(*body.arguments, **body.named)
+    return {"result": result, "health": [asdict(trouble) for trouble in memory.health()]}
+
+
+PATHS = (
+    ServedPath("GET", OWN, hello),
+    ServedPath("POST", f"{OWN}/status", status),
+    ServedPath("POST", f"{OWN}/search", search, OwnSearchBody, for_person=True),
+    ServedPath("POST", f"{OWN}/rerank", rerank, OwnRerankBody, for_person=True),
+    ServedPath("POST", f"{OWN}/embed", embed, OwnEmbedBody, for_person=True),
+    ServedPath("POST", f"{OWN}/ask", ask, OwnAskBody, for_person=True, last="answer"),
+    ServedPath("POST", f"{OWN}/end", end, OwnEndBody),
+    ServedPath("POST", f"{OWN}/memory", memory, OwnMemoryBody, for_person=True),
+)

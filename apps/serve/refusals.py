@@ -1,7 +1,8 @@
-"""Refusals: which HTTP status an error becomes, and how each dialect of the endpoints writes an error."""
+"""`HttpRefusal`: the answer to a request that is not served. Every error becomes one, with its HTTP status."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from edge.text.control_characters import escaped
 
 
 @dataclass(eq=False)
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """A request that is not served.
 
     Attributes:
@@ -40,11 +41,6 @@ class Refusal(Exception):
         return self.message
 
 
-def ending() -> Refusal:
-    """The answer to a request that is not done when the server ends."""
-    return Refusal(503, "the server is ending: nothing more is done on this request", {"Connection": "close"})
-
-
 _STATUS: tuple[tuple[type[EdgeError], int], ...] = (
     (BudgetExceeded, 413),
     (CollectionMissing, 404),
@@ -58,40 +54,33 @@ _STATUS: tuple[tuple[type[EdgeError], int], ...] = (
 """The status of a request whose work raised an error; the first that fits counts. Other errors are the server's own."""
 
 
-def refusal(error: EdgeError) -> Refusal:
-    """The answer to a request whose work met an error of ours."""
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    return Refusal(status, str(error))
-
-
-def unexpected(error: Exception) -> Refusal:
-    """The answer to a request whose work met an error that nobody expected. The error is reported in a file, and in
-    one sentence on stderr."""
+def refusal_of(error: BaseException) -> HttpRefusal:
+    """The answer to a request whose work met an error. An error that nobody expected is reported in a file, and in one
+    sentence on stderr."""
+    if isinstance(error, HttpRefusal):
+        return error
+    if isinstance(error, EdgeError):
+        return HttpRefusal(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
+    if isinstance(error, asyncio.CancelledError):
+        return HttpRefusal(503, "the server is ending: nothing more is done on this request", {"Connection": "close"})
+    if type(error).__name__ == "ClientDisconnect":  # of Starlette
+        return HttpRefusal(499, "the client has gone")
     print(f"edge: {escaped(report(error, 'edge serve'))}", file=sys.stderr, flush=True)
-    return Refusal(500, "the server met an error that it did not expect")
+    return HttpRefusal(500, "the server met an error that it did not expect")
 
 
 Shape = Callable[[int, str], dict[str, Any]]
-"""An error as a dialect writes it, from the status and the sentence."""
+"""Writes an error as a dialect has it, from the status and the sentence. Escaped texts steer no terminal."""
 
 
 def plain(status: int, message: str) -> dict[str, Any]:
-    """This project's own, and FastAPI's, which Jina's and vLLM's servers use: `detail`."""
-    return {"detail": escaped(message), "status": status}
+    """The shape of this project and of FastAPI, which Jina's and vLLM's servers use: `detail`."""
+    return {"detail": message, "status": status}
 
 
-def openai(status: int, message: str) -> dict[str, Any]:
-    """OpenAI's."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": escaped(message), "type": kind, "param": None, "code": status}}
+def refused(error: HttpRefusal, shape: Shape = plain, headers: Mapping[str, str] | None = None) -> Any:
+    """The answer of a refusal, an ASGI application."""
+    from starlette.responses import JSONResponse
 
-
-def cohere(status: int, message: str) -> dict[str, Any]:
-    """Cohere's."""
-    return {"message": escaped(message)}
-
-
-def tei(status: int, message: str) -> dict[str, Any]:
-    """That of text-embeddings-inference."""
-    kinds = {413: "Validation", 422: "Validation", 429: "Overloaded", 424: "Backend"}
-    return {"error": escaped(message), "error_type": kinds.get(status, "Validation" if status < 500 else "Backend")}
+    content = shape(error.status, escaped(error.message))
+    return JSONResponse(content, error.status, {"Cache-Control": "no-store", **(headers or {}), **error.headers})

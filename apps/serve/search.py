@@ -1,8 +1,5 @@
-"""Passages and parts of documents in the collections, and what else the server offers.
-
-`/v1/search` finds passages of the collections, at once or stage by stage. The other paths list the collections, their
-files, parts of their documents, the pipelines, and the scopes of the memory.
-"""
+"""`/v1/search` finds passages of the collections, at once or stage by stage. `/v1/collections` lists the collections
+and their files, `/v1/documents` reads them, `/v1/offers` and `/v1/scopes` tell the page what else there is."""
 
 from __future__ import annotations
 
@@ -10,81 +7,63 @@ import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.catalog import groups
-from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
 from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.apps.serve.endpoint import Call
-from edge.apps.serve.events import EventResponse, Events
-from edge.apps.serve.json_values import Fields
-from edge.apps.serve.library import Library
-from edge.apps.serve.refusals import Refusal, plain
+from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.events import Events
 from edge.runtimes.scoring import LayerReport
-from edge.scheduling.urgency import PERSON
-
-if TYPE_CHECKING:
-    from edge.apps.serve.documents import Editor
 
 
-def modified(mtime_ns: int) -> str | None:
-    """A file's time as ISO 8601 in UTC; None for a text that never was a file."""
-    if not mtime_ns:
-        return None
-    return datetime.fromtimestamp(mtime_ns // 10**9, timezone.utc).isoformat()
+class Chosen(Struct, kw_only=True):
+    """The collections that are read: several, or one; the usual one if none is named."""
+
+    collections: Texts | None = None
+    collection: Texts | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the collections."""
+        return as_list(self.collections or self.collection)
 
 
-def with_dates(collections: Together, hits: Sequence[Hit], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of hits, each with `modified`."""
-    found: dict[tuple[str, int], str | None] = {}
-    for name in {hit.collection for hit in hits}:
-        files = list(dict.fromkeys(hit.file for hit in hits if hit.collection == name))
-        with collections.collections[name].database.read() as db:
-            for group in groups(files):
-                marks = ", ".join("?" * len(group))
-                for file, mtime_ns in db.execute(f"SELECT id, mtime_ns FROM files WHERE id IN ({marks})", group):
-                    found[name, file] = modified(mtime_ns)
-    return [
-        {**record, "modified": found.get((hit.collection, hit.file))} for hit, record in zip(hits, records, strict=True)
-    ]
+class SearchBody(Chosen, kw_only=True):
+    """A search; see `Collection.search`."""
+
+    query: str
+    top_k: Whole | None = None
+    pool: Whole | None = None
+    filters: Texts | None = None
+    rerank: bool | None = None
+    min_score: float | None = None
+    min_blended: float | None = None
+    stream: bool | None = None
 
 
-class Search:
-    """The endpoint of one server."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-
-    async def post(self, call: Call) -> Any:
-        """Answers with all results, or with events where `stream` is true: `fused`, one `layer` after each layer whose
-        scores were looked at, `final`."""
-        fields = Fields(await call.json())
-        query, names = fields.text("query"), fields.texts("collections", fields.texts("collection", []))
-        top_k, pool = fields.whole("top_k", 10), fields.whole("pool", POOL)
-        rerank, where = fields.flag("rerank", True), Filters.parse(fields.texts("filters", []))
-        least, least_blended = fields.number("min_score", 0.0), fields.number("min_blended", 0.0)
-        urgency = call.urgency(PERSON)
-
-        def search(events: Events | None) -> dict[str, Any]:
-            collections = self._library.together(names)
-            hits = collections.search(
-                query, top_k, rerank=rerank, pool=pool, where=where, min_score=least, min_blended=least_blended,
-                seen=None if events is None else Stages(events, collections),
-            )  # fmt: skip
-            return {"results": records(collections, hits), "health": collections.health().to_json()}
-
-        if fields.flag("stream", False):
-            return EventResponse(call.workers, urgency, lambda events: events.put("final", search(events)), failed)
-        return await call.done(lambda: search(None), urgency)
+def search(call: Call, body: SearchBody) -> dict[str, Any]:
+    """Finds passages, best first. With `stream` the results come in events: `fused`, one `layer` after each layer whose
+    scores were looked at, `final`."""
+    collections = call.library.together(body.names)
+    hits = collections.search(
+        body.query, body.top_k or 10, rerank=body.rerank is not False, pool=body.pool or POOL,
+        where=Filters.parse(as_list(body.filters)), min_score=body.min_score or 0.0,
+        min_blended=body.min_blended or 0.0,
+        seen=None if call.events is None else StageEvents(call.events, collections),
+    )  # fmt: skip
+    return {"results": records(collections, hits), "health": collections.health().to_json()}
 
 
-class Stages:
-    """Sends what the stages of a search find."""
+class StageEvents:
+    """Sends the results of each stage of a search."""
 
     def __init__(self, events: Events, collections: Together) -> None:
         self._events = events
@@ -106,7 +85,15 @@ class Stages:
 
 def records(collections: Together, hits: Sequence[Hit]) -> list[dict[str, Any]]:
     """Results, each with the date of its document."""
-    return with_dates(collections, hits, [record(hit) for hit in hits])
+    found: dict[tuple[str, int], str | None] = {}
+    for name in {hit.collection for hit in hits}:
+        files = list(dict.fromkeys(hit.file for hit in hits if hit.collection == name))
+        with collections.collections[name].database.read() as db:
+            for group in groups(files):
+                marks = ", ".join("?" * len(group))
+                for file, mtime_ns in db.execute(f"SELECT id, mtime_ns FROM files WHERE id IN ({marks})", group):
+                    found[name, file] = modified(mtime_ns)
+    return [{**record(hit), "modified": found.get((hit.collection, hit.file))} for hit in hits]
 
 
 def record(hit: Hit) -> dict[str, Any]:
@@ -115,87 +102,69 @@ def record(hit: Hit) -> dict[str, Any]:
     return {**hit.to_json(explain=True), **more, "marks": [list(mark) for mark in hit.marks]}
 
 
-def failed(events: Events, error: Refusal) -> None:
-    """Tells the client of an error that comes after the first event."""
-    events.tell("error", plain(error.status, error.message))
+def modified(mtime_ns: int) -> str | None:
+    """A file's time as ISO 8601 in UTC; None for a text that never was a file."""
+    if not mtime_ns:
+        return None
+    return datetime.fromtimestamp(mtime_ns // 10**9, timezone.utc).isoformat()
 
 
-class Collections:
-    """The endpoints of one server."""
+def collections(call: Call) -> dict[str, Any]:
+    """Lists the names of the collections, with the directory of each and whether it holds a collection yet."""
+    return {"collections": call.library.described()}
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
 
-    async def every(self, call: Call) -> dict[str, Any]:
-        """The names, with the directory of each and whether it holds a collection yet."""
-        names = self._library.names()
-        return {
-            "collections": [
-                {"name": name, "path": str(path), "exists": Collection.exists(path)} for name, path in names.items()
-            ]
-        }
+def collection(call: Call) -> dict[str, Any]:
+    """Describes one collection: its content, the files that were left out with the reasons, and the state of its
+    index."""
+    opened = call.library.collection(call.named("name"))
+    return {"name": call.named("name"), **opened.status().to_json(), "descriptions": opened.descriptions()}
 
-    async def one(self, call: Call) -> dict[str, Any]:
-        """What one holds, what was left out and why, and the state of its index."""
-        name = call.request.path_params["name"]
-        found: dict[str, Any] = await call.done(lambda: self._status(name))
-        return found
 
-    async def files(self, call: Call) -> dict[str, Any]:
-        """The indexed files of one, in the order of their paths."""
-        name = call.request.path_params["name"]
-
-        def read() -> list[dict[str, Any]]:
-            return [asdict(file) for file in self._library.collection(name).files()]
-
-        return {"files": await call.done(read)}
-
-    async def documents(self, call: Call) -> dict[str, Any]:
-        """The indexed text of documents or of parts of them: `targets` as `edge get` takes them."""
-        fields = Fields(await call.json())
-        names, targets = fields.texts("collections", fields.texts("collection", [])), fields.paths("targets")
-        lines, most = fields.optional_whole("lines"), fields.whole("max_bytes", _MOST_BYTES)
-
-        def read() -> list[dict[str, Any]]:
-            found = self._library.together(names).read(targets, lines=lines, max_bytes=min(most, _MOST_BYTES))
-            return [asdict(excerpt) for excerpt in found]
-
-        return {"documents": await call.done(read)}
-
-    def _status(self, name: str) -> dict[str, Any]:
-        collection = self._library.collection(name)
-        status = collection.status().to_json()
-        return {"name": name, **status, "descriptions": collection.descriptions()}
+def files(call: Call) -> dict[str, Any]:
+    """Lists the indexed files of a collection, in the order of their paths."""
+    return {"files": [asdict(file) for file in call.library.collection(call.named("name")).files()]}
 
 
 _MOST_BYTES = 1 << 20
 
 
-class Offers:
-    """The endpoints of one server."""
+class DocumentsBody(Chosen, kw_only=True):
+    """Documents or parts of them: `targets` as `edge get` takes them."""
 
-    def __init__(self, library: Library, editor: Editor) -> None:
-        self._library = library
-        self._editor = editor
+    targets: PathText | Annotated[list[PathText], Meta(max_length=MOST_ENTRIES)]
+    lines: Whole | None = None
+    max_bytes: Whole | None = None
 
-    async def get(self, call: Call) -> dict[str, Any]:
-        """The version, the names of the pipelines that answer questions, and whether documents can be opened in an
-        editor."""
-        return {
-            "version": importlib.metadata.version("edge-rag"),
-            "pipelines": list(PIPELINES),
-            "editor": self._editor.is_named,
-        }
 
-    async def scopes(self, call: Call) -> Any:
-        """The scopes that memories are stored under, with how many memories each holds, hidden ones included."""
-        names = ", ".join(SCOPE_FIELDS)
+def documents(call: Call, body: DocumentsBody) -> dict[str, Any]:
+    """Reads the indexed text of documents or of parts of them."""
+    most = min(body.max_bytes or _MOST_BYTES, _MOST_BYTES)
+    found = call.library.together(body.names).read(as_list(body.targets), lines=body.lines, max_bytes=most)
+    return {"documents": [asdict(excerpt) for excerpt in found]}
 
-        def read() -> list[dict[str, Any]]:
-            with self._library.memory().store.read() as db:
-                rows = db.execute(
-                    f"SELECT {names}, count(*) FROM memories GROUP BY {names} ORDER BY {names}"
-                ).fetchall()
-            return [dict(zip((*SCOPE_FIELDS, "memories"), row, strict=True)) for row in rows]
 
-        return {"scopes": await call.done(read)}
+async def offers(call: Call) -> dict[str, Any]:
+    """Tells the version, the names of the pipelines that answer questions, and whether documents can be opened in an
+    editor."""
+    version = importlib.metadata.version("edge-rag")
+    return {"version": version, "pipelines": list(PIPELINES), "editor": call.server.editor.is_named}
+
+
+def scopes(call: Call) -> dict[str, Any]:
+    """Lists the scopes that memories are stored under, with the number of memories in each, hidden ones included."""
+    names = ", ".join(SCOPE_FIELDS)
+    with call.library.memory().store.read() as db:
+        rows = db.execute(f"SELECT {names}, count(*) FROM memories GROUP BY {names} ORDER BY {names}").fetchall()
+    return {"scopes": [dict(zip((*SCOPE_FIELDS, "memories"), row, strict=True)) for row in rows]}
+
+
+PATHS = (
+    ServedPath("POST", "/v1/search", search, SearchBody, for_person=True, last="final"),
+    ServedPath("GET", "/v1/collections", collections),
+    ServedPath("GET", "/v1/collections/{name:path}/files", files),
+    ServedPath("GET", "/v1/collections/{name:path}", collection),  # a directory that was named at the start
+    ServedPath("POST", "/v1/documents", documents, DocumentsBody),
+    ServedPath("GET", "/v1/offers", offers),
+    ServedPath("GET", "/v1/scopes", scopes),
+)

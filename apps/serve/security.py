@@ -1,4 +1,4 @@
-"""`Gate`: who may ask at all. Every request passes it before anything is read from it.
+"""`Gate`: decides whether a request is let in. Every request passes it before its body is read.
 
 A page of another site can make a browser send requests to this machine, by its address or by a name that it lets point
 here. So the host that a request names must be this machine, and where a browser says which page asked, it must be the
@@ -21,8 +21,7 @@ from typing import Any
 import platformdirs
 
 from edge.apps.serve.connection import OWN
-from edge.apps.serve.json_values import json_response
-from edge.apps.serve.refusals import Refusal, plain
+from edge.apps.serve.refusals import HttpRefusal, refused
 from edge.errors import CorruptBlock, StorageError
 from edge.files.sealed import read_sealed, write_sealed
 
@@ -90,8 +89,9 @@ class Gate:
                 self._check_host(headers.get("host", ""))
                 self._check_site(headers, scope)
                 self._check_rate(self._client(headers, scope))
-        except Refusal as error:
-            await _refuse(error, scope, receive, send)
+        except HttpRefusal as error:
+            headers = {"Connection": "close", **{name.decode(): value.decode() for name, value in _HEADERS}}
+            await refused(error, headers=headers)(scope, receive, send)
             return
         if scope["method"] == "OPTIONS" and origin in self._origins:
             await _preflight(origin, send)
@@ -111,7 +111,7 @@ class Gate:
 
     def _check_public(self, path: str) -> None:
         if path == OWN or path.startswith(f"{OWN}/"):
-            raise Refusal(404, "this path is answered over the owner's Unix socket only")
+            raise HttpRefusal(404, "this path is answered over the owner's Unix socket only")
 
     def _check_host(self, host: str) -> None:
         """A name that is not ours may have been pointed at this machine by a stranger. An address cannot be."""
@@ -121,7 +121,7 @@ class Gate:
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            raise Refusal(
+            raise HttpRefusal(
                 421, f"this server is not called {name[:80]!a}; --host-name adds a name that it may be called by"
             ) from None
 
@@ -130,17 +130,17 @@ class Gate:
         if origin:
             own = {f"{scheme}://{headers.get('host', '')}" for scheme in ("http", "https")}
             if origin not in own and origin not in self._origins:
-                raise Refusal(403, f"pages of {origin[:80]!a} may not use this server; --allow-origin lets them")
+                raise HttpRefusal(403, f"pages of {origin[:80]!a} may not use this server; --allow-origin lets them")
         elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not (
             headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
         ):
-            raise Refusal(403, "pages of other sites may not use this server")
+            raise HttpRefusal(403, "pages of other sites may not use this server")
 
     def _client(self, headers: dict[str, str], scope: Any) -> str:
         """Whose request it is, as far as rates go: its token's, or its address's where it brings none that counts.
 
         Raises:
-            Refusal: a token is needed, and it brings none or another one.
+            HttpRefusal: a token is needed, and it brings none or another one.
         """
         address = str((scope.get("client") or ("", 0))[0])
         if not self._token:
@@ -150,7 +150,7 @@ class Gate:
             return f"token {digest}"
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGE) or scope["method"] == "OPTIONS":
             return f"address {address}"
-        raise Refusal(
+        raise HttpRefusal(
             401,
             "a token is needed (Authorization: Bearer ...); `edge serve` printed it when it was made",
             {"WWW-Authenticate": "Bearer"},
@@ -167,7 +167,7 @@ class Gate:
             self._seen.popitem(last=False)
         if left < 1:
             seconds = str(int((1 - left) * 60 / self._rate) + 1)
-            raise Refusal(
+            raise HttpRefusal(
                 429, f"{self._rate} requests a minute are allowed: the next one in {seconds} seconds",
                 {"Retry-After": seconds},
             )  # fmt: skip
@@ -195,7 +195,7 @@ def single_headers(headers: Any) -> dict[str, str]:
     for raw, value in headers:
         name = raw.decode("latin-1").lower()
         if name in found and name in ("host", "origin", "authorization", "content-length"):
-            raise Refusal(400, f"the header {name} occurs twice")
+            raise HttpRefusal(400, f"the header {name} occurs twice")
         found[name] = value.decode("latin-1")
     return found
 
@@ -213,11 +213,6 @@ def _name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
-
-
-async def _refuse(error: Refusal, scope: Any, receive: Any, send: Any) -> None:
-    headers = {"Connection": "close", **error.headers, **{n.decode(): v.decode() for n, v in _HEADERS}}
-    await json_response(plain(error.status, error.message), error.status, headers)(scope, receive, send)
 
 
 async def _preflight(origin: str, send: Any) -> None:

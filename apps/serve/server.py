@@ -1,4 +1,4 @@
-"""`Server`: everything that one server holds, and the application that speaks for it."""
+"""`HttpServer`: everything that one server holds, and the application that speaks for it."""
 
 from __future__ import annotations
 
@@ -9,38 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.searching import POOL
-from edge.apps.planning import retrieval_plan
+from edge.apps.assistant.stream import AnswerStream
 from edge.apps.serve.body import Requests
 from edge.apps.serve.documents import Editor
 from edge.apps.serve.lent import ModelPool
-from edge.apps.serve.library import Library
-from edge.apps.serve.limits import CLOSE_S, CONNECTION_BYTES, LEAVE_S, WORKER_BYTES, Limits
-from edge.apps.serve.metrics import EngineRoom, Metrics, Recording
+from edge.apps.serve.library import ServedLibrary
+from edge.apps.serve.limits import CLOSE_S, LEAVE_S, Limits, load_libraries, server_nbytes, serving_plan
+from edge.apps.serve.metrics import Metrics, TraceRecording
 from edge.apps.serve.working import Workers
-from edge.budget import MemoryBudget, OperationPlan, OperationStage
+from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import CapabilityError
 from edge.resident import Closing, anonymous_resident
 from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
-
-LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "uvicorn")
-
-
-def load_libraries() -> None:
-    """Imports the HTTP libraries. Called before a budget is opened, what they hold is part of the budget's baseline.
-
-    Raises:
-        CapabilityError: one is missing.
-    """
-    import importlib
-
-    try:
-        for name in LIBRARIES:
-            importlib.import_module(name)
-    except ImportError as error:
-        raise CapabilityError("the server needs Starlette and uvicorn: pip install 'edge-rag[serve]'") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +40,13 @@ class Access:
 
 
 @dataclass(slots=True)
-class Server(Closing):
+class HttpServer(Closing):
     """A context manager; `application` serves while it is open.
 
     Attributes:
+        drawing: held while a page is drawn.
+        writing: answers that are being written, by the names that the owner's programs gave them.
+        started: when the server was made, in seconds since 1970.
         cut_off: whether something was still at work when the server was closed.
     """
 
@@ -77,12 +61,14 @@ class Server(Closing):
     trace: Trace = field(default_factory=Trace)
     budget: MemoryBudget = field(init=False)
     pool: ModelPool = field(init=False)
-    library: Library = field(init=False)
+    library: ServedLibrary = field(init=False)
     requests: Requests = field(init=False)
     workers: Workers = field(init=False)
     metrics: Metrics = field(init=False)
-    recording: Recording = field(init=False)
-    room: EngineRoom = field(init=False)
+    recording: TraceRecording = field(init=False)
+    drawing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    writing: dict[str, AnswerStream] = field(default_factory=dict, init=False)
+    started: float = field(default_factory=time.time, init=False)
     cut_off: bool = field(default=False, init=False)
     _leave_by: float | None = field(default=None, init=False)
 
@@ -101,14 +87,13 @@ class Server(Closing):
         self.budget = MemoryBudget(self.config.memory)
         self.budget.reserve("server", server_nbytes(self.limits))
         self.pool = ModelPool(self.budget, self.config, self.trace, self.tuning)
-        self.library = Library(
+        self.library = ServedLibrary(
             self.pool, self.collections, memory=self.memory, llm=self.llm, longest_s=self.limits.request_s
         )
         self.requests = Requests(self.budget, self.limits, held + plan.nbytes)
         self.workers = Workers(self.limits)
         self.metrics = Metrics()
-        self.recording = Recording(self.trace, self.budget)
-        self.room = EngineRoom(self.pool, self.requests, self.workers, self.metrics, self.recording)
+        self.recording = TraceRecording(self.trace, self.budget)
 
     def application(self) -> Any:
         """The ASGI application."""
@@ -141,16 +126,3 @@ class Server(Closing):
         self.cut_off = closing.is_alive() or self.workers.busy > 0
         if errors:
             raise errors.pop()
-
-
-def server_nbytes(limits: Limits) -> int:
-    """Memory of the connections and threads that may be there."""
-    return limits.connections * CONNECTION_BYTES + (limits.workers + 1) * WORKER_BYTES
-
-
-def serving_plan(config: Config, limits: Limits) -> OperationPlan:
-    """What a server needs to answer one search."""
-    plan = retrieval_plan(
-        "the server", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
-    )
-    return OperationPlan(plan.operation, (OperationStage("its connections", kept=server_nbytes(limits)), *plan.stages))

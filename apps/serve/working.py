@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.apps.serve.limits import Limits
-from edge.apps.serve.refusals import Refusal
+from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
 from edge.scheduling.urgency import BATCH, PERSON, PROGRAM, Urgency, urgent
 
@@ -33,22 +33,22 @@ def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urge
     """How urgent a request is, by its headers.
 
     Raises:
-        Refusal: a header says something else.
+        HttpRefusal: a header says something else.
     """
     name = request.headers.get(PRIORITY, "")
     if name and name not in _PRIORITIES:
-        raise Refusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")
+        raise HttpRefusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")
     given = request.headers.get(TIMEOUT, "")
     try:
         seconds = float(given) if given else limits.request_s
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise Refusal(422, f"the header {TIMEOUT} is a number of seconds above 0, not {given[:40]!r}")
+        raise HttpRefusal(422, f"the header {TIMEOUT} is a number of seconds above 0, not {given[:40]!r}")
     return Urgency(_PRIORITIES.get(name, default), seconds=min(seconds, limits.request_s))
 
 
-class Line:
+class ThreadLine:
     """The threads of a server, lent to requests. Used on the event loop only.
 
     A free thread goes to the client that works in the fewest, and among its requests to the one that has waited
@@ -100,7 +100,7 @@ class Workers:
         self.busy = 0
         self._changed = threading.Condition()
         self._limiter: CapacityLimiter | None = None
-        self._line = Line(limits.workers)
+        self._line = ThreadLine(limits.workers)
 
     async def run(self, urgency: Urgency, work: Callable[[], Result]) -> Result:
         """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors.

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
+import msgspec
 
 from edge.apps.collection.collection import Collection
-from edge.apps.serve.application import own_paths, paths
+from edge.apps.serve import own
+from edge.apps.serve.application import paths
 from edge.apps.serve.documents import Editor
-from edge.apps.serve.json_values import Fields
-from edge.apps.serve.server import Server
+from edge.apps.serve.server import HttpServer
 from edge.config import Config
 from edge.resident import anonymous_resident
 
@@ -104,23 +104,13 @@ def _changed(body: Any, place: tuple[Any, ...], value: Any) -> Any:
     return made
 
 
-@contextmanager
-def noted_names() -> Iterator[set[str]]:
-    """The names of the fields that the server reads inside the block."""
-    found: set[str] = set()
-    reading, raw, contains = Fields._value, Fields.raw, Fields.__contains__
-
-    def noted(function: Any) -> Any:
-        def call(self: Fields, name: str, *rest: Any) -> Any:
-            found.add(name)
-            return function(self, name, *rest)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, function in (("_value", reading), ("raw", raw), ("__contains__", contains)):
-            patch.setattr(Fields, name, noted(function))
-        yield found
+def names_in(kind: type[Any] | None) -> frozenset[str]:
+    """The names of the fields that are obeyed in bodies of a class, and in the objects in them."""
+    if kind is None:
+        return frozenset()
+    _, schemas = msgspec.json.schema_components([kind])
+    idle = {*getattr(kind, "REFUSED", ()), *getattr(kind, "HARMLESS", ())}
+    return frozenset(name for schema in schemas.values() for name in schema["properties"] if name not in idle)
 
 
 class Site:
@@ -131,9 +121,10 @@ class Site:
         memory_id: of a memory that is there.
     """
 
-    def __init__(self, server: Server, base: Path) -> None:
+    def __init__(self, server: HttpServer, base: Path) -> None:
         self.server = server
         self.application = server.application()
+        self.paths = [*paths(server), *own.PATHS]
         self.document = str(base / "documents" / "river.md")
         self.collection = str(base / "collection")
         self.memory = str((base / "memory").absolute())
@@ -285,8 +276,14 @@ class Site:
 
     def kinds(self) -> set[tuple[str, str]]:
         """Method and path of everything that the server answers."""
-        every = [*paths(self.server), *own_paths(self.server)]
-        return {(operation.method, operation.path) for operation in every} | {("GET", "/openapi.json")}
+        return {(path.method, path.path) for path in self.paths} | {("GET", "/openapi.json")}
+
+    def names(self, request: Request) -> frozenset[str]:
+        """The names of the fields that are obeyed in a request's body and query."""
+        (kinds,) = {
+            (path.body, path.query) for path in self.paths if (path.method, path.path) == (request.method, request.kind)
+        } or {(None, None)}
+        return names_in(kinds[0]) | names_in(kinds[1])
 
 
 def _has_mcp() -> bool:
@@ -306,7 +303,7 @@ def site(models: Path, base: Path) -> Iterator[Site]:
     (base / "documents" / "river.md").write_text(RIVER)
     with Collection(base / "collection", config=config) as collection:
         collection.index([base / "documents"])
-    with Server(
+    with HttpServer(
         config, collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}")
     ) as server:
         found = Site(server, base)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge.apps.serve import connection as module
-from edge.apps.serve.connection import Connection, Unserved
+from edge.apps.serve.connection import OwnServer, Unserved
 
 MOST = 100_000
 
@@ -20,26 +20,26 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The requests that a server gets which takes `MOST` bytes."""
     found: list[Any] = []
 
-    def answer(self: Connection, method: str, path: str, body: bytearray, seconds: float) -> bytes:
+    def answer(self: OwnServer, method: str, path: str, body: bytearray, seconds: float) -> bytes:
         if method == "GET":
             return json.dumps({"body": MOST, "seconds": 1.0}).encode()
         found.append(json.loads(body))
         return b"{}"
 
     monkeypatch.setattr(module, "own_socket", lambda: tmp_path / "socket")
-    monkeypatch.setattr(Connection, "_answer", answer)
+    monkeypatch.setattr(OwnServer, "_answer", answer)
     return found
 
 
 def test_a_request_arrives_as_it_is(sent: list[Any]) -> None:
     content = {"texts": ["é€😀", 'a "quote"\n', ""], "top_k": None, "retrieved": True, "least": 0.25, "named": {}}
-    Connection().ask("/own/rerank", content)
+    OwnServer().ask("/own/rerank", content)
     assert sent == [content]
 
 
 def test_a_request_that_is_too_large_is_not_copied(sent: list[Any]) -> None:
     texts = ["x" * 1000] * 20_000
-    server = Connection()
+    server = OwnServer()
     tracemalloc.start()
     try:
         with pytest.raises(Unserved, match="more than the 100,000 bytes that the server takes"):

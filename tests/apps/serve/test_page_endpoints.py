@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection.collection import Collection
-from edge.apps.serve.preview import MOST_PARSED, Element, parsed_nbytes, preview, rendered
+from edge.apps.serve.documents import MOST_PARSED, Element, parsed_nbytes, preview, rendered
 from edge.config import Config
 from edge.errors import InputError
 from tests.apps.serve.conftest import TEXTS, Running

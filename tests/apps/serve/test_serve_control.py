@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.serve.control import service_for
+from edge.apps.serve.command import service_for
 from edge.errors import CapabilityError, InputError
 from tests.apps.conftest import Ended
 from tests.apps.serve.conftest import Running

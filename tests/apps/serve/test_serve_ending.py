@@ -16,13 +16,13 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import Struct
 from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.serve.events import EventResponse, Events
+from edge.apps.serve.events import Events
 from edge.apps.serve.limits import CLOSE_S, GRACE_S, LEAVE_S
-from edge.apps.serve.search import failed
-from edge.apps.serve.server import Server
+from edge.apps.serve.server import HttpServer
 from edge.resident import anonymous_resident
 from edge.scheduling.urgency import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
@@ -142,11 +142,11 @@ def test_an_event_that_comes_with_the_end_does_not_hide_it(turns: int) -> None:
 
 
 @pytest.fixture
-def server(tiny_models: Path, tmp_path: Path) -> Iterator[Server]:
+def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
-    with Server(config, collections=(), memory=tmp_path / "memory") as server:
+    with HttpServer(config, collections=(), memory=tmp_path / "memory") as server:
         yield server
 
 
@@ -170,19 +170,17 @@ class Work:
 @pytest.mark.parametrize("how", ["cancelled", "gone"])
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
-    server: Server, how: str, streams: bool
+    server: HttpServer, how: str, streams: bool
 ) -> None:
-    from edge.apps.serve.endpoint import Endpoint
+    from edge.apps.serve.endpoint import Endpoint, ServedPath
 
     work = Work()
 
-    async def handle(call: Any) -> Any:
-        await call.json()
-        urgency = call.urgency()
-        return EventResponse(call.workers, urgency, work, failed) if streams else await call.done(work, urgency)
+    class Streamed(Struct):
+        stream: bool = streams
 
     async def serve() -> tuple[int, str]:
-        asked = Asked(Endpoint(handle, server.requests, server.workers, server.metrics), "/")
+        asked = Asked(Endpoint(server, ServedPath("POST", "/", work, Streamed)), "/")
         asked.send(b"{}", last=True)
         await asyncio.to_thread(work.begun.wait, PATIENCE_S)
         asked.task.cancel() if how == "cancelled" else asked.leave()
@@ -210,7 +208,7 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
         assert (status, "the server is ending" in text) == (503, True)
 
 
-def test_a_model_is_closed_when_its_requests_have_ended(server: Server) -> None:
+def test_a_model_is_closed_when_its_requests_have_ended(server: HttpServer) -> None:
     lent = server.library.reranker()
     used, ends, closed = threading.Event(), threading.Event(), threading.Event()
 

@@ -1,192 +1,201 @@
-"""Large bodies and answers are read and written in steps, and others are served meanwhile."""
+"""Bodies become objects of their classes, and every fault is one sentence that names the field."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta, Struct
 from naive.program import config_of
 
-from edge.apps.serve import body, endpoint
-from edge.apps.serve.json_values import LARGE, is_large, read, read_at_once, write
-from edge.apps.serve.server import Server
+from edge.apps.serve.body import MOST_VALUES, PathText, Texts, Whole, decoded, read_query
+from edge.apps.serve.endpoint import _response
+from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.server import HttpServer
+from edge.apps.store.json_size import JsonSize
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
     max_leaves=30,
 )
 
 
-@given(VALUES, st.booleans(), st.sampled_from([None, 1]))
-def test_reading_finds_what_python_finds(value: Any, ascii_only: bool, indent: int | None) -> None:
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    assert read(text) == read_at_once(text) == json.loads(text) == value
+class Inner(Struct):
+    text: str
 
 
-@given(st.text(alphabet='[]{}",:01e.-+ntfalse\\u \n', max_size=40))
-@example('{"a": 1, "a": 2}')
-@example('"\\ud800"')
-@example("[1,]")
-@example("")
-@example("[NaN, Infinity]")
-@example("[1e400]")
-@example('{"\\udfff": [{"a": "\\ud83d\\ude00"}]}')
-@example('"\\ud83d\\ude00"')
-@example('"\\\\ud83d"')
-@example("\ufeff1")
-def test_reading_refuses_what_python_refuses_and_what_no_answer_can_hold(text: str) -> None:
-    def strictly(text: str) -> Any:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        return value
+class Body(Struct, kw_only=True):
+    REFUSED = {"odd": (1,)}
 
-    def found(by: Callable[[str], Any]) -> str:
-        try:
-            return repr(by(text))
-        except ValueError:
-            return "no JSON"
-
-    assert found(read) == found(read_at_once) == found(strictly)
+    query: str
+    count: Whole | None = None
+    ratio: float | None = None
+    flag: bool | None = None
+    path: PathText | None = None
+    texts: Texts | None = None
+    few: Annotated[list[Inner], Meta(max_length=2)] | None = None
+    odd: Any = None
 
 
-@given(VALUES)
-def test_writing_is_that_of_short_answers(value: Any) -> None:
-    responses = pytest.importorskip("starlette.responses")
-    try:
-        expected = responses.JSONResponse(value).body
-    except UnicodeEncodeError:  # half of a pair of surrogates
-        with pytest.raises(UnicodeEncodeError):
-            write(value)
-    else:
-        assert write(value) == expected
-    assert json.loads(json.dumps(value)) == value
+FAULTS = [
+    ('{"query": 3}', 422, "the field `query` is a text, not a whole number"),
+    ('{"query": null}', 422, "the field `query` is a text, not null"),
+    ("{}", 422, "the field `query` is missing"),
+    ('{"query": "", "count": 0}', 422, "the field `count` is a whole number of at least 1"),
+    ('{"query": "", "count": 1.5}', 422, "the field `count` is a whole number, not a number"),
+    ('{"query": "", "count": 9223372036854775808}', 422, "a whole number of at most 9223372036854775807"),
+    ('{"query": "", "ratio": true}', 422, "the field `ratio` is a number, not true or false"),
+    ('{"query": "", "ratio": 1e400}', 422, "the field `ratio` is wrong: number out of range"),
+    ('{"query": "", "flag": "yes"}', 422, "the field `flag` is true or false, not a text"),
+    ('{"query": "", "path": "a\\u0000b"}', 422, "the field `path` holds a NUL"),
+    ('{"query": "", "texts": 3}', 422, "the field `texts` is a text or a list, not a whole number"),
+    ('{"query": "", "texts": ["a", 3]}', 422, "the field `texts[1]` is a text, not a whole number"),
+    ('{"query": "", "few": [{"text": ""}, {}]}', 422, "the field `few[1].text` is missing"),
+    ('{"query": "", "few": [{"text": ""}, {"text": ""}, {"text": ""}]}', 413, "`few` has more than 2 entries"),
+    ('{"query": "", "odd": 2}', 422, "the field `odd` asks for something that this server does not do; it may be 1"),
+    ("[1]", 400, "the body is a JSON object, not a list"),
+    ('"x"', 400, "the body is a JSON object, not a text"),
+    ("", 400, "the body is not valid JSON"),
+    ('{"query": NaN}', 400, "the body is not valid JSON"),
+    ('{"query": "\\ud800"}', 400, "the body is not valid JSON"),
+    ('{"odd": ' + "[" * 100_000, 400, "the body is nested too deeply"),
+]
 
 
-def calls_within(work: Callable[[], object]) -> int:
-    """How many functions in Python `work` calls. Before each, another thread may run."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    def counted() -> None:
-        sys.setprofile(note)
-        try:
-            work()
-        finally:
-            sys.setprofile(None)
-
-    thread = threading.Thread(target=counted)
-    thread.start()
-    thread.join()
-    return count
+@pytest.mark.parametrize(("text", "status", "said"), FAULTS, ids=lambda value: str(value)[:30])
+def test_a_fault_is_told_with_its_field(text: str, status: int, said: str) -> None:
+    for spaces in (0, 200_000):
+        with pytest.raises(HttpRefusal) as raised:
+            decoded(b" " * spaces + text.encode(), Body)
+        assert (raised.value.status, said in raised.value.message) == (status, True), raised.value.message
+        assert "`$" not in raised.value.message
 
 
-def test_the_interpreters_lock_is_held_for_one_value_at_a_time() -> None:
-    value = [{"text": "a", "numbers": [1.5] * 10}] * 100
-    text = json.dumps(value)
-    parts = 100 * 12
-    assert calls_within(lambda: read(text)) >= parts
-    assert calls_within(lambda: write(value)) >= parts
-    assert calls_within(lambda: json.loads(text)) < parts, "the same would be true of anything"
+def test_null_is_an_absent_field_and_a_query_holds_texts() -> None:
+    found = decoded(b'{"query": "a", "count": null, "texts": "b", "odd": 1, "unknown": {}}', Body)
+    assert found == Body(query="a", texts="b", odd=1)
+    assert read_query({"query": "5", "count": "5", "flag": "true"}, Body) == Body(query="5", count=5, flag=True)
+    with pytest.raises(HttpRefusal, match="`count` is a whole number, not a text"):
+        read_query({"query": "", "count": "\u00b2"}, Body)
+    with pytest.raises(HttpRefusal, match="not valid UTF-8"):
+        decoded(b'{"query": "\xff"}', Body)
 
 
 @given(VALUES)
-def test_what_is_not_large_is_written_quickly(value: Any) -> None:
-    if not is_large(value):
-        assert len(json.dumps(value)) < 2 * LARGE
+def test_an_answer_says_what_python_would_say(value: Any) -> None:
+    assert json.loads(bytes(_response(value).body)) == json.loads(json.dumps(value))
+
+
+def test_numbers_of_numpy_are_numbers_and_other_objects_are_an_error() -> None:
+    assert json.loads(bytes(_response({"a": np.float32(0.5), "b": np.int64(3)}).body)) == {"a": 0.5, "b": 3}
+    with pytest.raises(TypeError, match="object of object"):
+        _response({"a": object()})
+
+
+def fed(data: bytes, step: int) -> JsonSize:
+    size = JsonSize()
+    for at in range(0, len(data), step):
+        size.feed(data[at : at + step])
+    return size
+
+
+@given(VALUES, st.booleans(), st.integers(1, 9))
+def test_marks_are_counted_outside_strings_however_the_bytes_are_cut(value: Any, ascii_only: bool, step: int) -> None:
+    def marks(value: Any) -> int:
+        if isinstance(value, dict):
+            return 1 + sum(1 + marks(each) for each in value.values()) + max(0, len(value) - 1)
+        return 1 + sum(map(marks, value)) + max(0, len(value) - 1) if isinstance(value, list) else 0
+
+    data = json.dumps(value, ensure_ascii=ascii_only).encode()
+    size = fed(data, step)
+    assert (size.length, size.structure) == (len(data), marks(value))
+    assert size.wide >= (not json.dumps(value, ensure_ascii=False).isascii())
 
 
 @pytest.mark.parametrize(
-    "value",
-    [["a"] * 5000, {str(n): n for n in range(5000)}, ["x" * LARGE], [[[1.5] * 400] * 20] * 2, {"x" * LARGE: 1}],
-    ids=["list", "object", "text", "nested", "name"],
+    "item",
+    [
+        '"a"',
+        '"\u4e00"',
+        '"the river floods"',
+        '"\U0001f600 the river"',
+        '"\\u4e00"',
+        "[]",
+        "{}",
+        '{"a":1}',
+        '{"k%d":1}',
+        "1.5",
+        "[[1]]",
+    ],
 )
-def test_what_is_large(value: Any) -> None:
-    assert is_large(value)
+def test_the_memory_that_is_leased_is_enough(item: str) -> None:
+    parts = [item % number if "%" in item else item for number in range(30_000)]
+    body = f'{{"query": "x", "documents": [{",".join(parts)}]}}'.encode()
 
+    class Loose(Struct):
+        documents: list[Any]
 
-class Held:
-    """A function in whose place a test stands: it goes on when the test lets it.
-
-    Attributes:
-        thread: in which it was called.
-    """
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.begun = threading.Event()
-        self.goes_on = threading.Event()
-        self.thread = 0
-        self._function = function
-
-    def __call__(self, value: Any) -> Any:
-        self.thread = threading.get_ident()
-        self.begun.set()
-        assert self.goes_on.wait(120), "nobody else was served meanwhile"
-        return self._function(value)
+    decoder = msgspec.json.Decoder(Loose)
+    tracemalloc.start()
+    found = decoder.decode(body)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.documents) == len(parts)
+    assert peak <= fed(body, 1 << 16).nbytes(typed=True)
 
 
 @pytest.fixture
-def server(tiny_models: Path, tmp_path: Path) -> Iterator[Server]:
+def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
-    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
-    with Server(config, collections=(), memory=tmp_path / "memory") as server:
+    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 4 * 10**9)
+    with HttpServer(config, collections=(), memory=tmp_path / "memory") as server:
         yield server
 
 
-def test_others_are_served_while_a_large_body_is_read_and_a_large_answer_written(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reading, writing = Held(read), Held(write)
-    monkeypatch.setattr(body, "read", reading)
-    monkeypatch.setattr(endpoint, "write", writing)
+def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(server: HttpServer) -> None:
+    """msgspec holds the interpreter's lock until it has decoded the whole."""
     small = {"query": "x", "documents": ["a", "b"]}
-    large = {**small, "documents": ["b " * LARGE, "a"], "return_documents": True}
 
-    async def serve() -> tuple[tuple[int, Any], list[int]]:
-        application = server.application()
-        asked, statuses = Asked(application, "/v1/rerank"), []
-        asked.send(json.dumps(large).encode(), last=True)
-        for held in (reading, writing):
-            await asyncio.to_thread(held.begun.wait, 120)
-            statuses.append((await ask(application, "/v1/rerank", small))[0])
-            assert not asked.task.done()
-            assert held.thread != threading.get_ident()
-            held.goes_on.set()
-        status, content, _ = await asked.answer()
-        return (status, content), statuses
-
-    (status, content), others = in_a_loop(serve())
-    assert others == [200, 200]
-    assert status == 200
-    texts = {result["index"]: result["document"]["text"] for result in content["results"]}
-    assert texts == dict(enumerate(large["documents"]))
-
-
-def test_faults_of_large_bodies_are_those_of_small_ones(server: Server) -> None:
-    async def both(part: bytes) -> list[tuple[int, str]]:
-        found, application = [], server.application()
-        for spaces in (1, LARGE):
+    async def serve() -> list[tuple[int, str]]:
+        application, found = server.application(), []
+        for item, count in ((b"[],", MOST_VALUES), (b'"a river",', 10_001)):
             asked = Asked(application, "/v1/rerank")
-            asked.send(b" " * spaces + part, last=True)
+            asked.send(b'{"query": "x", "documents": [' + item * count + b'"a"]}', last=True)
             status, said, _ = await asked.answer()
-            found.append((status, said["detail"].partition(":")[0]))
+            found.append((status, said["detail"]))
+            assert (await ask(application, "/v1/rerank", small))[0] == 200
         return found
 
-    for part in (b"[1]", b'"x"', b"{", b'{"query": "\xff"}', b"[" * 100_000, b"{}"):
-        small, large = in_a_loop(both(part))
-        assert small[0] == large[0] in (400, 422), (part[:10], small, large)
-        assert part == b'{"query": "\xff"}' or small == large
+    (many, said), (long, also) = in_a_loop(serve())
+    assert (many, said) == (413, f"the body holds more than {MOST_VALUES:,} values, the most of one request")
+    assert (long, also) == (413, "the field `documents` has more than 10,000 entries, the most of one request")
+
+
+def test_requests_at_once_are_answered_while_one_sends_its_body(server: HttpServer) -> None:
+    async def serve() -> list[int]:
+        application = server.application()
+        slow = Asked(application, "/v1/rerank")
+        slow.send(b'{"query": "x", "documents": ["a", ')
+        await slow.taken.wait()
+        statuses = [(await ask(application, "/v1/rerank", {"query": "x", "documents": ["a"]}))[0]]
+        slow.send(b'"b"]}', last=True)
+        return [*statuses, (await asyncio.wait_for(slow.answer(), 60))[0]]
+
+    assert in_a_loop(serve()) == [200, 200]

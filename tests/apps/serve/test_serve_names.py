@@ -14,10 +14,10 @@ import pytest
 from naive.waiting import PATIENCE_S, result_of
 
 from edge.apps.assistant.assistant import Assistant
-from edge.apps.serve import assistants
+from edge.apps.serve import library as assistants
 from edge.errors import BudgetExceeded, Withdrawn
 from edge.scheduling.urgency import Urgency, urgent
-from tests.apps.serve.every_request import Request, Site, noted_names, site
+from tests.apps.serve.every_request import Request, Site, site
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -84,9 +84,7 @@ def test_no_field_opens_a_path_an_address_or_a_model(here: Site, tiny_models: Pa
         told = []
         async with here.client() as client:
             for request in here.requests():
-                with noted_names() as read:
-                    await here.send(client, request)
-                fields = frozenset(read)
+                fields = here.names(request)
                 for name, other in names:
                     for (place, changed), (_, same) in zip(
                         request.variants(fields, name), request.variants(fields, other), strict=True
@@ -151,11 +149,11 @@ def test_few_assistants_stay_open_and_none_that_is_used_is_closed(here: Site, mo
     monkeypatch.setattr(assistants, "Assistant", FakeAssistant)
     held, collection = assistants.Assistants(), here.server.library.collection()
     with held.using(collection, "", "first") as first:
-        for number in range(3 * assistants.MOST):
+        for number in range(3 * assistants.MOST_ASSISTANTS):
             with held.using(collection, "", str(number)) as other:
                 assert not other.closed
         assert not first.closed
-        assert sum(not each.closed for each in opened) <= assistants.MOST
+        assert sum(not each.closed for each in opened) <= assistants.MOST_ASSISTANTS
         with pytest.raises(BudgetExceeded), held.using(collection, "", "large"):
             pass
     with held.using(collection, "", "large") as large:

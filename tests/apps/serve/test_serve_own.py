@@ -249,7 +249,7 @@ def test_a_socket_that_a_killed_server_left_behind(shell: Shell, tmp_path: Path)
 def test_a_socket_that_may_be_somebody_elses_is_sent_nothing(
     stranger: Callable[..., Stranger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    from edge.apps.serve import connection, place
+    from edge.apps.serve import connection
 
     listening = stranger(told({}))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -260,11 +260,11 @@ def test_a_socket_that_may_be_somebody_elses_is_sent_nothing(
         listening.path.unlink()
         listening.path.write_bytes(b"")
     else:
-        monkeypatch.setattr(place.os, "getuid", lambda: own + 1)
+        monkeypatch.setattr(connection.os, "getuid", lambda: own + 1)
         if what == "peer":
             monkeypatch.setattr(connection, "own_socket", lambda: listening.path)
     with pytest.raises(connection.Unserved):
-        connection.Connection()
+        connection.OwnServer()
     time.sleep(0.1)
     assert [heard for heard in listening.heard if heard] == []
 

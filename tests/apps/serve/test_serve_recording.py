@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.apps.serve.metrics import MOST_EVENTS, Recording
+from edge.apps.serve.metrics import MOST_EVENTS, TraceRecording
 from edge.budget import MemoryBudget
 from edge.trace import Trace
 from tests.apps.serve.conftest import Running
@@ -42,8 +42,8 @@ def test_it_begins_and_ends_on_request(start_server: Callable[..., Running], tmp
 def test_the_memory_that_is_held_is_enough() -> None:
     """Also for more events than are kept, and for the file."""
     trace, budget = Trace(), MemoryBudget(10**12)
-    recording = Recording(trace, budget)
-    recording._begin()
+    recording = TraceRecording(trace, budget)
+    recording.begin()
     held = budget.holders()["trace"]
     tracemalloc.start()
     try:

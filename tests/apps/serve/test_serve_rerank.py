@@ -74,11 +74,15 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"query": QUERY}, 422, "`documents` is missing"),
     ({"query": QUERY, "documents": []}, 422, "no documents"),
     ({"query": QUERY, "documents": "one"}, 422, "is a list"),
-    ({"query": QUERY, "documents": [3]}, 422, "document 0"),
-    ({"query": QUERY, "documents": [{}] * 9_000, "rank_fields": ["a"] * 200_000}, 413, "100 are the most"),
-    ({"query": QUERY, "documents": ["a"] * 10_001}, 413, "`documents` has 10,001 entries, and 10,000 are the most"),
+    ({"query": QUERY, "documents": [3]}, 422, "`documents[0]` is a text or an object"),
+    (
+        {"query": QUERY, "documents": [{}] * 9_000, "rank_fields": ["a"] * 200_000},
+        413,
+        "`rank_fields` has more than 100 entries",
+    ),
+    ({"query": QUERY, "documents": ["a"] * 10_001}, 413, "`documents` has more than 10,000 entries"),
     ({"query": QUERY, "documents": DOCS, "top_n": 0}, 422, "at least 1"),
-    ({"query": QUERY, "documents": ["\ud800"]}, 400, "half of a character"),
+    ({"query": QUERY, "documents": ["\ud800"]}, 400, "not valid JSON"),
     ({"query": QUERY, "documents": DOCS, "model": "tiny-embedder"}, 424, "embedder"),
 ]
 

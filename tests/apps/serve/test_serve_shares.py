@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.program import config_of
 
-from edge.apps.serve.limits import Limits, Shares
+from edge.apps.serve.body import Shares
+from edge.apps.serve.limits import Limits
 from edge.apps.serve.security import client_of
-from edge.apps.serve.server import Access, Server
-from edge.apps.serve.working import Line
+from edge.apps.serve.server import Access, HttpServer
+from edge.apps.serve.working import ThreadLine
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
@@ -25,24 +26,24 @@ pytest.importorskip("uvicorn")
 
 WHOLE = 1000
 PART = b'{"query": "' + b"x" * (7 << 20)
-"""Most of a body of which the end does not come. It needs 70 MiB and more once parsed."""
+"""Most of a body of which the end does not come. It needs 28 MiB once parsed."""
 
 GREEDY = 16
 
 
 @pytest.fixture
-def server(tiny_models: Path, tmp_path: Path) -> Iterator[Server]:
+def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
-    limits = Limits(body_s=600, pause_s=600)
-    with Server(config, limits, Access(), (), tmp_path / "memory") as server:
+    limits = Limits(body=64 << 20, body_s=600, pause_s=600)
+    with HttpServer(config, limits, Access(), (), tmp_path / "memory") as server:
         yield server
 
 
-def requests_hold(server: Server) -> int:
+def requests_hold(server: HttpServer) -> int:
     return server.budget.holders().get("requests", 0)
 
 
-def test_unfinished_bodies_of_one_client_leave_room_for_the_others(server: Server) -> None:
+def test_unfinished_bodies_of_one_client_leave_room_for_the_others(server: HttpServer) -> None:
     large, small = {"query": "x" * (2 << 20), "documents": []}, {"query": "x", "documents": ["a", "b"]}
 
     again = {"query": "x" * (7 << 20), "documents": []}
@@ -55,7 +56,7 @@ def test_unfinished_bodies_of_one_client_leave_room_for_the_others(server: Serve
             asked.send(PART)
         for asked in greedy:
             await asked.taken.wait()
-        assert requests_hold(server) < before / 2, "16 bodies of 70 MiB would take all of it"
+        assert requests_hold(server) < before / 2, "16 bodies of 28 MiB would take half of it"
         assert requests_hold(server) > before / 8, "what is free may be used"
         assert (await ask(application, "/v1/rerank", small, key="another"))[0] == 200
         assert (await ask(application, "/v1/rerank", large, key="another"))[0] == 422, (
@@ -75,8 +76,8 @@ def test_unfinished_bodies_of_one_client_leave_room_for_the_others(server: Serve
     in_a_loop(siege())
 
 
-def test_what_one_client_may_never_hold_is_refused_with_the_limit_that_would_do(server: Server) -> None:
-    body = b'{"query": "x", "documents": [' + b"1," * 2_400_000 + b"1]}"  # 260 bytes for each comma: 624 MB
+def test_what_one_client_may_never_hold_is_refused_with_the_limit_that_would_do(server: HttpServer) -> None:
+    body = b'{"query": "' + "\u4e00".encode() * (20 << 20) + b'"}'  # ten bytes for each of its bytes
 
     async def refused() -> tuple[int, Any]:
         asked = Asked(server.application(), "/v1/rerank")
@@ -148,7 +149,7 @@ def test_a_client_is_an_address_and_a_key() -> None:
 class Working:
     """Requests in a line; each ends when it is told to."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ThreadLine) -> None:
         self.line = line
         self.working: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
@@ -187,7 +188,7 @@ class Working:
 
 def test_one_client_leaves_a_thread_free_and_the_next_one_goes_to_who_has_the_fewest() -> None:
     async def line() -> None:
-        requests = Working(Line(4))
+        requests = Working(ThreadLine(4))
         assert await requests.come("a1", "a2", "a3", "a4", "a5") == ["a1", "a2", "a3"]
         assert await requests.come("b1") == ["a1", "a2", "a3", "b1"]
         assert await requests.come("c1", "b2", "c2") == ["a1", "a2", "a3", "b1"], "no thread is left"
@@ -203,7 +204,7 @@ def test_one_client_leaves_a_thread_free_and_the_next_one_goes_to_who_has_the_fe
 @pytest.mark.parametrize("threads", [1, 2, 24])
 def test_every_request_gets_its_turn(threads: int) -> None:
     async def line() -> int:
-        every, done = Line(threads), 0
+        every, done = ThreadLine(threads), 0
 
         async def request(client: str) -> None:
             nonlocal done

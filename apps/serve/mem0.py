@@ -1,0 +1,320 @@
+"""mem0's dialect: the memory in the shape of its REST server and of its hosted service, for its clients and for tools
+that speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
+
+from edge.apps.memory.arguments import check_metadata, check_text
+from edge.apps.memory.console import DEFAULT_USER
+from edge.apps.memory.memory import Memory
+from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.apps.serve.body import Whole
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
+
+
+class ScopeFields(Struct, kw_only=True):
+    """The user, the agent and the run whose memories are meant."""
+
+    REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"app_id": ()}
+    HARMLESS: ClassVar[tuple[str, ...]] = ("org_id", "project_id", "version", "output_format")
+
+    user_id: str | int | None = None
+    agent_id: str | int | None = None
+    run_id: str | int | None = None
+    app_id: Any = None
+    org_id: Any = None
+    project_id: Any = None
+    version: Any = None
+    output_format: Any = None
+
+    def named(self) -> dict[str, Any]:
+        """The ids that the request names; None for the others."""
+        return {name: getattr(self, name) for name in SCOPE_FIELDS}
+
+    def scope(self, filters: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The scope of the request; the default user's if it names none, as on the command line. Filters may name one,
+        too: then nothing is added to them."""
+        named = self.named()
+        if filters or any(value is not None for value in named.values()):
+            return named
+        return {**named, "user_id": DEFAULT_USER}
+
+
+class AddBody(ScopeFields, kw_only=True):
+    """Messages to remember. They are stored as they were said, so no option of an extraction changes anything."""
+
+    HARMLESS: ClassVar = (
+        *ScopeFields.HARMLESS, "infer", "includes", "excludes", "custom_categories", "custom_instructions",
+        "async_mode", "enable_graph", "memory_type", "prompt",
+    )  # fmt: skip
+    REFUSED: ClassVar = {**ScopeFields.REFUSED, "immutable": (False,)}
+
+    messages: Any
+    metadata: Any = None
+    timestamp: Any = None
+    expiration_date: Any = None
+    importance: Any = None
+    infer: Any = None
+    includes: Any = None
+    excludes: Any = None
+    custom_categories: Any = None
+    custom_instructions: Any = None
+    async_mode: Any = None
+    enable_graph: Any = None
+    memory_type: Any = None
+    prompt: Any = None
+    immutable: Any = None
+
+
+class FindBody(ScopeFields, kw_only=True):
+    """A query to the memories of a scope that pass `filters`."""
+
+    query: str
+    filters: dict[str, Any] | None = None
+    top_k: Whole | None = None
+    limit: Whole | None = None
+    threshold: float | None = None
+    rerank: bool | None = None
+
+
+class ListQuery(ScopeFields, kw_only=True):
+    """Which memories of a scope are listed."""
+
+    top_k: Whole | None = None
+    limit: Whole | None = None
+    show_expired: bool | None = None
+
+
+class ListBody(ScopeFields, kw_only=True):
+    """A list of the memories that pass `filters`."""
+
+    filters: dict[str, Any] | None = None
+
+
+class PageQuery(Struct, kw_only=True):
+    """A page of a list."""
+
+    page: Whole | None = None
+    page_size: Whole | None = None
+
+
+class ChangeBody(Struct, kw_only=True):
+    """Changes of one memory. `data` and `memory` are other names of `text`."""
+
+    text: str | None = None
+    data: str | None = None
+    memory: str | None = None
+    metadata: Any = None
+    pinned: bool | None = None
+    forgotten: bool | None = None
+
+
+class BatchEntry(Struct, kw_only=True):
+    """One memory of a batch, with its changes."""
+
+    memory_id: str
+    text: Any = None
+    metadata: Any = None
+
+
+class BatchBody(Struct, kw_only=True):
+    """Many memories at once."""
+
+    memories: Annotated[list[BatchEntry], Meta(min_length=1, max_length=1000)]
+
+
+def add(call: Call, body: AddBody) -> Any:
+    """Remembers `messages`."""
+    given = {name: getattr(body, name) for name in ("metadata", "timestamp", "expiration_date", "importance")}
+    return _told(call, lambda memory: memory.add(body.messages, **body.scope(), **given))
+
+
+def every(call: Call, query: ListQuery) -> Any:
+    """Lists the memories of a scope, newest first."""
+    asked = {"top_k": query.top_k or query.limit or 100, "show_expired": bool(query.show_expired)}
+    return _told(call, lambda memory: memory.get_all(**query.scope(), **asked))
+
+
+def listed(call: Call, body: ListBody, query: PageQuery) -> Any:
+    """Lists the memories that pass `filters`, newest first, page by page. `count` counts up to the first memory of the
+    next page; it is 0 behind the last page."""
+    page, size = query.page or 1, query.page_size or 100
+    offset = (page - 1) * size
+
+    def read(memory: Memory) -> dict[str, Any]:
+        scope = body.scope(body.filters)
+        results = memory.get_all(**scope, filters=body.filters, top_k=size + 1, offset=offset)["results"]
+        after = _page(page + 1, size) if len(results) > size else None
+        before = _page(page - 1, size) if page > 1 else None
+        count = offset + len(results) if results else 0
+        return {"count": count, "next": after, "previous": before, "results": results[:size]}
+
+    return _told(call, read)
+
+
+def _page(number: int, size: int) -> str:
+    """The address of a page of a list."""
+    return f"/v3/memories/?page={number}&page_size={size}"
+
+
+def find(call: Call, body: FindBody) -> Any:
+    """Finds the memories of a scope that say most about a query, best first."""
+    return _told(call, lambda memory: memory.search(
+        body.query, top_k=body.top_k or body.limit or 20, filters=body.filters, threshold=body.threshold,
+        rerank=body.rerank is not False, **body.scope(body.filters),
+    ))  # fmt: skip
+
+
+async def ping(call: Call) -> dict[str, str]:
+    """Answers the first request of mem0's client."""
+    return {"status": "ok", "org_id": "local", "project_id": "local", "user_email": ""}
+
+
+def one(call: Call) -> Any:
+    """Shows one memory."""
+    return _known(call.library.memory(), [call.named("memory_id")])
+
+
+def update(call: Call, body: ChangeBody) -> Any:
+    """Changes the `text` or the `metadata` of a memory, pins it (`pinned`), or hides it (`forgotten`)."""
+    name, memory = call.named("memory_id"), call.library.memory()
+    _known(memory, [name])
+    text = next((text for text in (body.text, body.data, body.memory) if text is not None), None)
+    done: dict[str, Any] | None = None
+    if text is not None or body.metadata is not None:
+        done = memory.update(name, text, body.metadata)
+    if body.pinned is not None:
+        done = memory.pin(name, body.pinned)
+    if body.forgotten is not None:
+        done = memory.forget(name, body.forgotten)
+    return done or memory.update(name)  # which says that there is nothing to change
+
+
+def delete(call: Call) -> Any:
+    """Deletes one memory."""
+    name, memory = call.named("memory_id"), call.library.memory()
+    _known(memory, [name])
+    return memory.delete(name)
+
+
+def delete_all(call: Call, query: ScopeFields) -> Any:
+    """Deletes the memories of a scope, which must be named."""
+    return call.library.memory().delete_all(**query.named())
+
+
+def history(call: Call) -> Any:
+    """Lists every change of a memory, oldest first."""
+    return call.library.memory().history(call.named("memory_id"))
+
+
+def reset(call: Call) -> dict[str, str]:
+    """Deletes everything."""
+    call.library.memory().reset()
+    return {"message": "All memories reset"}
+
+
+_KINDS = ("user", "agent", "run")
+"""Kinds of entities; the id of each is a field of a memory's scope, such as `user_id`."""
+
+
+def entities(call: Call) -> dict[str, Any]:
+    """Lists the users, agents and runs that memories belong to, each with the number of its memories."""
+    found = []
+    with call.library.memory().store.read() as db:
+        for kind in _KINDS:
+            column = f"{kind}_id"
+            named = f"FROM memories WHERE {column} IS NOT NULL GROUP BY {column} ORDER BY {column}"
+            rows = db.execute(f"SELECT {column}, count(*) {named}").fetchall()
+            found += [{"id": name, "name": name, "type": kind, "total_memories": count} for name, count in rows]
+    return {"count": len(found), "next": None, "previous": None, "results": found}
+
+
+def delete_entity(call: Call) -> Any:
+    """Deletes the memories of a user, an agent or a run."""
+    kind, name = call.named("kind"), call.named("name")
+    if kind not in _KINDS:
+        raise HttpRefusal(422, f"an entity is a {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, not {kind[:40]!a}")
+    # A name without memories is no error: the client's `reset` lists all entities first, and a memory may belong to
+    # several of them.
+    return call.library.memory().delete_all(**{f"{kind}_id": name})
+
+
+def update_batch(call: Call, body: BatchBody) -> dict[str, str]:
+    """Changes the text or the metadata of many memories."""
+    for change in body.memories:
+        if change.text is None and change.metadata is None:
+            raise HttpRefusal(422, "an entry of `memories` has a `text` or `metadata`; nothing was changed")
+        if change.text is not None:
+            check_text(change.text, "text")
+        if change.metadata is not None:
+            check_metadata(change.metadata)
+    memory = call.library.memory()
+    _known(memory, [change.memory_id for change in body.memories])
+    for change in body.memories:
+        memory.update(change.memory_id, change.text, change.metadata)
+    return {"message": f"Successfully updated {len(body.memories)} memories"}
+
+
+def delete_batch(call: Call, body: BatchBody) -> dict[str, str]:
+    """Deletes many memories."""
+    memory, names = call.library.memory(), [change.memory_id for change in body.memories]
+    _known(memory, names)
+    for name in dict.fromkeys(names):
+        memory.delete(name)
+    return {"message": f"Successfully deleted {len(names)} memories"}
+
+
+def _told(call: Call, work: Callable[[Memory], dict[str, Any]]) -> dict[str, Any]:
+    """The result of some work on the memory; with the state of the memory where that is not in order."""
+    memory = call.library.memory()
+    result, health = work(memory), memory.health()
+    return result if health else {**result, "health": health.to_json()}
+
+
+def _known(memory: Memory, names: Sequence[str]) -> Any:
+    """The last of some memories.
+
+    Raises:
+        HttpRefusal: one of them is missing. Nothing of a batch has been done then.
+    """
+    found = None
+    for name in names:
+        found = memory.get(name)
+        if found is None:
+            raise HttpRefusal(404, f"there is no memory {name[:80]!a}; nothing was changed")
+    return found
+
+
+def _under(base: str) -> tuple[ServedPath, ...]:
+    """The paths of single memories and of all below `/memories` or `/v1/memories`."""
+    return (
+        ServedPath("POST", base, add, AddBody),
+        ServedPath("GET", base, every, query=ListQuery),
+        ServedPath("DELETE", base, delete_all, query=ScopeFields),
+        ServedPath("GET", base + "/{memory_id}", one),
+        ServedPath("PUT", base + "/{memory_id}", update, ChangeBody),
+        ServedPath("DELETE", base + "/{memory_id}", delete),
+        ServedPath("GET", base + "/{memory_id}/history", history),
+    )
+
+
+PATHS = (
+    *_under("/memories"),
+    *_under("/v1/memories"),
+    ServedPath("POST", "/search", find, FindBody),
+    ServedPath("POST", "/v1/memories/search", find, FindBody),
+    ServedPath("POST", "/v3/memories/search", find, FindBody),
+    ServedPath("POST", "/v3/memories/add", add, AddBody),
+    ServedPath("POST", "/v3/memories", listed, ListBody, PageQuery),
+    ServedPath("POST", "/reset", reset),
+    ServedPath("GET", "/v1/ping", ping),
+    ServedPath("GET", "/v1/entities", entities),
+    ServedPath("DELETE", "/v2/entities/{kind}/{name:path}", delete_entity),
+    ServedPath("PUT", "/v1/batch", update_batch, BatchBody),
+    ServedPath("DELETE", "/v1/batch", delete_batch, BatchBody),
+)

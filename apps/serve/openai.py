@@ -1,0 +1,318 @@
+"""OpenAI's dialect: `/v1/embeddings`, `/v1/chat/completions`, `/v1/models`."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from edge.apps.assistant.answer import Answer, AnswerStats
+from edge.apps.assistant.assistant import Turn
+from edge.apps.assistant.base import AskOptions
+from edge.apps.serve.ask import AskFields, Show, options_of, written
+from edge.apps.serve.body import Whole
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.library import OWN_LLM
+from edge.apps.serve.refusals import HttpRefusal
+from edge.runtimes.generation.base import Message, Sampling
+from edge.runtimes.stats import RunStats
+from edge.scheduling.urgency import current_urgency
+
+Vectors = npt.NDArray[np.float32]
+
+MOST_TEXTS = 8192
+_FLOAT_BYTES, _BASE64_BYTES = 32, 8
+"""Memory of one number of an answer: its text twice, and as base64 likewise."""
+
+QUERIES = ("query", "search_query", "retrieval.query")
+"""How clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
+
+Input = str | Annotated[list[str], Meta(max_length=MOST_TEXTS)]
+"""Texts to embed. Lists of tokens are refused: their numbers mean nothing to another model."""
+
+
+class EmbeddingsBody(Struct, kw_only=True):
+    """Texts to embed, also with Jina's `task` or Cohere's `input_type`."""
+
+    HARMLESS: ClassVar = ("user",)
+
+    input: Input
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Whole | None = None
+    task: str | None = None
+    input_type: str | None = None
+    user: Any = None
+
+
+def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
+    """Embeds texts: one vector of unit length for each. With fewer `dimensions` the first numbers are given, at unit
+    length again."""
+    texts, query = texts_of(body.input, "input"), (body.task or body.input_type) in QUERIES
+    encoded = body.encoding_format == "base64"
+    found, tokens = embedded(call, body.model or "", texts, query, body.dimensions, encoded=encoded)
+    data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(found)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    model = body.model or call.library.served_embedder("").held.name
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def texts_of(given: Input, name: str) -> list[str]:
+    """The texts of a field.
+
+    Raises:
+        HttpRefusal: there is none.
+    """
+    texts = [given] if isinstance(given, str) else given
+    if not texts:
+        raise HttpRefusal(422, f"the field `{name}` holds no text")
+    return texts
+
+
+def embedded(
+    call: Call, model: str, texts: list[str], query: bool, dimensions: int | None, *, encoded: bool = False
+) -> tuple[list[Any], int]:
+    """The vectors of texts as JSON has them, in base64 if `encoded`; and the number of tokens."""
+    passes: list[RunStats] = []
+    vectors = call.library.served_embedder(model).embed(texts, query=query, watch=passes.append)
+    call.hold_more(vectors.size * (_BASE64_BYTES if encoded else _FLOAT_BYTES))
+    each = _in_base64 if encoded else _as_json
+    return [each(vector) for vector in _shortened(vectors, dimensions)], sum(stats.tokens for stats in passes)
+
+
+def _shortened(vectors: Vectors, dimensions: int | None) -> Vectors:
+    """The first `dimensions` numbers of each vector, at unit length again."""
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    if dimensions > vectors.shape[1]:
+        raise HttpRefusal(422, f"the model's vectors have {vectors.shape[1]} dimensions, fewer than {dimensions}")
+    cut = vectors[:, :dimensions]
+    return np.ascontiguousarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12))
+
+
+def _as_json(vector: Vectors) -> msgspec.Raw:
+    """One vector as JSON. Each is written alone, so that other threads run between two of them."""
+    return msgspec.Raw(msgspec.json.encode(vector.tolist()))
+
+
+def _in_base64(vector: Vectors) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+MOST_MESSAGES = 2000
+MOST_PARTS = 1000
+"""Parts of a message."""
+
+MOST_STOPS = 100
+"""Texts that end an answer. Each is looked for after every token."""
+
+
+class ChatPart(Struct):
+    """A part of a message."""
+
+    text: str | None = None
+
+
+class ChatMessage(Struct, kw_only=True):
+    """One message of a conversation. That of an assistant which called tools may have no content."""
+
+    role: str
+    content: str | Annotated[list[str | ChatPart], Meta(max_length=MOST_PARTS)] | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class StreamOptions(Struct):
+    """What a stream holds besides the answer."""
+
+    include_usage: bool | None = None
+
+
+class ChatBody(AskFields, kw_only=True):
+    """A conversation, whose last message is answered."""
+
+    REFUSED: ClassVar = {
+        "n": (1,), "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
+        "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"), "audio": (),
+        "modalities": (["text"],), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
+        "web_search_options": (), "moderation": (),
+    }  # fmt: skip
+    HARMLESS: ClassVar = (
+        "tools", "parallel_tool_calls", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
+    )  # fmt: skip
+    """A model is free to call none of the `tools`; the others are hints, or notes for the service's accounts."""
+
+    messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)]
+    model: str | None = None
+    max_completion_tokens: Whole | None = None
+    top_p: float | None = None
+    stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    response_format: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    modalities: Any = None
+    logit_bias: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+    tools: Any = None
+    parallel_tool_calls: Any = None
+    metadata: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    reasoning_effort: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
+    verbosity: Any = None
+
+
+Reply = tuple[str, str, dict[str, Any], dict[str, int]]
+"""The text of an answer, the reason for its end, further members of the reply, and the numbers of tokens."""
+
+
+def models(call: Call) -> dict[str, Any]:
+    """Lists the names that `model` may have: collections to answer from, generators, rerankers and embedders."""
+    library = call.library
+    names = [*library.names(), OWN_LLM, *library.pulled_generators(), *library.installed_names()]
+    made = [{"id": name, "object": "model", "created": 0, "owned_by": "edge-rag"} for name in dict.fromkeys(names)]
+    return {"object": "list", "data": made}
+
+
+def completions(call: Call, body: ChatBody) -> dict[str, Any] | None:
+    """Answers the last message. The `model` is a collection to answer from, `llm` for the language model alone, or the
+    name of a generator. Answers from a collection carry `citations`."""
+    model, messages, events = body.model or "", _messages(body), call.events
+    base = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
+    alone = model == OWN_LLM or model in call.library.pulled_generators()
+
+    def answer(show: Show) -> Reply:
+        return _plain(call, body, messages, show) if alone else _grounded(call, body, messages, show)
+
+    if events is None:
+        text, finish, more, counts = answer(None)
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        return {**base, "object": "chat.completion", "choices": [choice], "usage": counts, **more}
+
+    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        events.put("", {**base, "object": "chat.completion.chunk", "choices": [choice], **more})
+
+    chunk({"role": "assistant", "content": ""})
+    _, finish, more, counts = answer(lambda text: chunk({"content": text}))
+    chunk({}, finish, **more)
+    if body.stream_options and body.stream_options.include_usage:
+        events.put("", {**base, "object": "chat.completion.chunk", "choices": [], "usage": counts})
+    events.put("", "[DONE]")
+    return None
+
+
+def _grounded(call: Call, body: ChatBody, messages: list[Message], show: Show) -> Reply:
+    """An answer from a collection. A name that is none means the usual one, because clients send names of services."""
+    for field, harmless in (("stop", (None, [])), ("top_p", (None, 1.0))):
+        if getattr(body, field) not in harmless:
+            raise HttpRefusal(
+                422, f"the field `{field}` is obeyed by a language model alone, with the model `{OWN_LLM}`"
+            )
+    body.max_tokens = body.max_completion_tokens or body.max_tokens
+    options: AskOptions = options_of(body)
+    said = [message for message in messages if message.role != "system"]
+    if not said or said[-1].role != "user":
+        raise HttpRefusal(422, "the last message is the question, and its role is user")
+    names = call.library.names()
+    with call.library.assistant(body.model if body.model in names else "") as assistant:
+        conversation = assistant.chat(options=options)
+        for asked, reply in pairwise(said):
+            if asked.role == "user" and reply.role == "assistant":
+                told = Answer(reply.content, (), AnswerStats(question=asked.content))
+                conversation.turns.append(Turn(asked.content, asked.content, told))
+        answer = written(conversation.stream(said[-1].content), show)
+    citations = [citation.to_json() for citation in answer.citations]
+    counts = _usage(answer.stats.prompt_tokens, answer.stats.new_tokens)
+    return answer.text, "stop", {"citations": citations, "found": answer.found}, counts
+
+
+def _plain(call: Call, body: ChatBody, messages: list[Message], show: Show) -> Reply:
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    sampling = Sampling(
+        temperature=body.temperature or 0.0, top_p=1.0 if body.top_p is None else body.top_p, seed=body.seed or 0,
+        stop=stop, max_tokens=body.max_completion_tokens or body.max_tokens or 256,
+    )  # fmt: skip
+    pieces = []
+    with call.library.assistant("", body.model or "") as assistant:
+        for text in _written(assistant.write, messages, sampling):
+            pieces.append(text)
+            if show is not None:
+                show(text)
+        stats = assistant.generator.stats
+    if stats is None:
+        return "".join(pieces), "stop", {}, _usage(0, 0)
+    finish = "length" if stats.finish == "length" else "stop"
+    return "".join(pieces), finish, {}, _usage(stats.prompt_tokens, stats.new_tokens)
+
+
+def _written(write: Callable[..., Iterator[str]], messages: list[Message], sampling: Sampling) -> Iterator[str]:
+    urgency, cancel = current_urgency(), threading.Event()
+    with urgency.heard(cancel.set):
+        for text in write(messages, sampling, cancel):
+            urgency.check()
+            yield text
+        urgency.check()
+
+
+def _messages(body: ChatBody) -> list[Message]:
+    found = []
+    for number, message in enumerate(body.messages):
+        content, place = message.content, f"the field `messages[{number}].content`"
+        if isinstance(content, list):
+            texts = [part if isinstance(part, str) else part.text for part in content]
+            if None in texts:
+                raise HttpRefusal(422, f"{place} has a part without a `text`: pictures and sound cannot be read")
+            content = "\n".join(text for text in texts if text is not None)
+        if content is None:
+            if not message.tool_calls and not message.function_call:
+                raise HttpRefusal(422, f"{place} is missing")
+            content = ""
+        found.append(Message("system" if message.role == "developer" else message.role, content))
+    if not found:
+        raise HttpRefusal(422, "there are no messages")
+    return found
+
+
+def _usage(prompt: int, new: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+
+def openai(status: int, message: str) -> dict[str, Any]:
+    """An error as OpenAI writes it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+PATHS = (
+    ServedPath("POST", "/v1/embeddings", embeddings, EmbeddingsBody, shape=openai),
+    ServedPath("GET", "/v1/models", models, shape=openai),
+    ServedPath("POST", "/v1/chat/completions", completions, ChatBody, shape=openai, for_person=True),
+)

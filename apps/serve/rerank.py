@@ -1,0 +1,111 @@
+"""Reranking in the shape of Jina, Cohere (both versions) and vLLM, which is one but for the errors: `/v1/rerank`,
+`/v2/rerank`, and `/rerank` beside the shape of text-embeddings-inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+from uuid import uuid4
+
+from msgspec import Meta, Struct
+
+from edge.apps.serve.body import MOST_ENTRIES, Whole
+from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
+from edge.runtimes.reranker import Ranking
+
+MOST_FIELDS = 100
+
+
+class RerankText(Struct):
+    """A text as Jina writes it."""
+
+    text: str
+
+
+class RerankBody(Struct, kw_only=True):
+    """Documents to rank: texts, or objects with a `text` or with `rank_fields`."""
+
+    REFUSED: ClassVar = {"max_chunks_per_doc": (), "truncate_prompt_tokens": (-1,), "return_embeddings": (False,)}
+    HARMLESS: ClassVar = ("priority", "user", "truncation", "max_tokens_per_doc")
+    """`max_tokens_per_doc` bounds costs of a service. Here the model's own length cuts documents."""
+
+    query: str | RerankText
+    documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST_ENTRIES)]
+    model: str | None = None
+    top_n: Whole | None = None
+    return_documents: bool | None = None
+    rank_fields: Annotated[list[str], Meta(max_length=MOST_FIELDS)] | None = None
+    max_chunks_per_doc: Any = None
+    truncate_prompt_tokens: Any = None
+    return_embeddings: Any = None
+    priority: Any = None
+    user: Any = None
+    truncation: Any = None
+    max_tokens_per_doc: Any = None
+
+
+def rerank(call: Call, body: RerankBody) -> dict[str, Any]:
+    """Ranks `documents` by their relevance to a `query`, best first. Scores are probabilities."""
+    query = body.query if isinstance(body.query, str) else body.query.text
+    # A field that is named twice says no more, and would be copied twice.
+    names = list(dict.fromkeys(body.rank_fields or ()))
+    texts = [_document_text(document, names, place) for place, document in enumerate(body.documents)]
+    shown = body.return_documents
+    if shown is None:  # Jina's servers return documents unless told otherwise, the others do not
+        shown = "jina" in (body.model or "").lower()
+    ranking = ranked(call, body.model, query, texts, body.top_n)
+    results = []
+    for found in ranking.results:
+        result: dict[str, Any] = {"index": found.index, "relevance_score": found.score}
+        if shown:
+            document = body.documents[found.index]
+            result["document"] = {"text": document} if isinstance(document, str) else document
+        results.append(result)
+    tokens = ranking.stats.tokens
+    return {
+        "id": str(uuid4()),
+        "object": "list",
+        "model": body.model or call.library.reranker_name,
+        "results": results,
+        "usage": {"total_tokens": tokens, "prompt_tokens": tokens},
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+    }
+
+
+def ranked(call: Call, model: str | None, query: str, texts: list[str], top_n: int | None = None) -> Ranking:
+    """The ranking by the reranker that a request names.
+
+    Raises:
+        HttpRefusal: there is nothing to rank.
+    """
+    if not texts:
+        raise HttpRefusal(422, "there are no documents to rank")
+    count = None if top_n is None else min(top_n, len(texts))
+    ranking: Ranking = call.library.served_reranker(model or "").explain(query, texts, count)
+    return ranking
+
+
+def _document_text(document: str | dict[str, Any], names: Sequence[str], place: int) -> str:
+    """A document as a text: itself, its `text`, or the fields of these names, a line each."""
+    if isinstance(document, str):
+        return document
+    if names:
+        return "\n".join(f"{name}: {document[name]}" for name in names if name in document)
+    found = document.get("text", document.get("content"))
+    if isinstance(found, str):
+        return found
+    if all(isinstance(value, str) for value in document.values()) and document:
+        return "\n".join(f"{name}: {value}" for name, value in document.items())
+    raise HttpRefusal(422, f"the field `documents[{place}]` is a text or an object with a `text`")
+
+
+def cohere(status: int, message: str) -> dict[str, Any]:
+    """An error as Cohere writes it."""
+    return {"message": message}
+
+
+PATHS = (
+    ServedPath("POST", "/v1/rerank", rerank, RerankBody),
+    ServedPath("POST", "/v2/rerank", rerank, RerankBody, shape=cohere),
+)
