@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
@@ -217,6 +216,8 @@ def report(error: BaseException, verb: str) -> str:
 
 
 def _facts(verb: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and needed after an error only
+
     try:
         release = version("edge-rag")
     except PackageNotFoundError:
