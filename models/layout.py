@@ -45,69 +45,67 @@ class Section:
     Attributes:
         label: prefix of its tensors' names in the file: `label.tensor`.
         offset: position in the file, in bytes.
+        nbytes: bytes of the tensors together.
     """
 
     label: str
     block: BlockId | None
     tensors: tuple[TensorSpec, ...]
     offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The file's header and sections.
+    """The file's sections.
 
     Attributes:
-        header: the first bytes of the file, length prefix included; the data starts right after.
         sections: in file order.
         tables: the row tables, by name.
         nbytes: size of the whole file.
     """
 
-    header: bytes
     sections: tuple[Section, ...]
     tables: dict[str, RowTable]
     nbytes: int
 
     @classmethod
-    def of(cls, spec: ModelSpec) -> Layout:
-        """The layout of a model's file."""
-        tensors: dict[str, dict[str, object]] = {}
-        placed: list[tuple[str, BlockId | None, tuple[TensorSpec, ...], int]] = []
-        cursor = pads = 0
+    def of(cls, spec: ModelSpec, header_nbytes: int) -> Layout:
+        """The layout of a model's file, whose data starts after a header of `header_nbytes` bytes (see `header_of`)."""
+        sections: list[Section] = []
+        cursor = header_nbytes
+        for label, block, tensors, nbytes in _contents(spec):
+            cursor += -(cursor - header_nbytes) % ALIGNMENT
+            sections.append(Section(label, block, tensors, cursor, nbytes))
+            cursor += nbytes
+        tables = {s.label: RowTable(s.offset, *_rows(s.tensors[0])) for s in sections if s.block is None}
+        return cls(tuple(sections), tables, cursor)
 
-        def place(name: str, tensor: TensorSpec) -> None:
-            nonlocal cursor
-            tensors[name] = {
-                "dtype": _SAFETENSORS_DTYPE[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [cursor, cursor + tensor.nbytes],
-            }
-            cursor += tensor.nbytes
 
-        for label, block, contents in _sections(spec):
-            gap = -cursor % ALIGNMENT
-            if gap:
-                place(f"__pad__.{pads}", TensorSpec("pad", (gap,), "uint8"))
-                pads += 1
-            placed.append((label, block, contents, cursor))
-            for tensor in contents:
-                place(f"{label}.{tensor.name}", tensor)
-        text = json.dumps({"__metadata__": {"format": "np", "writer": "edge-pack"}, **tensors}, separators=(",", ":"))
-        length = len(text) + -(8 + len(text)) % ALIGNMENT
-        header = struct.pack("<Q", length) + text.encode().ljust(length)
-        start = len(header)
-        sections = tuple(Section(label, block, contents, start + at) for label, block, contents, at in placed)
-        tables = {
-            section.label: RowTable(section.offset, *_rows(section.tensors[0]))
-            for section in sections
-            if section.block is None
+def header_of(spec: ModelSpec) -> bytes:
+    """The first bytes of a model's file, length prefix included. The data starts right after them."""
+    tensors: dict[str, dict[str, object]] = {}
+    cursor = pads = 0
+
+    def place(name: str, tensor: TensorSpec) -> None:
+        nonlocal cursor
+        end = cursor + tensor.nbytes
+        tensors[name] = {
+            "dtype": _SAFETENSORS_DTYPE[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [cursor, end],
         }
-        return cls(header, sections, tables, start + cursor)
+        cursor = end
+
+    for section in Layout.of(spec, 0).sections:
+        if gap := section.offset - cursor:
+            place(f"__pad__.{pads}", TensorSpec("pad", (gap,), "uint8"))
+            pads += 1
+        for tensor in section.tensors:
+            place(f"{section.label}.{tensor.name}", tensor)
+    text = json.dumps({"__metadata__": {"format": "np", "writer": "edge-pack"}, **tensors}, separators=(",", ":"))
+    length = len(text) + -(8 + len(text)) % ALIGNMENT
+    return struct.pack("<Q", length) + text.encode().ljust(length)
 
 
 def table_dtype(spec: ModelSpec, table: str) -> str:
@@ -115,7 +113,8 @@ def table_dtype(spec: ModelSpec, table: str) -> str:
     return MATRIX_DTYPE[spec.layer.precision] if table == "embedding" else "float32"
 
 
-def _sections(spec: ModelSpec) -> list[tuple[str, BlockId | None, tuple[TensorSpec, ...]]]:
+def _contents(spec: ModelSpec) -> list[tuple[str, BlockId | None, tuple[TensorSpec, ...], int]]:
+    """Label, block, tensors and bytes of each section, in file order."""
     hidden = spec.layer.hidden
     sections: list[tuple[str, BlockId | None, tuple[TensorSpec, ...]]] = [
         ("embed", EMBED, spec.embedding_tensors()),
@@ -128,9 +127,10 @@ def _sections(spec: ModelSpec) -> list[tuple[str, BlockId | None, tuple[TensorSp
             sections.append((table, ROW_BLOCKS[table], (TensorSpec("crc32", (rows,), "uint32"),)))
     if spec.layer.precision == "int8":
         sections.append(("embedding", EMBEDDING_SCALE, (TensorSpec("scale", (spec.vocab,), "float32"),)))
+    sized = [(*section, sum(tensor.nbytes for tensor in section[2])) for section in sections]
     layer = spec.layer.tensors()
-    sections += [(f"layers.{i}", BlockId("layer", i), layer) for i in range(spec.layers)]
-    return sections
+    nbytes = sum(tensor.nbytes for tensor in layer)
+    return [*sized, *((f"layers.{i}", BlockId("layer", i), layer, nbytes) for i in range(spec.layers))]
 
 
 def _rows(tensor: TensorSpec) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class PackWriter(Closing):
         extents: the blocks written so far.
     """
 
-    def __init__(self, path: Path, layout: Layout, progress: Progress | None = None) -> None:
+    def __init__(self, path: Path, layout: Layout, header: bytes, progress: Progress | None = None) -> None:
         """Creates the file and writes its header.
 
         Raises:
@@ -161,8 +161,8 @@ class PackWriter(Closing):
             self._file = path.open("xb", buffering=0)
         except OSError as error:
             raise StorageError(f"{path} cannot be created: {error.strerror}") from error
-        self._write(memoryview(layout.header))
-        self.extents[HEADER] = Extent(0, len(layout.header), zlib.crc32(layout.header))
+        self._write(memoryview(header))
+        self.extents[HEADER] = Extent(0, len(header), zlib.crc32(header))
 
     def begin(self, section: Section) -> None:
         """Writes padding up to the start of a section."""

@@ -11,7 +11,7 @@ from edge.errors import ModelError, StorageError
 from edge.models.architectures import detect_head, family_of, token_limit
 from edge.models.checkpoint import DESCRIPTIONS, INDEX, Checkpoint, WeightSource, read_json
 from edge.models.family import Family
-from edge.models.layout import Layout, PackWriter, Progress
+from edge.models.layout import Layout, PackWriter, Progress, header_of
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256
 from edge.models.packed import PackedModel
 from edge.models.partial import VOCABULARY, build
@@ -101,8 +101,9 @@ def pack_weights(
         ModelError, StorageError: as `pack`.
     """
     packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec))
-    layout = Layout.of(spec)
-    with PackWriter(staging.path / DATA, layout, progress) as writer:
+    header = header_of(spec)
+    layout = Layout.of(spec, len(header))
+    with PackWriter(staging.path / DATA, layout, header, progress) as writer:
         packer.write(writer, layout)
     try:
         if tokenizer.parent != staging.path:

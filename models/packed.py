@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import BlockFile, BlockId, RowTable
+from edge.blocks import BlockFile, BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError
 from edge.models import evidence
-from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, ROW_BLOCKS, Layout, table_dtype
+from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, HEADER, ROW_BLOCKS, Layout, table_dtype
 from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of, remedy
 from edge.models.partial import VOCABULARY, read_tables
 from edge.models.spec import ModelSpec, TensorSpec
@@ -96,7 +96,8 @@ class PackedModel(Closing):
         path = Path(directory)
         recover(path)
         manifest, fingerprint = Manifest.read(path)
-        layout = Layout.of(manifest.spec)
+        header = manifest.blocks.get(HEADER, Extent(0, 0, 0))
+        layout = Layout.of(manifest.spec, header.nbytes)
         placed = {s.block: (s.offset, s.nbytes) for s in layout.sections if s.block is not None}
         found = {b: (e.offset, e.nbytes) for b, e in manifest.blocks.items() if b in placed}
         if found != placed or dict(manifest.tables) != layout.tables:
