@@ -187,7 +187,7 @@ class MemoryBudget:
             BudgetExceeded: there is not enough free memory, even after shrinking.
         """
         lease = Lease(self, owner, 0)
-        (self._resize if wait else self._resize_now)(lease, nbytes)
+        self._resize(lease, nbytes, wait=wait)
         return lease
 
     @contextmanager
@@ -354,26 +354,36 @@ class MemoryBudget:
             resident = anonymous_resident()
         return resident
 
-    def _resize(self, lease: Lease, nbytes: int) -> None:
-        self.waiting(lambda: self._resize_now(lease, nbytes))
-
-    def _resize_now(self, lease: Lease, nbytes: int) -> None:
+    def _resize(self, lease: Lease, nbytes: int, *, wait: bool = True) -> None:
         if nbytes < 0:
             raise RangeError(f"a lease cannot hold {nbytes} bytes")
         with self._lock:
+            if nbytes - lease.nbytes <= self.limit - self._used:
+                return self._take(lease, nbytes)
+        if wait:
+            return self.waiting(lambda: self._resize_now(lease, nbytes))
+        self._resize_now(lease, nbytes)
+
+    def _resize_now(self, lease: Lease, nbytes: int) -> None:
+        with self._lock:
             # A growing cache may be asked to give memory back itself, and then needs more.
             self._ask(lambda: nbytes - lease.nbytes)
-            if (growth := nbytes - lease.nbytes) > self.free:
-                raise self._refusal(lease.owner, growth)
-            if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
-                trim_heap()  # the C library may still hold what an earlier owner has freed
-            self._used += growth
-            lease.nbytes = nbytes
-            self._moves += self._loader != threading.get_ident()
-            if nbytes:
-                self._leases[id(lease)] = lease
-            else:
-                self._leases.pop(id(lease), None)
+            if nbytes - lease.nbytes > self.free:
+                raise self._refusal(lease.owner, nbytes - lease.nbytes)
+            self._take(lease, nbytes)
+
+    def _take(self, lease: Lease, nbytes: int) -> None:
+        """Gives a lease its new size, which fits."""
+        growth = nbytes - lease.nbytes
+        if growth >= _LARGE and not self._part and anonymous_resident() + growth > self.limit:
+            trim_heap()  # the C library may still hold what an earlier owner has freed
+        self._used += growth
+        lease.nbytes = nbytes
+        self._moves += self._loader != threading.get_ident()
+        if nbytes:
+            self._leases[id(lease)] = lease
+        else:
+            self._leases.pop(id(lease), None)
 
     def _settle(self) -> bool:
         """Waits for blocks on their way to caches, so that they can be evicted. Returns whether there were any.

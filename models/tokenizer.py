@@ -130,8 +130,7 @@ class PairTokenizer:
         check_text(query, "the query")
         if not query.strip():
             raise InputError("the query is empty")
-        for number, doc in enumerate(docs):
-            check_text(doc, f"document {number}")
+        check_texts(docs, "document")
         limit = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         head = self.spec.head
         if head.prefix or head.infix or head.suffix:
@@ -159,8 +158,7 @@ class PairTokenizer:
             InputError: a text is not valid Unicode or has no token.
             BudgetExceeded: as for `encode_pairs`.
         """
-        for number, text in enumerate(texts):
-            check_text(text, f"text {number}")
+        check_texts(texts, "text")
         lead = self.spec.head.query_prefix if query else self.spec.head.document_prefix
         limit = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         frame = self._frame(pair=False)
@@ -306,6 +304,12 @@ def _groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
         size += needed
     if group:
         yield group
+
+
+def check_texts(texts: Sequence[object], what: str) -> None:
+    """Checks each text (see `check_text`). `what` names one of them in a message, before its number."""
+    for number, text in enumerate(texts):
+        check_text(text, f"{what} {number}")
 
 
 def check_text(text: object, what: str) -> None:

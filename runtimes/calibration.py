@@ -24,6 +24,7 @@ from edge.models.blending import Retrieved, retrieved_scores, share_of, standard
 from edge.models.calibration import Calibration, Forecast, Lens, Measured
 from edge.models.spec import ModelSpec
 from edge.runtimes.heads import lens_input, logits, pool
+from edge.runtimes.passes import Job
 from edge.runtimes.replay import Record, Scores, find_margin, measure
 from edge.runtimes.reranker import Reranker
 from edge.streaming.hidden_states import Chunk
@@ -266,12 +267,11 @@ class _Recorder:
 
 
 def _forward(reranker: Reranker, example: Example) -> _Recorder:
-    batch = reranker.tokenize(example.query, example.docs)
     spec = reranker.model.spec
     nbytes = spec.layers * len(example.docs) * spec.layer.hidden * 4
     with reranker.budget.reserve("calibration", nbytes):
         recorder = _Recorder(spec, reranker.engine.head, len(example.docs))
-        reranker.engine.run(lambda: (batch, recorder))
+        reranker.engine.run(Job(example.docs, lambda: recorder, query=example.query))
     return recorder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from edge.errors import InputError
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_EMBEDDER
 from edge.models.spec import ModelSpec
-from edge.models.tokens import TokenBatch
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.heads import embeddings, pool
 from edge.runtimes.opening import open_engine, opened_model
+from edge.runtimes.passes import Job
 from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
 from edge.streaming.hidden_states import Chunk
@@ -111,22 +110,21 @@ class Embedder(Closing):
         while start < len(texts):
             size = _PASS_TEXTS if self.engine.holds_all_layers() else _STREAMED_PASS_TEXTS
             part = texts[start : start + size]
-            observer = PoolingObserver(self.model.spec, len(part))
-            stats = self.engine.run(partial(self._prepared, part, query, observer))
-            if watch is not None:
-                watch(stats)
-            yield embeddings(self.model.spec, self.engine.head, observer.vectors)
+            yield self._pass(part, query, watch)
             start += len(part)
 
     def close(self) -> None:
         """Closes the model and frees all memory."""
         self.engine.close()
 
-    def _prepared(
-        self, texts: Sequence[str], query: bool, observer: PoolingObserver
-    ) -> tuple[TokenBatch, PoolingObserver]:
-        self.engine.begin()
-        return self.engine.tokenize_texts(texts, query=query), observer
+    def _pass(
+        self, texts: Sequence[str], query: bool, watch: Callable[[RunStats], object] | None
+    ) -> npt.NDArray[np.float32]:
+        observer = PoolingObserver(self.model.spec, len(texts))
+        stats = self.engine.run(Job(texts, lambda: observer, queries=query))
+        if watch is not None:
+            watch(stats)
+        return embeddings(self.model.spec, self.engine.head, observer.vectors)
 
 
 class PoolingObserver:

@@ -9,12 +9,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.errors import BudgetExceeded, InputError
@@ -35,14 +32,13 @@ from edge.runtimes.needs import (
     request_nbytes,
     too_small,
 )
-from edge.runtimes.passes import Job, JoinedJobs, Prepare
+from edge.runtimes.passes import Job, JoinedJobs
 from edge.runtimes.room import Room
 from edge.runtimes.saturation import saturating_tokens
 from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
 from edge.runtimes.vocabulary import Vocabulary
 from edge.runtimes.workplace import Pass
-from edge.scheduling.urgency import current_urgency
 from edge.scheduling.waiting_line import Taken, WaitingLine
 from edge.streaming.forwarding import forward
 from edge.streaming.memory_plan import SLACK, MemoryPlan
@@ -51,10 +47,6 @@ from edge.trace import Trace
 
 MOST_TOKENS = 512
 """Default limit for the tokens of a sequence."""
-
-
-def _nothing() -> None:
-    """Does nothing. The default of `Engine.run` for `undo`."""
 
 
 class Engine(Closing):
@@ -146,82 +138,22 @@ class Engine(Closing):
         for lane in (self.lane, rows):
             weakref.finalize(self, lane.close)
 
-    def begin(self) -> None:
-        """Announces a request, so that the first layers are read while its texts are tokenized.
+    def run(self, job: Job) -> RunStats:
+        """Runs a job. Its observer sees the hidden states and decides which sequences continue.
 
-        Raises:
-            InputError: the engine has been closed.
-        """
-        with self._lock:
-            self._check_open()
-            self.window.prefetch()
-
-    def check_request(self, texts: Sequence[str], query: str = "") -> None:
-        """Frees memory for a request before any work is done for it: other holders in the budget release their caches.
-
-        Raises:
-            BudgetExceeded: the request may not fit even then; the error names the smallest limit that works.
-        """
-        spec = self.model.spec
-        request = request_nbytes(texts, self.max_tokens, spec.layer.hidden, spec.layers, query)
-        with self._lock:
-            self._check_open()
-            # Tokenizer and layers can be released as well, because the pass needs only one of them at a time.
-            needed = self.working + request
-            if needed > self.budget.make_room(needed):
-                OperationPlan(
-                    f"a request of {len(texts):,} texts", (OperationStage(self.model.name, own=needed),)
-                ).check(self.budget)
-
-    def tokenize_pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
-        """Token sequences of (query, document) pairs. Documents are truncated so that a sequence has `max_tokens`.
+        While a pass runs, other threads' jobs wait. The next pass takes the most urgent job first (see
+        `edge.scheduling.urgency`), and then others as long as a shared pass is quicker, so that each layer is read once
+        for all. The hidden states that a job's observer sees are bit for bit those of a pass of its own. The job is
+        begun at the start of its pass, possibly in another thread. Texts are truncated so that a sequence has
+        `max_tokens`.
 
         Raises:
             InputError: the query is empty, a text is not valid Unicode, or the engine has been closed.
-            BudgetExceeded: there is no memory for the tokenizer at present.
-        """
-        with self._lock:
-            self._check_open()
-            batch = self.vocabulary.pairs(query, docs)
-        if self.tuning.share_prefix or len(batch.prefix) == 0:
-            return batch
-        spread = [np.concatenate((batch.prefix, part)) for part in np.split(batch.tokens, batch.starts[1:-1])]
-        return replace(
-            batch,
-            prefix=batch.prefix[:0],
-            tokens=np.concatenate(spread),
-            lengths=(batch.lengths + len(batch.prefix)).astype(np.int32),
-        )
-
-    def tokenize_texts(self, texts: Sequence[str], *, query: bool = False) -> TokenBatch:
-        """Token sequences of single texts, truncated to `max_tokens`.
-
-        Raises:
-            InputError: a text is not valid Unicode, or the engine has been closed.
-        """
-        with self._lock:
-            self._check_open()
-            return self.vocabulary.texts(texts, query=query)
-
-    def run(self, prepare: Prepare, undo: Callable[[], object] = _nothing) -> RunStats:
-        """Runs a batch. Its observer sees the hidden states and decides which sequences continue.
-
-        While a pass runs, other threads' batches wait. The next pass takes the most urgent batch first (see
-        `edge.scheduling.urgency`), and then others as long as a shared pass is quicker, so that each layer is read once
-        for all. The hidden states that a batch's observer sees are bit for bit those of a pass of its own.
-
-        Args:
-            prepare: makes batch and observer at the start of the pass, possibly in another thread.
-            undo: frees the memory that `prepare` took, if the batch must wait for a later pass after all.
-
-        Raises:
-            InputError: the engine has been closed.
-            BudgetExceeded: the batch does not fit; the error names the limit that would be enough.
+            BudgetExceeded: the job does not fit; the error names the limit that would be enough.
             CorruptBlock, StorageError: weights cannot be read, or states cannot be offloaded.
             Withdrawn, DeadlinePassed: the request was cancelled, see `edge.scheduling.urgency`.
-            Exception: any error that `prepare` and the observer raise.
+            Exception: any error that the job's observer raises.
         """
-        job = Job(prepare, undo, current_urgency())
         self._line.run(job)
         return job.result
 
@@ -238,7 +170,7 @@ class Engine(Closing):
                     for job in jobs[1:]:
                         if job.error is None and job.stats is None:
                             self._put_back(job, taken)
-                    jobs[0].begin()
+                    self._begin(jobs[0])
                     self._pass(jobs[:1], taken)
                     return
                 raise
@@ -249,13 +181,11 @@ class Engine(Closing):
         jobs: list[Job] = []
         while (job := taken.next()) is not None:
             try:
-                self._check_open()
                 batches = [each.batch for each in jobs if each.batch is not None]
-                if jobs and not self.room.quicker_together([*batches, job.begin()]):
+                batch = self._begin(job)
+                if jobs and not self.room.quicker_together([*batches, batch]):
                     self._put_back(job, taken)
                     break
-                if not jobs:
-                    job.begin()
             except Exception as error:
                 if jobs and isinstance(error, BudgetExceeded):  # it will fit after the other jobs have ended
                     self._put_back(job, taken)
@@ -269,6 +199,36 @@ class Engine(Closing):
             if not self.tuning.share:
                 break
         return jobs
+
+    def _begin(self, job: Job) -> TokenBatch:
+        """Begins a job, and tokenizes its texts while the first layers are being read."""
+        self._check_open()
+        texts = job.begin()
+        if not isinstance(texts, TokenBatch) and job.query is not None:
+            self._check_room(texts, job.query)
+        self.window.prefetch()
+        if isinstance(texts, TokenBatch):
+            job.batch = texts
+        elif job.query is None:
+            job.batch = self.vocabulary.texts(texts, query=job.queries)
+        else:
+            job.batch = self.vocabulary.pairs(job.query, texts)
+            if not self.tuning.share_prefix:
+                job.batch = job.batch.without_prefix()
+        return job.batch
+
+    def _check_room(self, texts: Sequence[str], query: str) -> None:
+        """Frees memory for a request before any work is done for it: other holders in the budget release their caches.
+
+        Raises:
+            BudgetExceeded: the request may not fit even then; the error names the smallest limit that works.
+        """
+        spec = self.model.spec
+        # Tokenizer and layers can be released as well, because the pass needs only one of them at a time.
+        needed = self.working + request_nbytes(texts, self.max_tokens, spec.layer.hidden, spec.layers, query)
+        if needed > self.budget.make_room(needed):
+            stage = OperationStage(self.model.name, own=needed)
+            OperationPlan(f"a request of {len(texts):,} texts", (stage,)).check(self.budget)
 
     def _put_back(self, job: Job, taken: Taken[Job]) -> None:
         job.undo()

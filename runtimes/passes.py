@@ -15,33 +15,41 @@ import numpy.typing as npt
 
 from edge.models.tokens import TokenBatch
 from edge.runtimes.stats import RunStats
-from edge.scheduling.urgency import Urgency
+from edge.scheduling.urgency import Urgency, current_urgency
 from edge.streaming.forwarding import Observer
 from edge.streaming.hidden_states import Chunk
 
-Prepare = Callable[[], tuple[TokenBatch, Observer]]
-"""Tokenizes a request and makes its observer. It is called again if the first attempt shared a pass that did not
-fit."""
+
+def _nothing() -> None:
+    """Does nothing. The default of `Job.undo`."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One request for a pass.
+    """One request: its texts, which travel to the pass and are tokenized there, and the observer of the pass.
 
     Attributes:
-        prepare: see `Prepare`.
-        undo: frees the memory that `prepare` took.
+        texts: the texts, one sequence each, or their tokens.
+        observe: makes the observer. It is called again if the first attempt shared a pass that did not fit. The
+            observer's `decide(0, ...)` chooses the texts that enter the pass.
+        query: the query that is paired with each text; None for single texts.
+        queries: single texts are queries (see `PairTokenizer.encode_texts`).
+        undo: frees the memory that `observe` took.
         urgency: the job leaves the pass when this is withdrawn or its deadline has passed.
-        batch, observer: the results of `prepare`.
+        batch: the tokens of the texts that entered the pass.
+        observer: the result of `observe`.
         evaluations: layer x sequence evaluations done for this job.
         layers: the job's deepest layer.
         stats: the figures of the pass, once the job has succeeded.
         error: the error that ended the job.
     """
 
-    prepare: Prepare
-    undo: Callable[[], object]
-    urgency: Urgency
+    texts: Sequence[str] | TokenBatch
+    observe: Callable[[], Observer]
+    query: str | None = None
+    queries: bool = False
+    undo: Callable[[], object] = _nothing
+    urgency: Urgency = field(default_factory=current_urgency)
     batch: TokenBatch | None = None
     observer: Observer | None = None
     evaluations: int = 0
@@ -49,12 +57,21 @@ class Job:
     stats: RunStats | None = None
     error: Exception | None = None
 
-    def begin(self) -> TokenBatch:
-        """Prepares the job from the beginning. Raises the errors of `prepare`, and `Withdrawn` and `DeadlinePassed`."""
+    def begin(self) -> Sequence[str] | TokenBatch:
+        """Makes the observer, and returns the texts that enter the pass.
+
+        Raises:
+            Withdrawn, DeadlinePassed: the request was cancelled.
+            Exception: any error that `observe` raises.
+        """
         self.evaluations = self.layers = 0
         self.urgency.check()
-        self.batch, self.observer = self.prepare()
-        return self.batch
+        self.observer = self.observe()
+        count = len(self.texts)
+        entering = self.observer.decide(0, np.arange(count))
+        if isinstance(self.texts, TokenBatch) or len(entering) == count:
+            return self.texts
+        return [self.texts[i] for i in entering]
 
     @property
     def result(self) -> RunStats:

@@ -17,11 +17,11 @@ from edge.models.blending import Retrieved, share_of
 from edge.models.calibration import Calibration
 from edge.models.packed import PackedModel
 from edge.models.registry import DEFAULT_RERANKER
-from edge.models.tokenizer import check_text
-from edge.models.tokens import TokenBatch
+from edge.models.tokenizer import check_texts
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
 from edge.runtimes.opening import open_engine, opened_model
+from edge.runtimes.passes import Job
 from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
 from edge.runtimes.stats import RunStats
 from edge.runtimes.tuning import Tuning
@@ -172,8 +172,9 @@ class Reranker(Closing):
             every_layer: examine the scores after every layer, not only after those that pruning uses.
         """
         _check_documents(docs)
-        for number, doc in enumerate(docs):  # the tokenizer would not check documents that pruning leaves out
-            check_text(doc, f"document {number}")
+        if not isinstance(query, str) or not query.strip():
+            raise InputError("the query is empty" if isinstance(query, str) else f"a query is text, not {query!r}")
+        check_texts(docs, "document")  # the tokenizer would not check documents that pruning leaves out
         if self._damage is not None and (every_layer or self._limit(threshold) != math.inf):
             raise self._damage
         k = len(docs) if top_k is None else top_k
@@ -215,20 +216,6 @@ class Reranker(Closing):
             stats=stats,
         )
 
-    def tokenize(self, query: str, docs: Sequence[str]) -> TokenBatch:
-        """The token sequences of all (query, document) pairs, while the first layers are already being read.
-
-        Raises:
-            InputError: the query is empty, there are no documents, or a text is not valid Unicode.
-        """
-        if not isinstance(query, str) or not query.strip():
-            raise InputError("the query is empty" if isinstance(query, str) else f"a query is text, not {query!r}")
-        if len(docs) == 0:
-            raise InputError("there are no documents to rank")
-        self.engine.check_request([doc for doc in docs if isinstance(doc, str)], query)
-        self.engine.begin()
-        return self.engine.tokenize_pairs(query, docs)
-
     def close(self) -> None:
         """Closes the model and frees all memory."""
         self.engine.close()
@@ -261,7 +248,7 @@ class Reranker(Closing):
             for observer in observers:
                 observer.close()
 
-        def prepare() -> tuple[TokenBatch, PruningObserver]:
+        def observe() -> PruningObserver:
             undo()
             pruning, pool = begin()
             observers.append(
@@ -269,10 +256,10 @@ class Reranker(Closing):
                     self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, watch, budget=self.budget
                 )
             )
-            return self.tokenize(query, [docs[i] for i in observers[-1].entering]), observers[-1]
+            return observers[-1]
 
         try:
-            stats = self.engine.run(prepare, undo)
+            stats = self.engine.run(Job(docs, observe, query=query, undo=undo))
             return observers[-1], replace(stats, evaluations_full=stats.layers * len(docs))
         finally:
             undo()
@@ -303,6 +290,8 @@ def _check_documents(docs: object) -> None:
         raise InputError("documents are a list of texts, not one text")
     if isinstance(docs, Mapping) or not (hasattr(docs, "__len__") and hasattr(docs, "__getitem__")):
         raise InputError(f"documents are a list of texts, not {type(docs).__name__}")
+    if len(docs) == 0:
+        raise InputError("there are no documents to rank")
 
 
 def _checked(mode: str) -> Mode:

@@ -189,10 +189,7 @@ class PruningObserver:
             self._lease = self.budget.reserve("candidates", self._needed())
         self.scores = np.full(self.candidates, np.nan)
         self.entering = np.arange(self.candidates)
-        if self.pruning.wants(0):
-            scores = self.pool.see(self.entering, np.zeros(self.candidates), 0)
-            self.entering = self._judged(0, self.entering, scores)
-        self._vectors = np.empty((len(self.entering), self.spec.layer.hidden), np.float32)
+        self._vectors = np.empty((0, self.spec.layer.hidden), np.float32)
 
     def wants(self, layer: int) -> bool:
         self._layer = layer
@@ -206,6 +203,11 @@ class PruningObserver:
             self._arriving.append((chunk.ids, vectors))
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if layer == 0:
+            if self.pruning.wants(0):
+                self.entering = self._judged(0, active, self.pool.see(active, np.zeros(len(active)), 0))
+            self._vectors = np.empty((len(self.entering), self.spec.layer.hidden), np.float32)
+            return self.entering
         if not self._looks(layer):
             return active
         for ids, vectors in self._arriving:

@@ -141,6 +141,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     from edge.runtimes.embedder import PoolingObserver
     from edge.runtimes.engine import Engine
     from edge.runtimes.heads import logits
+    from edge.runtimes.passes import Job
     from edge.runtimes.tuning import Tuning
 
     random = np.random.default_rng(1)
@@ -162,7 +163,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         vectors = np.empty((0, 0), np.float32)
         for _ in range(repeats + 1):
             observer = PoolingObserver(spec, count)
-            seconds.append(engine.run(lambda made=observer: (batch, made)).seconds)  # type: ignore[misc]
+            seconds.append(engine.run(Job(batch, lambda made=observer: made)).seconds)  # type: ignore[misc]
             vectors = observer.vectors
         return seconds[1:], logits(spec, engine.head, vectors)
 

@@ -43,7 +43,11 @@ class Observer(Protocol):
         """Receives a chunk's new states, [chunk.tokens, width], before they are stored."""
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns those of the `active` sequences that go on after `layer` layers; an empty result ends the pass."""
+        """Returns those of the `active` sequences that go on after `layer` layers; an empty result ends the pass.
+
+        Before a pass, layer 0 means the texts of a request. Those that are returned are tokenized, and numbered anew
+        from 0.
+        """
 
 
 def forward(

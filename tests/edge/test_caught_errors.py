@@ -13,7 +13,6 @@ import pytest
 from edge.budget import MemoryBudget
 from edge.runtimes.passes import Job
 from edge.scheduling.background import Background
-from edge.scheduling.urgency import Urgency
 
 
 def _keeps_memory(fail: Callable[[], object]) -> bool:
@@ -38,7 +37,7 @@ def _job() -> object:
     def fail() -> None:
         raise KeyError
 
-    job = Job(fail, lambda: None, Urgency())
+    job = Job([], fail)
     with suppress(KeyError):
         job.begin()
     job.error = KeyError()

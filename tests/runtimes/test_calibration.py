@@ -19,6 +19,7 @@ from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
 from edge.runtimes.calibration import Example, calibrate
+from edge.runtimes.passes import Job
 from edge.runtimes.replay import MARGINS, Record, find_margin, measure, replay
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
@@ -336,7 +337,7 @@ def test_the_lens_scores_where_calibration_says_so(reranker: Reranker) -> None:
     for before, after in zip(untouched.layers[1:], probed.layers[1:], strict=True):
         assert after.scores.tolist() == before.scores.tolist()
     means = Means(spec, len(docs))
-    reranker.engine.run(lambda: (reranker.tokenize("river", docs), means))
+    reranker.engine.run(Job(docs, lambda: means, query="river"))
     first = next(report for report in probed.layers if report.layer == 1)
     logits = np.log(first.scores) - np.log1p(-first.scores)
     assert logits == pytest.approx(means.first[first.ids] @ lens.weight[0], abs=1e-4)
@@ -358,7 +359,7 @@ class Means:
             start += length
 
     def decide(self, layer: int, active: np.ndarray) -> np.ndarray:
-        return active[:0]
+        return active if layer == 0 else active[:0]
 
 
 def calibrated() -> Calibration:

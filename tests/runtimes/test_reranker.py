@@ -207,7 +207,7 @@ def test_a_closed_reranker_says_so(packs: Callable[..., Path], open_reranker: Ca
         reranker.rank(QUERY, DOCS)
 
 
-@pytest.mark.parametrize("step", ["tokenize_pairs", "run"])
+@pytest.mark.parametrize("step", ["_begin", "run"])
 def test_one_that_is_closed_under_way_says_so(
     packs: Callable[..., Path], open_reranker: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

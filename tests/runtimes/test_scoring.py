@@ -40,6 +40,7 @@ def observer(spec: ModelSpec, candidates: int, budget: MemoryBudget | None = Non
 
 def rank(made: PruningObserver, states: np.ndarray) -> list[int]:
     ids = np.arange(len(states))
+    assert made.decide(0, ids).tolist() == ids.tolist()
     assert made.wants(made.spec.layers)
     made.collect(Chunk(ids, np.ones(len(states), np.int32)), states)
     made.decide(made.spec.layers, ids)

@@ -290,7 +290,7 @@ def test_every_pipeline_runs_on_a_language_model_the_same_with_and_without_looka
 @pytest.mark.usefixtures("llama")
 def test_a_model_that_does_not_fit_names_what_would(collection: Collection, models: Path) -> None:
     budget = collection.budget
-    collection.reranker.engine.begin()
+    collection.reranker.engine.window.prefetch()
     with budget.reserve("something else", budget.free - 5_000_000):
         with pytest.raises(BudgetExceeded, match=r"tiny\.gguf needs .* smallest that works"):
             Assistant(collection, llm=models / "tiny.gguf")

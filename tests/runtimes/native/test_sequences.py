@@ -70,7 +70,7 @@ def test_a_model_s_input_is_the_same_without_compiled_code(
     synth("tiny-bert", tmp_path / "m", "int8").close()
     docs = [" ".join(f"word{(i * j) % 29}" for j in range(1, 4 + 3 * i)) for i in range(8)]
     with Reranker(tmp_path / "m", config=Config(memory=10**11)) as reranker:
-        embedding, batch = reranker.engine.embedding, reranker.tokenize("word1 word2", docs)
+        embedding, batch = reranker.engine.embedding, reranker.engine.vocabulary.pairs("word1 word2", docs)
         for dtype in types:
             results = []
             for compiled in (True, False):
