@@ -18,9 +18,9 @@ from edge.files.input_file import read_input
 from edge.models.calibration import Calibration
 from edge.models.manifest import file_sha256
 from edge.models.packed import PackedModel
+from edge.models.pull import pull_generator
 from edge.models.registry import KNOWN, KnownModel, find_generator, installed, installed_generators, models_dir, resolve
 from edge.models.spec import Precision
-from edge.models.wheels import pull_generator
 
 _precision = click.option(
     "--precision", type=click.Choice(get_args(Precision)), default="int8", show_default=True, help="Of the weights."

@@ -323,7 +323,7 @@ def configure(*, no_server: bool = False, **flags: Any) -> Config:
 
 def print_stats(stats: dict[str, Any]) -> None:
     """Prints the figures of a pass to stderr, a line each, and whether a server made it."""
-    from edge.runtimes.stats import RunStats
+    from edge.runtimes.passes import RunStats
 
     run = RunStats(**{name: stats[name] for name in RunStats.__dataclass_fields__})
     saved = 1 - run.evaluations / max(1, run.evaluations_full)

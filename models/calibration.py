@@ -55,7 +55,7 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Lens:
     """Linear probes that predict the final logit after each layer. Their input is the vector that
-    `edge.runtimes.heads.lens_input` takes from the hidden states.
+    `edge.runtimes.scoring.lens_input` takes from the hidden states.
 
     Attributes:
         weight: [layers, hidden] fp32.

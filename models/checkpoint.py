@@ -55,7 +55,7 @@ class WeightSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _SafeTensor:
     path: Path
     dtype: str
     shape: tuple[int, ...]
@@ -73,7 +73,7 @@ class Checkpoint(Closing):
         """
         self.folder = Path(folder)
         self.files = _weight_files(self.folder)
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _SafeTensor] = {}
         self._open: dict[Path, FileIO] = {}
         for path in self.files:
             self._entries.update(_header(path))
@@ -111,7 +111,7 @@ class Checkpoint(Closing):
             file.close()
         self._open.clear()
 
-    def _pread(self, entry: _Entry, name: str, view: memoryview, offset: int) -> None:
+    def _pread(self, entry: _SafeTensor, name: str, view: memoryview, offset: int) -> None:
         try:
             file = self._open.get(entry.path)
             if file is None:
@@ -149,7 +149,7 @@ def _weight_files(folder: Path) -> list[Path]:
     raise ModelError(f"{folder} has no {SINGLE}")
 
 
-def _header(path: Path) -> dict[str, _Entry]:
+def _header(path: Path) -> dict[str, _SafeTensor]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -166,7 +166,7 @@ def _header(path: Path) -> dict[str, _Entry]:
                 if 8 + length + end > size:
                     raise ModelError(f"{path} is truncated: tensor {name} ends past the end of the file")
                 shape = tuple(int(n) for n in item["shape"])
-                entry = _Entry(path, str(item["dtype"]), shape, 8 + length + begin)
+                entry = _SafeTensor(path, str(item["dtype"]), shape, 8 + length + begin)
                 if entry.dtype in _DTYPES:
                     expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(_DTYPES[entry.dtype]).itemsize
                     if begin < 0 or end - begin != expected:

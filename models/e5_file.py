@@ -24,12 +24,10 @@ import numpy as np
 from edge.errors import ModelError, StorageError
 from edge.models import bert
 from edge.models.checkpoint import Floats
-from edge.models.layout import Progress
-from edge.models.manifest import TOKENIZER
+from edge.models.manifest import TOKENIZER, Staging
 from edge.models.pack import check_precision, pack_weights
-from edge.models.packed import PackedModel
+from edge.models.packed import PackedModel, Progress
 from edge.models.spec import HeadSpec, Precision
-from edge.models.staging import Staging
 from edge.resident import Closing
 
 _MAGIC = b"E5S1"

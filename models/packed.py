@@ -3,23 +3,137 @@
 from __future__ import annotations
 
 import itertools
+import json
+import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import BlockFile, BlockId, Extent, RowTable
+from edge.blocks import ALIGNMENT, BlockFile, BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError
 from edge.models import evidence
-from edge.models.layout import EMBED, EMBEDDING_SCALE, HEAD, HEADER, ROW_BLOCKS, Layout, table_dtype
-from edge.models.manifest import DATA, TOKENIZER, Manifest, file_sha256, kind_of, remedy
-from edge.models.partial import VOCABULARY, read_tables
-from edge.models.spec import ModelSpec, TensorSpec
-from edge.models.staging import recover
+from edge.models.manifest import DATA, TOKENIZER, PackManifest, file_sha256, kind_of, recover, remedy
+from edge.models.spec import MATRIX_DTYPE, ModelSpec, TensorSpec
+from edge.models.tables import VOCABULARY, read_tables
 from edge.resident import Closing
+
+HEADER = BlockId("header")
+EMBED = BlockId("embed")
+HEAD = BlockId("head")
+ROW_BLOCKS = {"positions": BlockId("positions.crc32"), "embedding": BlockId("embedding.crc32")}
+"""For each table of rows, the block that holds the CRC-32 of every row."""
+EMBEDDING_SCALE = BlockId("embedding.scale")
+
+Progress = Callable[[int, int], None]
+"""A function that is called with the bytes written so far and the total bytes."""
+
+_SAFETENSORS_DTYPE = {"float32": "F32", "float16": "F16", "int8": "I8", "uint32": "U32", "uint8": "U8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One aligned range of the file: a block of tensors, or a table of rows (`block` is None).
+
+    Attributes:
+        label: prefix of its tensors' names in the file: `label.tensor`.
+        offset: position in the file, in bytes.
+        nbytes: bytes of the tensors together.
+    """
+
+    label: str
+    block: BlockId | None
+    tensors: tuple[TensorSpec, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The file's sections.
+
+    Attributes:
+        sections: in file order.
+        tables: the row tables, by name.
+        nbytes: size of the whole file.
+    """
+
+    sections: tuple[Section, ...]
+    tables: dict[str, RowTable]
+    nbytes: int
+
+    @classmethod
+    def of(cls, spec: ModelSpec, header_nbytes: int) -> Layout:
+        """The layout of a model's file, whose data starts after a header of `header_nbytes` bytes (see `header_of`)."""
+        sections: list[Section] = []
+        cursor = header_nbytes
+        for label, block, tensors, nbytes in _contents(spec):
+            cursor += -(cursor - header_nbytes) % ALIGNMENT
+            sections.append(Section(label, block, tensors, cursor, nbytes))
+            cursor += nbytes
+        tables = {s.label: RowTable(s.offset, *_rows(s.tensors[0])) for s in sections if s.block is None}
+        return cls(tuple(sections), tables, cursor)
+
+
+def header_of(spec: ModelSpec) -> bytes:
+    """The first bytes of a model's file, length prefix included. The data starts right after them."""
+    tensors: dict[str, dict[str, object]] = {}
+    cursor = pads = 0
+
+    def place(name: str, tensor: TensorSpec) -> None:
+        nonlocal cursor
+        end = cursor + tensor.nbytes
+        tensors[name] = {
+            "dtype": _SAFETENSORS_DTYPE[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [cursor, end],
+        }
+        cursor = end
+
+    for section in Layout.of(spec, 0).sections:
+        if gap := section.offset - cursor:
+            place(f"__pad__.{pads}", TensorSpec("pad", (gap,), "uint8"))
+            pads += 1
+        for tensor in section.tensors:
+            place(f"{section.label}.{tensor.name}", tensor)
+    text = json.dumps({"__metadata__": {"format": "np", "writer": "edge-pack"}, **tensors}, separators=(",", ":"))
+    length = len(text) + -(8 + len(text)) % ALIGNMENT
+    return struct.pack("<Q", length) + text.encode().ljust(length)
+
+
+def table_dtype(spec: ModelSpec, table: str) -> str:
+    """The numpy dtype of a row table's values. Positions are always fp32."""
+    return MATRIX_DTYPE[spec.layer.precision] if table == "embedding" else "float32"
+
+
+def _contents(spec: ModelSpec) -> list[tuple[str, BlockId | None, tuple[TensorSpec, ...], int]]:
+    """Label, block, tensors and bytes of each section, in file order."""
+    hidden = spec.layer.hidden
+    sections: list[tuple[str, BlockId | None, tuple[TensorSpec, ...]]] = [
+        ("embed", EMBED, spec.embedding_tensors()),
+        ("head", HEAD, spec.head_tensors()),
+    ]
+    for table, rows in (("positions", spec.positions), ("embedding", spec.vocab)):
+        if rows:
+            values = TensorSpec("weight", (rows, hidden), table_dtype(spec, table))
+            sections.append((table, None, (values,)))
+            sections.append((table, ROW_BLOCKS[table], (TensorSpec("crc32", (rows,), "uint32"),)))
+    if spec.layer.precision == "int8":
+        sections.append(("embedding", EMBEDDING_SCALE, (TensorSpec("scale", (spec.vocab,), "float32"),)))
+    sized = [(*section, sum(tensor.nbytes for tensor in section[2])) for section in sections]
+    layer = spec.layer.tensors()
+    nbytes = sum(tensor.nbytes for tensor in layer)
+    return [*sized, *((f"layers.{i}", BlockId("layer", i), layer, nbytes) for i in range(spec.layers))]
+
+
+def _rows(tensor: TensorSpec) -> tuple[int, int]:
+    rows, width = tensor.shape
+    return rows, width * np.dtype(tensor.dtype).itemsize
+
 
 Floats = npt.NDArray[np.float32]
 Kind = Literal["reranker", "embedder"]
@@ -58,7 +172,7 @@ class PackedModel(Closing):
         nbytes: size of the data file.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, fingerprint: str) -> None:
+    def __init__(self, path: Path, manifest: PackManifest, fingerprint: str) -> None:
         self.path = path
         self.name = manifest.name
         self.spec: ModelSpec = manifest.spec
@@ -95,7 +209,7 @@ class PackedModel(Closing):
         """
         path = Path(directory)
         recover(path)
-        manifest, fingerprint = Manifest.read(path)
+        manifest, fingerprint = PackManifest.read(path)
         header = manifest.blocks.get(HEADER, Extent(0, 0, 0))
         layout = Layout.of(manifest.spec, header.nbytes)
         placed = {s.block: (s.offset, s.nbytes) for s in layout.sections if s.block is not None}

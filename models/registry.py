@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from edge.errors import ModelError
-from edge.models.manifest import BUNDLED
+from edge.models.manifest import BUNDLED, is_pack, recover, recover_all
 from edge.models.packed import Kind, PackedModel
-from edge.models.staging import is_pack, recover, recover_all
 
 DEFAULT_RERANKER = "edge-reranker-minilm-l6"
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"

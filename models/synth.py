@@ -22,12 +22,10 @@ from edge.errors import InputError, ModelError, StorageError
 from edge.models import qwen3, random_tokenizer
 from edge.models.architectures import family_of
 from edge.models.family import Family, part_rows
-from edge.models.layout import Progress
-from edge.models.manifest import DATA, TOKENIZER
+from edge.models.manifest import DATA, TOKENIZER, Staging
 from edge.models.pack import check_precision, pack_weights
-from edge.models.packed import PackedModel
+from edge.models.packed import PackedModel, Progress
 from edge.models.spec import HeadSpec, LayerSpec, ModelSpec, Precision
-from edge.models.staging import Staging
 
 Floats = npt.NDArray[np.float32]
 

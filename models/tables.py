@@ -1,26 +1,246 @@
-"""A tokenizer's tables in memory: all of them, or only the pieces in use. They are loaded at first use."""
+"""A tokenizer's tables in memory: all of them, or only the pieces in use. They are loaded at first use.
+
+A multilingual vocabulary of 250,000 pieces takes 110-220 MB once loaded, mostly for a search tree. A request uses a few
+thousand of the pieces. A piece that is no substring of the text has no effect: a tokenizer without it gives the same
+tokens. So the pieces stay on disk, sorted by checksum, and a small tokenizer grows with the texts it has to encode.
+"""
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import io
+import json
 import os
-from collections.abc import Sequence
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.models.clipping import inseparable, settled
 from edge.models.manifest import remedy
-from edge.models.partial import VOCABULARY, PartialTokenizer
 from edge.models.spec import Architecture, ModelSpec
-from edge.models.tokens import Ids
 from edge.resident import anonymous_resident, trim_heap
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
+
+Ids = npt.NDArray[np.int32]
+
+VOCABULARY = "vocabulary.npz"
+_MEMBER = ".npy"
+_TABLES = ("skeleton", "always", "crc", "order", "longest", "ends", "text", "score")
+_WORTHWHILE = 60_000
+_MOST_CHARS = 400_000
+_CHARS_PER_WORD = 8
+"""The cost of holding a word, in characters, in addition to the word's own characters."""
+
+_SLICE = 1024
+"""The substrings of so many characters are looked up together: about 16 substrings a character, of 270 bytes each."""
+
+
+def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
+    """Writes a tokenizer's pieces in the form that `PartialTokenizer` reads, if that is possible and saves memory.
+
+    Args:
+        tokenizer: tokenizer.json.
+        smallest: smallest number of pieces for which the file is written.
+
+    Returns:
+        True if the file was written; False if the tokenizer is not a large Unigram one.
+    """
+    content = json.loads(tokenizer.read_text(encoding="utf-8"))
+    model = content["model"]
+    pieces = model.get("vocab")
+    if model.get("type") != "Unigram" or model.get("byte_fallback") or model.get("unk_id") is None:
+        return False
+    # Added tokens that are matched after normalization cannot be split off before it.
+    if len(pieces) < smallest or any(token["normalized"] for token in content["added_tokens"]):
+        return False
+    model["vocab"] = []
+    always = {pieces[model["unk_id"]][0], *(token["content"] for token in content["added_tokens"])}
+    # The cost of an unknown character is derived from the lowest score.
+    always.add(min(pieces, key=lambda piece: float(piece[1]))[0])
+    if not always <= {piece for piece, _ in pieces}:
+        return False
+    encoded = [piece.encode() for piece, _ in pieces]
+    crcs = np.array([zlib.crc32(piece) for piece in encoded], np.uint32)
+    order = np.argsort(crcs, kind="stable")
+    np.savez(
+        target,
+        skeleton=np.frombuffer(json.dumps(content).encode(), np.uint8),
+        always=np.array([n for n, (piece, _) in enumerate(pieces) if piece in always], np.int32),
+        crc=crcs[order],
+        order=order.astype(np.int32),
+        longest=np.array(max(len(piece) for piece, _ in pieces)),
+        ends=np.cumsum([len(piece) for piece in encoded], dtype=np.int64),
+        text=np.frombuffer(b"".join(encoded), np.uint8),
+        score=np.array([score for _, score in pieces], np.float64),
+    )
+    return True
+
+
+class PartialTokenizer:
+    """A tokenizer that holds the pieces which the texts so far can use.
+
+    Attributes:
+        tokenizer: the tokenizer of those pieces; its ids are positions in `ids`.
+        ids: the id of each held piece in the whole vocabulary.
+        longest: length of the vocabulary's longest piece, in characters.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the tokenizer's description, and the pieces that are always needed.
+
+        Raises:
+            CorruptBlock: the file is damaged.
+        """
+        self._path = path
+        tables = self._tables("skeleton", "always", "longest")
+        self._skeleton: dict[str, Any] = json.loads(tables["skeleton"].tobytes())
+        self._always = tables["always"]
+        self.longest = int(tables["longest"])
+        contents = [re.escape(token["content"]) for token in self._skeleton["added_tokens"]]
+        self._added = re.compile("|".join(sorted(contents, key=len, reverse=True)))
+        self._unknown = int(self._skeleton["model"]["unk_id"])
+        self._forget()
+
+    def provide(self, texts: Iterable[str]) -> None:
+        """Adds the pieces that `texts` can use. A tokenizer that would become too large drops all earlier pieces."""
+        words = self._words_of(texts)
+        new = words - self._words
+        if not new:
+            return
+        if self._held + _size(new) > _MOST_CHARS:
+            self._forget()
+            new = words
+        found = np.union1d(self.ids, self._find(new))
+        self._words |= new
+        self._held += _size(new)
+        if len(found) > len(self.ids):
+            self._rebuild(found.astype(np.int32))
+
+    def _forget(self) -> None:
+        self._words: set[str] = set()
+        self._held = 0
+        self._rebuild(self._always)
+
+    def _rebuild(self, ids: npt.NDArray[np.int32]) -> None:
+        from tokenizers import Tokenizer
+
+        tables = self._tables("ends", "text", "score")
+        pieces = [[_piece(tables, n), float(tables["score"][n])] for n in ids.tolist()]
+        position = {piece[0]: n for n, piece in enumerate(pieces)}
+        model = {**self._skeleton["model"], "vocab": pieces, "unk_id": int(np.searchsorted(ids, self._unknown))}
+        added = [{**token, "id": position[token["content"]]} for token in self._skeleton["added_tokens"]]
+        content = {**self._skeleton, "model": model, "added_tokens": added, "truncation": None, "padding": None}
+        try:
+            self.tokenizer: Tokenizer = Tokenizer.from_str(json.dumps(content))
+        except Exception as error:
+            raise ModelError(f"{self._path} cannot be read as a tokenizer ({error})") from error
+        self.ids = ids
+
+    def _words_of(self, texts: Iterable[str]) -> set[str]:
+        normalizer, splitter = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        words: set[str] = set()
+        for text in texts:
+            for part in self._added.split(text):
+                part = normalizer.normalize_str(part) if normalizer is not None else part
+                words.update(word for word, _ in splitter.pre_tokenize_str(part)) if splitter else words.add(part)
+        return words
+
+    def _find(self, words: Iterable[str]) -> npt.NDArray[np.int32]:
+        tables = self._tables("crc", "order", "ends", "text")
+        found: set[int] = set()
+        for parts in _slices(words, self.longest):
+            found |= _found(tables, parts, self.longest)
+        return np.array(sorted(found), np.int32)
+
+    def _tables(self, *names: str) -> dict[str, npt.NDArray[Any]]:
+        return read_tables(self._path, names)
+
+
+def _size(words: Iterable[str]) -> int:
+    return sum(len(word) + _CHARS_PER_WORD for word in words)
+
+
+def _slices(words: Iterable[str], longest: int) -> Iterator[list[str]]:
+    """Splits words into lists of about `_SLICE` characters. A longer word is cut into parts that overlap by the length
+    of the longest piece less one, so that every piece lies inside one of the parts."""
+    parts: list[str] = []
+    size = 0
+    for word in words:
+        for start in range(0, max(1, len(word) - longest + 1), _SLICE):
+            part = word[start : start + _SLICE + longest - 1]
+            parts.append(part)
+            size += len(part)
+            if size >= _SLICE:
+                yield parts
+                parts, size = [], 0
+    yield parts
+
+
+def _found(tables: dict[str, npt.NDArray[Any]], words: Iterable[str], longest: int) -> set[int]:
+    """The pieces that are substrings of `words`, as positions in the vocabulary."""
+    substrings = {
+        word[start:end]
+        for word in words
+        for start in range(len(word))
+        for end in range(start + 1, min(start + longest, len(word)) + 1)
+    }
+    encoded = [substring.encode() for substring in substrings]
+    crcs = np.array([zlib.crc32(substring) for substring in encoded], np.uint32)
+    first = np.searchsorted(tables["crc"], crcs, "left")
+    last = np.searchsorted(tables["crc"], crcs, "right")
+    return {
+        candidate
+        for n in np.flatnonzero(last > first).tolist()
+        for candidate in tables["order"][first[n] : last[n]].tolist()
+        # Different pieces may share a checksum: the text decides.
+        if _bytes(tables, candidate) == encoded[n]
+    }
+
+
+def read_tables(path: Path, names: Iterable[str] = _TABLES) -> dict[str, npt.NDArray[Any]]:
+    """The named tables of the file; all tables by default.
+
+    Raises:
+        CorruptBlock: the file is damaged.
+    """
+    try:
+        # The archive holds a checksum of every member, which zipfile compares only when the whole member is read. numpy
+        # reads less if a damaged header names a smaller table.
+        with zipfile.ZipFile(path) as archive:
+            return {name: _table(archive.read(name + _MEMBER)) for name in names}
+    except Exception as error:
+        raise CorruptBlock(f"{path} is corrupt ({error}); {remedy(path.parent)}") from error
+
+
+def _table(member: bytes) -> npt.NDArray[Any]:
+    """The array that `numpy.savez` wrote, as a view of its bytes."""
+    file = io.BytesIO(member)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return np.frombuffer(member, dtype, offset=file.tell()).reshape(shape)
+
+
+def _bytes(tables: dict[str, npt.NDArray[Any]], number: int) -> bytes:
+    start = int(tables["ends"][number - 1]) if number else 0
+    return tables["text"][start : int(tables["ends"][number])].tobytes()
+
+
+def _piece(tables: dict[str, npt.NDArray[Any]], number: int) -> str:
+    return _bytes(tables, number).decode()
+
 
 _BYTES_PER_TOKEN: dict[Architecture, int] = {"bert": 260, "xlm-roberta": 900, "qwen3": 330}
 """Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,

@@ -1,8 +1,9 @@
 """The interface between the scheduling core and the runtimes, which execute transformer layers.
 
 A `Runtime` turns a `LayerSpec` into one `LayerKernel`: a compiled layer function that takes the weights as arguments.
-One kernel therefore serves every layer of a model, and streamed weights need no recompilation. Runtimes are found
-through the entry-point group `edge.runtimes`. A third party's runtime is one class in a pip-installed package.
+One kernel therefore serves every layer of a model, and streamed weights need no recompilation. Its `Workplace` is the
+memory in which the layers work, either the host's or that of a device. Runtimes are found through the entry-point group
+`edge.runtimes`. A third party's runtime is one class in a pip-installed package.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +25,23 @@ from edge.config import Config
 from edge.errors import ConfigError
 from edge.ivf.device import parse_device
 from edge.link import Lane
+from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
+from edge.models.tokenizer import TokenBatch
 from edge.plugins import load, names
-from edge.streaming.memory_plan import Request, least
+from edge.runtimes.input import Feed, InputEmbedding
+from edge.streaming.hidden_states import (
+    Chunk,
+    Groups,
+    HiddenStates,
+    NumpyStates,
+    OffloadedStates,
+    ResidentStates,
+    StatesShape,
+)
+from edge.streaming.memory_plan import MemoryPlan, Request, least
+from edge.streaming.window import HostWay, Way
 from edge.trace import Trace
-
-if TYPE_CHECKING:
-    from edge.runtimes.workplace import Workplace
 
 Hidden = npt.NDArray[Any]
 HiddenDtype = Literal["float32", "float16"]
@@ -45,6 +58,15 @@ class StatesElsewhere(ABC):
     def read(self, token: Literal["first", "last", "all"], lengths: npt.NDArray[np.int32]) -> Any:
         """The state of each sequence's first or last token, or the mean of all its tokens: [batch, hidden] fp32. The
         result becomes an array by `np.asarray`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys (normalized and rotated) and values of a shared prefix, as arrays of the runtime: [tokens, kv_heads,
+    head_size], or with the first two axes exchanged."""
+
+    keys: Any
+    values: Any
 
 
 class LayerKernel(ABC):
@@ -134,8 +156,6 @@ class Runtime(ABC):
             CapabilityError: the device is missing.
             BudgetExceeded: the host memory that the place needs does not fit.
         """
-        from edge.runtimes.workplace import HostPlace
-
         return HostPlace(budget, lane)
 
     def working_nbytes(self, one: Request) -> int:
@@ -205,3 +225,121 @@ def load_runtime(text: str) -> Runtime:
         raise ConfigError(f"runtime {name} cannot be used with these options: {error}") from error
     assert isinstance(runtime, Runtime)
     return runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass over a batch.
+
+    Attributes:
+        groups: the request that each sequence belongs to [n].
+        dtype: numpy's name of the type of the hidden states.
+        scratch: folder for states that do not fit in memory.
+    """
+
+    batch: TokenBatch
+    memory_plan: MemoryPlan
+    groups: Groups
+    model: PackedModel
+    dtype: str
+    embedding: InputEmbedding
+    scratch: Path
+
+    @property
+    def shape(self) -> StatesShape:
+        """The size of the hidden states."""
+        return StatesShape(self.batch.lengths, self.model.spec.layer.hidden, self.dtype, self.groups)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self.batch.lengths.max())
+
+    @property
+    def longest_chunk(self) -> int:
+        """Upper bound on the tokens of a chunk."""
+        return max(self.longest, self.memory_plan.chunk_tokens)
+
+
+class Workplace(Protocol):
+    """The memory for weights, intermediates and hidden states of a pass.
+
+    Attributes:
+        memory: the budget of that memory.
+        on_host: whether it is the memory of this process.
+        lane: the lane that transfers weights, for its counters.
+    """
+
+    memory: MemoryBudget
+    on_host: bool
+    lane: Lane
+
+    def way(self, model: PackedModel) -> Way:
+        """The way by which a model's layers are read into a window's buffers."""
+
+    def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
+        """Views of a layer's tensors in a window's buffer."""
+
+    def states(self, run: Pass) -> HiddenStates:
+        """The storage for a pass's hidden states between layers. Raises the errors of `HiddenStates`."""
+
+    def embed(self, feed: Feed, states: Any) -> Callable[[Chunk], Any]:
+        """A function that returns layer 0's input of a chunk, in the form that `states.store` takes.
+
+        Args:
+            states: the result of `states` for this pass.
+        """
+
+    def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
+        """Bytes that a pass takes here beside weights, states and the buffers of the layers: part of its workspace."""
+
+    def prefix(self, states: npt.NDArray[Any]) -> Any:
+        """Layer 0's input of a shared prefix, [tokens, hidden], in the form that `LayerKernel.run_prefix` takes."""
+
+    def close(self) -> None:
+        """Frees the memory of this place."""
+
+
+class HostPlace:
+    """The memory of this process."""
+
+    on_host = True
+
+    def __init__(self, memory: MemoryBudget, lane: Lane) -> None:
+        self.memory = memory
+        self.lane = lane
+
+    def way(self, model: PackedModel) -> Way:
+        """Layers are read from the disk into buffers of this process."""
+        return HostWay(self.lane)
+
+    def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
+        """Views of the tensors. Nothing is copied."""
+        return model.tensors(model.layer_blocks[layer], buffer)
+
+    def states(self, run: Pass) -> NumpyStates:
+        """The states are in memory, or in a scratch file."""
+        if run.memory_plan.resident:
+            return ResidentStates(run.shape, self.memory)
+        return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)
+
+    def embed(self, feed: Feed, states: NumpyStates) -> Callable[[Chunk], npt.NDArray[Any]]:
+        """The host computes layer 0's input in the memory of the states."""
+
+        def embed(chunk: Chunk) -> npt.NDArray[Any]:
+            into = states.room(chunk)
+            feed.chunk(chunk, into)
+            return into
+
+        return embed
+
+    def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
+        """Nothing."""
+        return 0
+
+    def prefix(self, states: npt.NDArray[Any]) -> Any:
+        """Returns the states unchanged."""
+        return states
+
+    def close(self) -> None:
+        """Does nothing, because the place owns nothing."""

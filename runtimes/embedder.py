@@ -17,11 +17,9 @@ from edge.models.registry import DEFAULT_EMBEDDER
 from edge.models.spec import ModelSpec
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
-from edge.runtimes.heads import embeddings, pool
-from edge.runtimes.opening import open_engine, opened_model
-from edge.runtimes.passes import Job
-from edge.runtimes.stats import RunStats
-from edge.runtimes.tuning import Tuning
+from edge.runtimes.engine import Tuning, open_engine, opened_model
+from edge.runtimes.passes import Job, RunStats
+from edge.runtimes.scoring import embeddings, pool
 from edge.streaming.hidden_states import Chunk
 from edge.trace import Trace
 

@@ -9,41 +9,64 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
+from edge.config import Config, parse_size
 from edge.errors import BudgetExceeded, InputError
 from edge.link import Lane
-from edge.models.layout import HEAD
-from edge.models.packed import PackedModel
-from edge.models.tokens import TokenBatch
-from edge.resident import Closing, ResidentWatch, trim_heap
-from edge.runtimes.base import HiddenDtype, runtime_for
+from edge.models.packed import HEAD, Kind, PackedModel
+from edge.models.registry import resolve
+from edge.models.tokenizer import TokenBatch, Vocabulary
+from edge.resident import Closing, ResidentWatch, anonymous_resident, trim_heap
+from edge.runtimes.base import HiddenDtype, Pass, chosen_runtime, runtime_for
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.runtimes.needs import (
     HEADROOM,
     LEAST_ROWS,
     LOOKUP_PER_TOKEN,
+    Room,
     engine_needs,
     hidden_dtype,
     least_pass,
     request_nbytes,
     too_small,
 )
-from edge.runtimes.passes import Job, JoinedJobs
-from edge.runtimes.room import Room
+from edge.runtimes.passes import Job, JoinedJobs, RunStats
 from edge.runtimes.saturation import saturating_tokens
-from edge.runtimes.stats import RunStats
-from edge.runtimes.tuning import Tuning
-from edge.runtimes.vocabulary import Vocabulary
-from edge.runtimes.workplace import Pass
 from edge.scheduling.waiting_line import Taken, WaitingLine
 from edge.streaming.forwarding import forward
 from edge.streaming.memory_plan import SLACK, MemoryPlan
 from edge.streaming.window import SlidingWindow
 from edge.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Overrides of an engine's own choices, for ablations, benchmarks and tests.
+
+    Attributes:
+        row_share: share of the vocabulary's rows that the row cache holds (GRATING, section 4.4).
+        chunk_tokens: tokens of a chunk; None takes the smallest size that saturates the cores, or less if memory is
+            short.
+        buffers: largest number of layers in memory; None means as many as fit.
+        offload: whether hidden states are kept on disk; None means only if they do not fit in memory.
+        share_prefix: compute a decoder's common prefix once, not once per candidate.
+        share: requests of several threads may share a pass.
+    """
+
+    row_share: float = 0.10
+    chunk_tokens: int | None = None
+    buffers: int | None = None
+    offload: bool | None = None
+    share_prefix: bool = True
+    share: bool = True
+
 
 MOST_TOKENS = 512
 """Default limit for the tokens of a sequence."""
@@ -331,3 +354,63 @@ class Engine(Closing):
 
     def _check(self) -> None:
         self.trace.level("memory", resident=self.budget.relieve(), leased=self.budget.used)
+
+
+@contextmanager
+def opened_model(chosen: str | Path | PackedModel, kind: Kind, config: Config) -> Iterator[PackedModel]:
+    """The model by name or path, or the open model that was passed. A model that was opened here is closed again if the
+    body of the `with` statement fails.
+
+    Raises:
+        ModelError: the model is missing, broken or of another kind.
+    """
+    if isinstance(chosen, PackedModel):
+        yield chosen
+        return
+    model = resolve(chosen, kind=kind, directory=config.models_dir or None)
+    try:
+        yield model
+    except BaseException:
+        model.close()
+        raise
+
+
+def open_engine(
+    model: PackedModel,
+    config: Config,
+    *,
+    memory: str | int | None,
+    budget: MemoryBudget | None,
+    max_tokens: int | None,
+    trace: Trace | None,
+    tuning: Tuning | None,
+) -> Engine:
+    """Opens an engine in `budget`. Without one, a new budget is made with the limit `memory`, or the configuration's.
+
+    Raises:
+        BudgetExceeded: the limit is too small; the error names the smallest that works.
+        ConfigError: `memory` is no size.
+        InputError: `max_tokens` is less than 1.
+    """
+    if max_tokens is not None and (not isinstance(max_tokens, int | np.integer) or max_tokens < 1):
+        raise InputError(f"the longest sequence is a whole number of at least 1 token, not {max_tokens!r}")
+    if budget is None:
+        limit = config.memory if memory is None else parse_size(memory)
+        tokens = min(max_tokens or MOST_TOKENS, model.spec.max_tokens)
+        needs = engine_needs(
+            model, runtime_for(chosen_runtime(config), model.spec.layer), threads=config.threads, max_tokens=tokens
+        )
+        held = anonymous_resident()
+        if held + needs.nbytes > limit:
+            raise too_small(model, limit, held + needs.nbytes)
+        budget = MemoryBudget(limit)
+    return Engine(
+        model,
+        budget,
+        runtime=chosen_runtime(config),
+        threads=config.threads,
+        max_tokens=max_tokens,
+        scratch=config.scratch_path,
+        trace=trace,
+        tuning=tuning,
+    )

@@ -11,10 +11,9 @@ import numpy.typing as npt
 from edge.blocks import distinct
 from edge.budget import MemoryBudget
 from edge.link import Lane
-from edge.models.layout import EMBED
-from edge.models.packed import PackedModel
-from edge.models.tokens import TokenBatch
-from edge.runtimes.native.sequences import EmbeddingTables, embedding_tables
+from edge.models.packed import EMBED, PackedModel
+from edge.models.tokenizer import TokenBatch
+from edge.runtimes.native.library import EmbeddingTables, embedding_tables
 from edge.streaming.embedding_rows import RowCache
 from edge.streaming.hidden_states import Chunk
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,8 @@ from edge.errors import CapabilityError
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
+from edge.runtimes.base import Hidden, HiddenDtype, HostPlace, LayerKernel, Prefix, Runtime, Weights
 from edge.runtimes.reference import rotation
-from edge.runtimes.workplace import HostPlace
 from edge.streaming.window import Way
 from edge.trace import Trace
 
@@ -60,15 +58,7 @@ def _library() -> Any:
     return mx
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """Keys, rotated and normed, and values of a shared prefix, mlx arrays [kv_heads, tokens, head_size]."""
-
-    keys: Any
-    values: Any
-
-
-class _Bound(dict[str, Any]):
+class _MlxWeights(dict[str, Any]):
     """A layer's weights as mlx arrays."""
 
 
@@ -86,9 +76,9 @@ class MlxLayerKernel(LayerKernel):
         self._mx = mx
 
     def bind(self, weights: Weights) -> Weights:
-        if isinstance(weights, _Bound):
+        if isinstance(weights, _MlxWeights):
             return weights
-        mx, bound = self._mx, _Bound()
+        mx, bound = self._mx, _MlxWeights()
         for tensor in self.spec.tensors():
             value: Any = weights[tensor.name]
             # mlx computes when asked, and may read numpy's memory where it lies. A copy lets the caller overwrite its

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,9 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import Activation, LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weights
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights
 
 Array = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """Keys (normalized and rotated) and values of a shared prefix, each [tokens, kv_heads, head_size]."""
-
-    keys: Array
-    values: Array
 
 
 class NumpyRuntime(Runtime):

@@ -20,11 +20,9 @@ from edge.models.registry import DEFAULT_RERANKER
 from edge.models.tokenizer import check_texts
 from edge.public_calls import checked_arguments
 from edge.resident import Closing
-from edge.runtimes.opening import open_engine, opened_model
-from edge.runtimes.passes import Job
+from edge.runtimes.engine import Tuning, open_engine, opened_model
+from edge.runtimes.passes import Job, RunStats
 from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
-from edge.runtimes.stats import RunStats
-from edge.runtimes.tuning import Tuning
 from edge.streaming.bounded_pruning import BoundedPruning
 from edge.streaming.pruning import Mode, ProgressivePruning
 from edge.trace import Trace

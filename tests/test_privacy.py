@@ -138,4 +138,4 @@ def test_onnxruntime_is_imported_in_one_place() -> None:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 found += [path.relative_to(ROOT).as_posix() for name in names if name.split(".")[0] == "onnxruntime"]
-    assert set(found) == {"runtimes/onnx_library.py"}
+    assert set(found) == {"runtimes/onnx_layer.py"}

@@ -25,8 +25,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.models import evidence
-from edge.models.evidence import Evidence
-from edge.models.logistic import log_odds
+from edge.models.evidence import Evidence, log_odds
 
 Floats = npt.NDArray[np.float32]
 

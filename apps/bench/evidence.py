@@ -28,8 +28,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, save
-from edge.models.logistic import fit
+from edge.models.evidence import Evidence, fit, save
 from edge.models.training.corpora import Corpus, load
 
 _PLAIN_FLOOR = 0.1

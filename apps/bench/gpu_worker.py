@@ -137,12 +137,11 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     how many candidates hide the transfer of the layers."""
     from edge.budget import MemoryBudget
     from edge.models.packed import PackedModel
-    from edge.models.tokens import TokenBatch
+    from edge.models.tokenizer import TokenBatch
     from edge.runtimes.embedder import PoolingObserver
-    from edge.runtimes.engine import Engine
-    from edge.runtimes.heads import logits
+    from edge.runtimes.engine import Engine, Tuning
     from edge.runtimes.passes import Job
-    from edge.runtimes.tuning import Tuning
+    from edge.runtimes.scoring import logits
 
     random = np.random.default_rng(1)
     lengths = lengths_of(task)

@@ -17,8 +17,7 @@ from edge.apps.bench.options import Output, output_options
 from edge.apps.memory.ranking import NAME, SIGNALS, first_person, signals
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, save
-from edge.models.logistic import Logistic, fit
+from edge.models.evidence import Evidence, Logistic, fit, save
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from edge.errors import CapabilityError, ModelError
 from edge.models.manifest import file_sha256
-from edge.runtimes.onnx_library import load_quantization
+from edge.runtimes.onnx_layer import load_quantization
 
 MODEL_NAME = "ms-marco-MiniLM-L-12-v2"
 """A name that FlashRank knows. It opens the folder of this name in its cache folder, whatever model is in it."""

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CapabilityError
-from edge.models.layout import EMBED, HEAD
-from edge.models.packed import PackedModel
+from edge.models.packed import EMBED, HEAD, PackedModel
 from edge.models.spec import LayerSpec, ModelSpec
 from edge.models.tokenizer import PairTokenizer
-from edge.runtimes.heads import logits, sigmoid
-from edge.runtimes.onnx_library import load_onnxruntime
+from edge.runtimes.onnx_layer import load_onnxruntime
+from edge.runtimes.scoring import logits, sigmoid
 
 _BATCH = 8
 

@@ -17,8 +17,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 def _edge(task: dict[str, Any]) -> dict[str, Any]:
     from edge.config import Config
+    from edge.runtimes.engine import Tuning
     from edge.runtimes.reranker import Reranker
-    from edge.runtimes.tuning import Tuning
 
     config = Config.load(flags={"memory": task["memory"], "threads": task["threads"]})
     tuning = Tuning(buffers=task.get("buffers"), offload=task.get("offload"))

@@ -163,7 +163,7 @@ def _resized(picture: Picture, height: int, width: int) -> Picture:
 
 def _session(path: Path) -> Any:
     """Opens a model with little memory: one thread, no arena, no second copy of the weights."""
-    from edge.runtimes.onnx_library import load_onnxruntime
+    from edge.runtimes.onnx_layer import load_onnxruntime
 
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()

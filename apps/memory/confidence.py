@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.models import logistic
-from edge.models.logistic import Logistic, log_odds
+from edge.models import evidence as logistic
+from edge.models.evidence import Logistic, log_odds
 
 Floats = npt.NDArray[np.float64]
 

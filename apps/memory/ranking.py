@@ -19,8 +19,7 @@ from edge.apps.memory.arguments import check_share
 from edge.apps.memory.moments import age_days
 from edge.apps.memory.records import Record
 from edge.errors import InputError
-from edge.models.evidence import Evidence
-from edge.models.logistic import log_odds
+from edge.models.evidence import Evidence, log_odds
 
 NAME = "memories"
 """The name under which the fitted model is stored."""

@@ -20,10 +20,9 @@ from edge.config import Config
 from edge.errors import BudgetExceeded, InputError
 from edge.models.packed import PackedModel
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.engine import Engine
+from edge.runtimes.engine import Engine, Tuning
 from edge.runtimes.reranker import Ranked, Ranking, Reranker
 from edge.runtimes.scoring import LayerReport, Watch
-from edge.runtimes.tuning import Tuning
 from edge.scheduling.urgency import current_urgency
 from edge.trace import Trace
 

@@ -20,7 +20,7 @@ from edge.apps.serve.working import Workers
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.resident import Closing, anonymous_resident
-from edge.runtimes.tuning import Tuning
+from edge.runtimes.engine import Tuning
 from edge.trace import Trace
 
 

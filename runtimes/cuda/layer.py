@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,131 @@ import numpy.typing as npt
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights
-from edge.runtimes.cuda.attention import Layout, attend, layout
-from edge.runtimes.cuda.rows import DeviceRows
+from edge.runtimes.cuda.states import DeviceRows
 from edge.runtimes.reference import rotation
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Neighbouring sequences for which attention is computed together.
+
+    Attributes:
+        first, last: the group's tokens in the chunk, [first, last).
+        lengths: number of tokens of each sequence.
+        starts, key_starts: int32 [n + 1] on the device: the start of each sequence among the group's queries and keys.
+        keys: the rows of the group's keys; the prefix's rows come before those of the chunk. None without a prefix.
+        longest, longest_keys: largest number of queries and of keys in a sequence of the group.
+    """
+
+    first: int
+    last: int
+    lengths: tuple[int, ...]
+    starts: Any
+    key_starts: Any
+    keys: Any
+    longest: int
+    longest_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayout:
+    """The places of a chunk's sequences.
+
+    Attributes:
+        positions: int64 [tokens] on the device: the place of each token in its sequence, prefix included.
+        longest: number of tokens in the longest sequence, prefix included.
+    """
+
+    groups: tuple[AttentionGroup, ...]
+    positions: Any
+    longest: int
+
+
+def layout(torch: Any, device: Any, lengths: Sequence[int], prefix: int) -> AttentionLayout:
+    """The layout of sequences of `lengths` tokens after a prefix of `prefix` tokens.
+
+    A group takes further sequences as long as it has no more keys than the chunk has tokens. With a prefix, keys and
+    values are copied to be contiguous, and this limits the size of the copy.
+    """
+    own = np.asarray(lengths, np.int64)
+    ends = np.cumsum(own)
+    positions = np.arange(int(ends[-1])) - np.repeat(ends - own, own) + prefix
+
+    def on_device(values: Any, dtype: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(values, dtype)).to(device, non_blocking=True)
+
+    groups = []
+    for low, high in _cuts(own, prefix, int(ends[-1])):
+        part = own[low:high]
+        first = int(ends[low] - own[low])
+        starts = np.concatenate(([0], np.cumsum(part)))
+        key_starts = np.concatenate(([0], np.cumsum(part + prefix)))
+        keys = None
+        if prefix:
+            rows = [
+                np.concatenate((np.arange(prefix), prefix + first + np.arange(a, b)))
+                for a, b in pairwise(starts.tolist())
+            ]
+            keys = on_device(np.concatenate(rows), np.int64)
+        place = first, first + int(starts[-1]), tuple(part.tolist())
+        bounds = on_device(starts, np.int32), on_device(key_starts, np.int32), keys
+        groups.append(AttentionGroup(*place, *bounds, int(part.max()), int(part.max()) + prefix))
+    return AttentionLayout(tuple(groups), on_device(positions, np.int64), int(own.max()) + prefix)
+
+
+def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v: Any) -> Any:
+    """Attention of a group's queries [queries, heads, head_size] to its keys and values [keys, kv_heads, head_size].
+
+    In half precision on a GPU this is one kernel for all lengths (FlashAttention, Dao 2023). Its causal mask is aligned
+    to the last key of each sequence, so that every token attends to the whole prefix. The kernel does not support
+    single precision or a CPU. In these cases sequences of equal length are computed together.
+    """
+    if q.is_cuda and q.dtype != torch.float32:
+        return torch.ops.aten._flash_attention_forward(
+            q, k, v, group.starts, group.key_starts, group.longest, group.longest_keys, 0.0, spec.causal, False,
+            scale=1 / math.sqrt(spec.head_size),
+        )[0]  # fmt: skip
+    prefix = group.longest_keys - group.longest
+    context = torch.empty_like(q)
+    done = key = 0
+    for count, length in _runs(group.lengths):
+        rows, keys = count * length, count * (length + prefix)
+        parts = ((q, done, rows), (k, key, keys), (v, key, keys))
+        mine, theirs, values = (
+            x[at : at + n].view(count, n // count, *x.shape[1:]).transpose(1, 2) for x, at, n in parts
+        )
+        mask = None
+        if spec.causal and length > 1:
+            mask = torch.ones(length, length + prefix, dtype=torch.bool, device=q.device).tril(prefix)
+        found = torch.nn.functional.scaled_dot_product_attention(
+            mine, theirs, values, attn_mask=mask, enable_gqa=spec.heads != spec.kv_heads
+        )
+        context[done : done + rows] = found.transpose(1, 2).reshape(rows, *q.shape[1:])
+        done, key = done + rows, key + keys
+    return context
+
+
+def _cuts(lengths: Any, prefix: int, most: int) -> Iterator[tuple[int, int]]:
+    if not prefix:
+        yield 0, len(lengths)
+        return
+    start = keys = 0
+    for number, length in enumerate(lengths.tolist()):
+        if number > start and keys + length + prefix > most:
+            yield start, number
+            start, keys = number, 0
+        keys += length + prefix
+    yield start, len(lengths)
+
+
+def _runs(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring sequences of equal length, as (count, length)."""
+    start = 0
+    for number in range(1, len(lengths) + 1):
+        if number == len(lengths) or lengths[number] != lengths[start]:
+            yield number - start, lengths[start]
+            start = number
+
 
 SATURATING_TOKENS = 16384
 """Number of tokens in a chunk beyond which a large GPU gains little. The host thread needs about 0.3 ms to start the
@@ -32,7 +157,7 @@ MARGIN = 11, 10
 
 
 @dataclass(slots=True, eq=False)
-class Prefix:
+class CudaPrefix:
     """Keys (normalized and rotated) and values of a shared prefix, [tokens, kv_heads, head_size] on the device. They
     are valid for later work in the compute stream."""
 
@@ -73,7 +198,7 @@ class CudaLayerKernel(LayerKernel):
         self._torch = torch
         self._compute = getattr(torch, compute or default)
         self._residual = torch.float32 if spec.norm_first else self._compute
-        self._layouts: OrderedDict[tuple[bytes, int], Layout] = OrderedDict()
+        self._layouts: OrderedDict[tuple[bytes, int], AttentionLayout] = OrderedDict()
         self._angles: tuple[Any, Any] | None = None
 
     def bind(self, weights: Weights) -> Bound:
@@ -98,18 +223,18 @@ class CudaLayerKernel(LayerKernel):
         if isinstance(states, np.ndarray):
             states[...] = self.run(states, lengths, weights, prefix)
             return
-        assert prefix is None or (isinstance(prefix, Prefix) and self.spec.causal)
+        assert prefix is None or (isinstance(prefix, CudaPrefix) and self.spec.causal)
         tensor, bound, own = states.tensor, self.bind(weights), lengths.copy()
         if len(own):
             self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, own, bound, prefix, None)))
 
-    def run_prefix(self, states: Any, weights: Weights) -> tuple[Any, Prefix]:
+    def run_prefix(self, states: Any, weights: Weights) -> tuple[Any, CudaPrefix]:
         """See `LayerKernel.run_prefix`. States can also be `DeviceRows`; the new states are then `DeviceRows`, too."""
         if not self.spec.causal:
             raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
         rows = self._upload(states) if isinstance(states, np.ndarray) else states
         tensor, bound = rows.tensor, self.bind(weights)
-        found = Prefix(len(tensor))
+        found = CudaPrefix(len(tensor))
         lengths = np.array([len(tensor)], np.int32)
         self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, lengths, bound, None, found)))
         return (self._download(rows) if rows is not states else rows), found
@@ -160,7 +285,7 @@ class CudaLayerKernel(LayerKernel):
                 value = value.to(self._residual)
             bound[tensor.name] = value.clone() if len(tensor.shape) == 1 else value
 
-    def _advance(self, states: Any, lengths: Any, w: Bound, prefix: Prefix | None, found: Prefix | None) -> Any:
+    def _advance(self, states: Any, lengths: Any, w: Bound, prefix: CudaPrefix | None, found: CudaPrefix | None) -> Any:
         """The new states of a chunk. Fills `found` with its keys and values, if given."""
         torch, spec = self._torch, self.spec
         place = self._layout(lengths, 0 if prefix is None else prefix.tokens)
@@ -185,7 +310,7 @@ class CudaLayerKernel(LayerKernel):
         x = self._norm(x + attended, w, "norm1")
         return self._norm(x + self._feed_forward(x, w), w, "norm2")
 
-    def _attention(self, q: Any, k: Any, v: Any, place: Layout, prefix: Prefix | None) -> Any:
+    def _attention(self, q: Any, k: Any, v: Any, place: AttentionLayout, prefix: CudaPrefix | None) -> Any:
         torch = self._torch
         parts = []
         if prefix is not None:
@@ -259,7 +384,7 @@ class CudaLayerKernel(LayerKernel):
             self._angles = first, second
         return self._angles
 
-    def _layout(self, lengths: Any, prefix: int) -> Layout:
+    def _layout(self, lengths: Any, prefix: int) -> AttentionLayout:
         key = (lengths.tobytes(), prefix)
         found = self._layouts.get(key)
         if found is None:

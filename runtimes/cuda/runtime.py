@@ -15,13 +15,11 @@ from edge.ivf.device import Event, Stream, open_device
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Runtime
+from edge.runtimes.base import HiddenDtype, Pass, Runtime
 from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
-from edge.runtimes.cuda.rows import DeviceRows, Readback
-from edge.runtimes.cuda.states import DeviceStates, HostStates, KeptPages
+from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
 from edge.runtimes.input import Feed
-from edge.runtimes.workplace import Pass
 from edge.streaming.hidden_states import Chunk, HiddenStates
 from edge.streaming.memory_plan import SLACK, Request
 from edge.streaming.window import Arrival, Way

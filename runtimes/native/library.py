@@ -1,11 +1,21 @@
-"""The compiled code of this folder, and what this processor can run of it."""
+"""The compiled code of this folder, what this processor can run of it, and its functions for packed sequences.
+
+The functions compute layer 0's input and the means over sequences (`sequences.h`). The results are those of numpy, to
+the last bit. numpy takes four to six times as long, because it converts half precision slowly and writes every
+intermediate array to memory.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.machinery
 import importlib.util
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 _LEVELS = {1: "AVX-512 VNNI", 2: "AMX"}
 
@@ -45,3 +55,126 @@ def native_state() -> str:
     if library() is None:
         return "it was not compiled when edge-rag was installed (that takes Linux on x86-64 and a C compiler)"
     return _LEVELS.get(processor_level(), "it needs Linux and a processor with AVX-512 VNNI")
+
+
+Floats = npt.NDArray[np.float32]
+
+_WIDEST = 4096
+"""`WIDEST` of sequences.h."""
+
+
+@cache
+def compiled() -> bool:
+    """Whether the functions of this module can be used here."""
+    return processor_level() > 0
+
+
+def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Floats:
+    """The mean over the rows of each packed sequence.
+
+    Args:
+        states: [tokens, hidden] fp16 or fp32, C-contiguous.
+        lengths: tokens of each sequence [sequences], each at least 1; they sum to `tokens`.
+
+    Returns:
+        [sequences, hidden].
+    """
+    code = library()
+    assert code is not None
+    assert states.flags.c_contiguous
+    assert int(lengths.sum()) == len(states)
+    means = np.empty((len(lengths), states.shape[1]), np.float32)
+    lengths = np.ascontiguousarray(lengths, np.int32)
+    code.edge_mean_rows(
+        states.ctypes.data, int(_half(states.dtype)), lengths.ctypes.data, *means.shape, means.ctypes.data
+    )
+    return means
+
+
+class _Embedding(ctypes.Structure):
+    """`struct embedding` of sequences.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("hidden", "half")),
+        ("eps", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("scales", "positions", "types", "norm_weight", "norm_bias")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTables:
+    """The tensors of layer 0's input beside the token rows, all fp32 and C-contiguous.
+
+    Attributes:
+        scales: factor of each int8 row of the token table [vocabulary].
+        positions: [longest, hidden]; a sequence has at most `longest` tokens.
+        types: [kinds, hidden].
+        norm_weight, norm_bias: [hidden].
+        eps: added to the variance before its root.
+    """
+
+    scales: Floats
+    positions: Floats
+    types: Floats
+    norm_weight: Floats
+    norm_bias: Floats
+    eps: float
+
+    def embed(
+        self,
+        rows: npt.NDArray[np.int8],
+        ids: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int32],
+        types: npt.NDArray[np.uint8] | None,
+        into: npt.NDArray[Any],
+    ) -> None:
+        """Computes layer 0's input of packed sequences.
+
+        Args:
+            rows: the tokens' rows of the token table [tokens, hidden].
+            ids: the tokens [tokens].
+            lengths: tokens of each sequence.
+            types: type of each token [tokens]; None means type 0.
+            into: the result [tokens, hidden], float16 or float32, C-contiguous.
+
+        Raises:
+            IndexError: a sequence is longer than the table of positions, or a type is not in its table.
+        """
+        code = library()
+        tokens, hidden = rows.shape
+        assert code is not None
+        assert rows.flags.c_contiguous
+        assert into.flags.c_contiguous
+        assert into.shape == rows.shape
+        assert int(lengths.sum()) == len(ids) == tokens
+        if len(lengths) and int(lengths.max()) > len(self.positions):
+            raise IndexError(f"a sequence has {int(lengths.max())} tokens, more than {len(self.positions)} positions")
+        if types is not None and len(types) and int(types.max()) >= len(self.types):
+            raise IndexError(f"token type {int(types.max())} is not among the table's {len(self.types)}")
+        ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int32)
+        types = np.zeros(tokens, np.uint8) if types is None else np.ascontiguousarray(types, np.uint8)
+        tables = (self.scales, self.positions, self.types, self.norm_weight, self.norm_bias)
+        shape = _Embedding(hidden, int(_half(into.dtype)), self.eps, *(table.ctypes.data for table in tables))
+        code.edge_embed_rows(
+            ctypes.byref(shape), rows.ctypes.data, ids.ctypes.data, lengths.ctypes.data, types.ctypes.data,
+            len(lengths), into.ctypes.data,
+        )  # fmt: skip
+
+
+def embedding_tables(
+    scales: Floats | None, positions: Floats, small: dict[str, npt.NDArray[Any]], eps: float
+) -> EmbeddingTables | None:
+    """The tables of an int8 model with positions, types and a norm, if the compiled code can be used for them."""
+    names = ("types", "norm.weight", "norm.bias")
+    if scales is None or not compiled() or positions.shape[1] > _WIDEST or any(name not in small for name in names):
+        return None
+    types, weight, bias = (small[name] for name in names)
+    if any(table.dtype != np.float32 or not table.flags.c_contiguous for table in (scales, positions, *small.values())):
+        return None
+    return EmbeddingTables(scales, positions, types, weight, bias, eps)
+
+
+def _half(dtype: np.dtype[Any]) -> bool:
+    if dtype not in (np.float16, np.float32):
+        raise TypeError(f"states are float16 or float32, not {dtype}")
+    return dtype == np.float16

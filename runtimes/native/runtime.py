@@ -55,7 +55,7 @@ class _Weights(ctypes.Structure):
     )
 
 
-class _Bound(dict[str, npt.NDArray[Any]]):
+class _BoundLayer(dict[str, npt.NDArray[Any]]):
     """A layer's weights, packed, and memory for intermediates, which all chunks of the layer use.
 
     Attributes:
@@ -129,7 +129,7 @@ class NativeLayerKernel(LayerKernel):
         self._packed_nbytes = int(code.edge_layer_packed(ctypes.byref(self._shape)))
 
     def bind(self, weights: Weights) -> Weights:
-        bound = _Bound(weights, self._packed_nbytes)
+        bound = _BoundLayer(weights, self._packed_nbytes)
         with self._lock:
             self._code.edge_layer_pack(
                 self._pool, ctypes.byref(self._shape), ctypes.byref(bound.pointers), bound.packed.ctypes.data
@@ -157,8 +157,8 @@ class NativeLayerKernel(LayerKernel):
         if not len(lengths):
             return
         lengths = np.ascontiguousarray(lengths, np.int32)
-        bound = weights if isinstance(weights, _Bound) else self.bind(weights)
-        assert isinstance(bound, _Bound)
+        bound = weights if isinstance(weights, _BoundLayer) else self.bind(weights)
+        assert isinstance(bound, _BoundLayer)
         starts = np.empty(len(lengths), np.int64)
         with self._lock:
             needed = self._memory(len(states), int(lengths.max()))

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from edge.models import clipping, random_tokenizer
 from edge.models.architectures import family_of
 from edge.models.clipping import Clip, inseparable
-from edge.models.partial import build
 from edge.models.spec import ModelSpec
 from edge.models.synth import SHAPES
+from edge.models.tables import build
 from edge.models.tokenizer import PairTokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from edge.models.logistic import Logistic, fit, log_odds
+from edge.models.evidence import Logistic, fit, log_odds
 
 
 def test_it_separates_what_can_be_separated() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge.errors import CorruptBlock
-from edge.models.manifest import Manifest
+from edge.models.manifest import PackManifest
 
 
 def test_a_deeply_nested_manifest_is_corrupt(tmp_path: Path) -> None:
@@ -16,4 +16,4 @@ def test_a_deeply_nested_manifest_is_corrupt(tmp_path: Path) -> None:
         content = f'{{"format": "edge-pack", "version": 1, "name": {nested}}}'
         (tmp_path / "edge.json").write_text(content, encoding="utf-8")
         with pytest.raises(CorruptBlock, match=r"edge\.json is corrupt"):
-            Manifest.read(tmp_path)
+            PackManifest.read(tmp_path)

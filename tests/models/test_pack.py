@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from edge.blocks import ALIGNMENT, BlockId
 from edge.errors import ModelError
-from edge.models import weights
+from edge.models import pack as weights
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.models.spec import HeadSpec, Precision

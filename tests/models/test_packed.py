@@ -12,11 +12,11 @@ import pytest
 
 from edge.blocks import ALIGNMENT, BlockId
 from edge.errors import CorruptBlock, ModelError
-from edge.models.manifest import FORMAT, Manifest
+from edge.models.manifest import FORMAT, PackManifest
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
-from edge.models.partial import VOCABULARY, build
 from edge.models.spec import ModelSpec
+from edge.models.tables import VOCABULARY, build
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_another_format(copy: Path, change: dict[str, object], message: str) -> 
 
 
 def test_an_unknown_field_of_the_description(copy: Path) -> None:
-    manifest, _ = Manifest.read(copy)
+    manifest, _ = PackManifest.read(copy)
     broken = {**manifest.spec.to_json(), "experts": 8}
     with pytest.raises(ModelError, match="not one this version reads"):
         ModelSpec.from_json(broken)

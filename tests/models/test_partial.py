@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from edge.errors import CorruptBlock
 from edge.models import partial, random_tokenizer
 from edge.models.architectures import family_of
-from edge.models.partial import PartialTokenizer, build
 from edge.models.synth import SHAPES
+from edge.models.tables import PartialTokenizer, build
 from edge.models.tokenizer import PairTokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "xlm-roberta-reranker" / "tokenizer.json"
@@ -167,7 +167,7 @@ def test_a_word_of_many_characters_takes_no_more_than_announced(tmp_path: Path) 
         import random
         from pathlib import Path
         import numpy, tokenizers
-        from edge.models.partial import PartialTokenizer
+        from edge.models.tables import PartialTokenizer
         from edge.resident import ResidentWatch, anonymous_resident, small_pages
         small_pages()
         random.seed(3)

@@ -15,10 +15,10 @@ import pytest
 
 from edge.errors import StorageError
 from edge.models import layout, staging
+from edge.models.manifest import is_pack
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.models.registry import installed, resolve
-from edge.models.staging import is_pack
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 

@@ -26,8 +26,7 @@ from edge.models.checkpoint import Checkpoint, read_json
 from edge.models.clipping import Clip
 from edge.models.qwen3 import reranker_head
 from edge.models.spec import HeadSpec, ModelSpec
-from edge.models.tokenizer import PairTokenizer
-from edge.models.tokens import TokenBatch
+from edge.models.tokenizer import PairTokenizer, TokenBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RERANKERS = ["bert-reranker", "xlm-roberta-reranker", "qwen3-reranker"]

@@ -11,9 +11,8 @@ import pytest
 
 from edge.errors import ModelError, StorageError
 from edge.models import registry
-from edge.models.pull import pull
+from edge.models.pull import pull, pull_generator
 from edge.models.registry import KNOWN, KnownModel, find_generator, installed_generators, resolve
-from edge.models.wheels import pull_generator
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
 

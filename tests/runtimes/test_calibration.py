@@ -18,9 +18,8 @@ from edge.models.blending import Retrieved, blended, retrieval_scores
 from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
-from edge.runtimes.calibration import Example, calibrate
+from edge.runtimes.calibration import MARGINS, Example, RecordedScores, calibrate, find_margin, measure, replay
 from edge.runtimes.passes import Job
-from edge.runtimes.replay import MARGINS, Record, find_margin, measure, replay
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
 from edge.streaming.hidden_states import Chunk
@@ -99,7 +98,7 @@ def test_a_replay_chooses_what_a_live_pass_chooses(
     live = reranker.explain("river town", docs, 5, mode=mode, retrieved=retrieved)
     assert live.margin == margin
     scores = recorded(reranker, "river town", docs)
-    record = Record(scores, None, retrieved)
+    record = RecordedScores(scores, None, retrieved)
     outcome = replay(record, 5, mode, margin, found, retrieved=retrieved is not False)
     assert [r.index for r in live.results] == outcome.chosen.tolist()
     assert live.stats.evaluations == outcome.evaluations
@@ -153,14 +152,14 @@ def test_dropped_candidates_are_judged_to_the_end_where_the_others_are_not_enoug
 RELEVANT = frozenset({0, 3, 7})
 
 
-def noisy(seed: int, queries: int, noise: tuple[float, ...], domains: Sequence[str] = ("",)) -> list[Record]:
+def noisy(seed: int, queries: int, noise: tuple[float, ...], domains: Sequence[str] = ("",)) -> list[RecordedScores]:
     random = np.random.default_rng(seed)
     records = []
     for i in range(queries):
         final = random.normal(size=20)
         final[list(RELEVANT)] += 1.0
         rows = np.stack([final + deviation * random.normal(size=20) for deviation in noise])
-        records.append(Record(rows, RELEVANT, domain=domains[i % len(domains)]))
+        records.append(RecordedScores(rows, RELEVANT, domain=domains[i % len(domains)]))
     return records
 
 

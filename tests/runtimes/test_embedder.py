@@ -14,7 +14,7 @@ from edge.models.pack import pack
 from edge.models.synth import synth
 from edge.runtimes import embedder as module
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.tuning import Tuning
+from edge.runtimes.engine import Tuning
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TEXTS = [" ".join(f"word{(i * j) % 29}" for j in range(1, 4 + 3 * i)) for i in range(8)]

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edge.runtimes.calibration import forecast
-from edge.runtimes.replay import Record
+from edge.runtimes.calibration import RecordedScores, forecast
 
 
 def test_a_forecast_is_the_best_line_within_a_pool() -> None:
@@ -16,7 +15,7 @@ def test_a_forecast_is_the_best_line_within_a_pool() -> None:
     finals = [random.normal(size=50) + shift for shift in (-3.0, 0.0, 4.0)]
     first = [final / 2 + 0.1 * random.normal(size=50) - 1 for final in finals]
     blind = [random.normal(size=50) for _ in finals]
-    records = [Record(np.stack(rows), None, True) for rows in zip(blind, first, finals, strict=True)]
+    records = [RecordedScores(np.stack(rows), None, True) for rows in zip(blind, first, finals, strict=True)]
     found = forecast(records, retrieved=False)
     assert found.slopes[2] == pytest.approx(2.0, rel=0.1)
     assert found.offsets[2] == pytest.approx(np.mean(finals) - found.slopes[2] * np.mean(first))
@@ -33,7 +32,8 @@ def test_what_retrieval_said_is_part_of_a_forecast() -> None:
     finals = [2.0 * (scores - scores.mean()) / scores.std() + 2.0 * random.normal(size=80) for scores in retrieved]
     first = [final + 2.0 * random.normal(size=80) for final in finals]
     records = [
-        Record(np.stack(rows), None, scores.tolist()) for *rows, scores in zip(first, finals, retrieved, strict=True)
+        RecordedScores(np.stack(rows), None, scores.tolist())
+        for *rows, scores in zip(first, finals, retrieved, strict=True)
     ]
     alone, blended = forecast(records, retrieved=False), forecast(records, retrieved=True)
     assert blended.pulls[0] == pytest.approx(2.0, rel=0.15)
@@ -47,7 +47,7 @@ def test_errors_are_those_of_the_domain_where_they_are_largest() -> None:
     random = np.random.default_rng(5)
     finals = [random.normal(size=400) for _ in range(4)]
     records = [
-        Record(np.stack((final + deviation * random.normal(size=400), final)), None, True, domain)
+        RecordedScores(np.stack((final + deviation * random.normal(size=400), final)), None, True, domain)
         for final, deviation, domain in zip(finals, (0.1, 0.1, 0.1, 0.4), "aaab", strict=True)
     ]
     found = forecast(records, retrieved=False)

@@ -18,9 +18,9 @@ from edge.link import Lane
 from edge.models.spec import LayerSpec
 from edge.models.synth import synth
 from edge.runtimes.base import chosen_runtime, runtime_for
+from edge.runtimes.engine import Tuning
 from edge.runtimes.mlx import MetalRuntime, MlxRuntime, UnifiedPlace
 from edge.runtimes.reranker import Reranker
-from edge.runtimes.tuning import Tuning
 from edge.trace import Trace
 
 

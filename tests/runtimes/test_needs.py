@@ -14,7 +14,7 @@ from edge.errors import BudgetExceeded
 from edge.models.spec import LayerSpec
 from edge.models.synth import synth
 from edge.resident import anonymous_resident
-from edge.runtimes import opening
+from edge.runtimes import engine as opening
 from edge.runtimes.base import load_runtime
 from edge.runtimes.needs import engine_needs
 from edge.runtimes.reranker import Reranker

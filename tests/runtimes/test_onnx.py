@@ -18,7 +18,7 @@ from naive.program import printed
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes import onnx, onnx_layer, onnx_stage
+from edge.runtimes import onnx, onnx_layer
 from edge.runtimes.base import load_runtime
 from edge.runtimes.onnx import OnnxLayerKernel, OnnxRuntime
 from edge.runtimes.reference import NumpyLayerKernel
@@ -101,8 +101,8 @@ def test_saturation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
                 pairs += np.clip(a[:, k : k + 2].astype(int) @ b[k : k + 2].astype(int), -(2**15), 2**15 - 1)
             outputs["product"][:] = pairs - 128 * b.astype(int).sum(axis=0)
 
-    monkeypatch.setattr(onnx_stage, "Stage", Saturating)
-    assert onnx_stage.product_saturates.__wrapped__()
+    monkeypatch.setattr(onnx, "CompiledGraph", Saturating)
+    assert onnx.product_saturates.__wrapped__()
 
 
 @given(st.integers(1, 5000), st.integers(1, 600))

@@ -17,8 +17,7 @@ from edge.blocks import BlockId
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CorruptBlock, EdgeError
-from edge.models.layout import EMBED, HEAD
-from edge.models.packed import PackedModel
+from edge.models.packed import EMBED, HEAD, PackedModel
 from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker

@@ -16,8 +16,8 @@ from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, Withdrawn
 from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
+from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Ranking, Reranker
-from edge.runtimes.tuning import Tuning
 from edge.scheduling.urgency import Urgency, urgent
 
 SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
@@ -171,10 +171,10 @@ def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(
     before = together.start(lambda: reranker.explain(query, docs, k))
     gone = together.start(lambda: reranker.explain(query, docs, every_layer=True, watch=withdraw), urgency)
     bad = together.start(lambda: reranker.explain(query, docs, every_layer=True, watch=fail))
-    empty = together.start(lambda: reranker.explain(" ", docs))
+    unfit = together.start(lambda: reranker.explain(query, docs, retrieved=[1.0]))
     after = together.start(lambda: reranker.explain(query, docs, k))
     together.finish()
-    for future, error in ((gone, Withdrawn), (bad, ModelError), (empty, InputError)):
+    for future, error in ((gone, Withdrawn), (bad, ModelError), (unfit, InputError)):
         with pytest.raises(error):
             future.result()
     same(before.result(), alone)

@@ -19,8 +19,8 @@ from edge.errors import BudgetExceeded, CorruptBlock, InputError, ModelError
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.models.synth import synth
+from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
-from edge.runtimes.tuning import Tuning
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RERANKERS = ["bert-reranker", "xlm-roberta-reranker", "qwen3-reranker"]

@@ -21,8 +21,7 @@ from edge.apps.collection.hits import Hit, Stages
 from edge.errors import CorruptBlock
 from edge.files.sealed import write_sealed
 from edge.models import evidence
-from edge.models.evidence import Evidence
-from edge.models.logistic import Logistic, log_odds
+from edge.models.evidence import Evidence, Logistic, log_odds
 
 
 def window(relevance: float, cosine: float, passage: int = 0, **words: float) -> Window:

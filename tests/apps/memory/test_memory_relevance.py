@@ -10,8 +10,7 @@ import pytest
 
 from edge.apps.bench.answers import FOLDER
 from edge.apps.memory.ranking import NAME, SIGNALS, first_person, relevance, signals
-from edge.models.evidence import Evidence
-from edge.models.logistic import Logistic, log_odds
+from edge.models.evidence import Evidence, Logistic, log_odds
 
 
 @pytest.mark.parametrize(

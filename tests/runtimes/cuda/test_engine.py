@@ -18,8 +18,8 @@ from edge.models.synth import synth
 from edge.runtimes.base import chosen_runtime
 from edge.runtimes.cuda.runtime import CudaRuntime
 from edge.runtimes.embedder import Embedder
+from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
-from edge.runtimes.tuning import Tuning
 
 sys.path.append(str(Path(__file__).parents[2] / "devices" / "cuda"))
 from simulated_streams import POLICIES, SimulatedStreams

@@ -12,7 +12,7 @@ from naive.kernels import TwinContract
 from edge.errors import CapabilityError, ConfigError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import load_runtime
-from edge.runtimes.cuda.attention import attend, layout
+from edge.runtimes.cuda.layer import attend, layout
 from edge.runtimes.cuda.runtime import CudaRuntime
 from edge.runtimes.reference import NumpyLayerKernel
 

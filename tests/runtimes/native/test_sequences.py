@@ -13,10 +13,10 @@ import pytest
 
 from edge.config import Config
 from edge.models.synth import synth
-from edge.runtimes import heads
+from edge.runtimes import scoring as heads
 from edge.runtimes.input import Feed
-from edge.runtimes.native import sequences
-from edge.runtimes.native.sequences import EmbeddingTables, embedding_tables, mean_rows
+from edge.runtimes.native import library as sequences
+from edge.runtimes.native.library import EmbeddingTables, embedding_tables, mean_rows
 from edge.runtimes.reranker import Reranker
 from edge.streaming.hidden_states import plan_chunks
 

@@ -13,8 +13,7 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded
 from edge.models.packed import PackedModel
 from edge.models.synth import synth
-from edge.models.tokenizer import PairTokenizer
-from edge.runtimes.vocabulary import Vocabulary
+from edge.models.tokenizer import PairTokenizer, Vocabulary
 
 LIMIT = 64 << 20
 DOCS = ["the river floods its valley", "a bridge of grey stone"]
