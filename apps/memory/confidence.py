@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.models import evidence as logistic
+from edge.models import evidence
 from edge.models.evidence import Logistic, log_odds
 
 Floats = npt.NDArray[np.float64]
@@ -79,11 +79,11 @@ def fit(signals: Floats, right: npt.NDArray[np.bool_], most_wrong: float, models
     folds = np.arange(len(signals)) % _FOLDS
     for fold in range(_FOLDS):
         inside = folds == fold
-        held_out[inside] = logistic.fit(signals[~inside], right[~inside]).probability(signals[inside])
+        held_out[inside] = evidence.fit(signals[~inside], right[~inside]).probability(signals[inside])
     threshold = _threshold(held_out, right, most_wrong)
     hits = held_out >= threshold
     wrong = float((hits & ~right).sum() / hits.sum()) if hits.any() else 0.0
-    model = logistic.fit(signals, right)
+    model = evidence.fit(signals, right)
     return Confidence(
         weights=model.weights, mean=model.mean, scale=model.scale, threshold=threshold, examples=len(signals),
         hit_rate=float(hits.mean()), wrong_rate=wrong, models=models,

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from edge.blocks import ALIGNMENT, BlockId
 from edge.errors import ModelError
-from edge.models import pack as weights
+from edge.models import pack as packing
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.models.spec import HeadSpec, Precision
@@ -217,8 +217,8 @@ def test_slabs_and_panels_do_not_change_the_pack(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision, slab: int, panel: int
 ) -> None:
     pack(golden / "qwen3-reranker", tmp_path / "whole", precision).close()
-    monkeypatch.setattr(weights, "SLAB", slab)
-    monkeypatch.setattr(weights, "PANEL", panel)
+    monkeypatch.setattr(packing, "SLAB", slab)
+    monkeypatch.setattr(packing, "PANEL", panel)
     pack(golden / "qwen3-reranker", tmp_path / "sliced", precision).close()
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "sliced")]
     assert files[0] == files[1]

@@ -14,7 +14,7 @@ from naive.program import printed
 from tokenizers import Tokenizer
 
 from edge.errors import CorruptBlock
-from edge.models import partial, random_tokenizer
+from edge.models import random_tokenizer, tables
 from edge.models.architectures import family_of
 from edge.models.synth import SHAPES
 from edge.models.tables import PartialTokenizer, build
@@ -42,7 +42,7 @@ def ids(tokenizer: PartialTokenizer, text: str) -> list[int]:
 def test_ids_equal_the_whole_tokenizer(table: Path, texts: list[str], size: int) -> None:
     whole, part = Tokenizer.from_file(str(GOLDEN)), PartialTokenizer(table)
     # Pieces that reach over the end of a slice are found, too.
-    with mock.patch.object(partial, "_SLICE", size):
+    with mock.patch.object(tables, "_SLICE", size):
         part.provide(texts)
     for text in texts:
         assert ids(part, text) == whole.encode(text, add_special_tokens=False).ids
@@ -56,7 +56,7 @@ def test_it_grows_and_starts_anew(table: Path, monkeypatch: pytest.MonkeyPatch) 
         assert ids(part, text) == whole.encode(text, add_special_tokens=False).ids
         sizes.append(len(part.ids))
     assert sizes[0] < sizes[1] == sizes[2] < whole.get_vocab_size()
-    monkeypatch.setattr(partial, "_MOST_CHARS", 3 * (6 + partial._CHARS_PER_WORD))
+    monkeypatch.setattr(tables, "_MOST_CHARS", 3 * (6 + tables._CHARS_PER_WORD))
     part.provide(["river floods"])
     assert len(part._words) == 2
     assert ids(part, "river floods") == whole.encode("river floods", add_special_tokens=False).ids
@@ -153,7 +153,7 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
 def test_words_without_end_are_forgotten(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Characters are counted, not words: one word may be a whole text."""
     part = PartialTokenizer(table)
-    monkeypatch.setattr(partial, "_MOST_CHARS", 1000)
+    monkeypatch.setattr(tables, "_MOST_CHARS", 1000)
     for number in range(20):
         part.provide([f"{number}" + "cells" * 60])
     assert sum(map(len, part._words)) <= 1000

@@ -356,7 +356,7 @@ def test_pip_that_breaks_off_says_why(models: Path, monkeypatch: pytest.MonkeyPa
     """As on a full disk: pip writes `ERROR: Exception:`, and its reason in the last line of a traceback."""
     said = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
     ended = subprocess.CompletedProcess([], 2, "", said)
-    monkeypatch.setattr("edge.models.wheels.subprocess.run", lambda *_, **__: ended)
+    monkeypatch.setattr("edge.models.pull.subprocess.run", lambda *_, **__: ended)
     with pytest.raises(ModelError, match=r"failed \(OSError: .*No space left on device\); nothing was kept"):
         pull("tiny")
     assert not (models / "tiny").exists()

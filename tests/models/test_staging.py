@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge.errors import StorageError
-from edge.models import layout, staging
+from edge.models import manifest, pack
 from edge.models.manifest import is_pack
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
@@ -42,14 +42,14 @@ class FullDisk(io.FileIO):
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = layout.PackWriter.__init__
+    create = pack.PackWriter.__init__
 
-    def create_on_full_disk(self: layout.PackWriter, path: Path, *rest: object) -> None:
+    def create_on_full_disk(self: pack.PackWriter, path: Path, *rest: object) -> None:
         create(self, path, *rest)  # type: ignore[arg-type]
         self._file.close()
         self._file = FullDisk(path, "ab")
 
-    monkeypatch.setattr(layout.PackWriter, "__init__", create_on_full_disk)
+    monkeypatch.setattr(pack.PackWriter, "__init__", create_on_full_disk)
 
 
 @pytest.mark.usefixtures("full_disk")
@@ -149,7 +149,7 @@ def test_a_reader_that_takes_the_old_pack_back_does_not_stop_the_new_one(
         if Path(to).name == ".own.previous" and next(readers, None) is not None:
             PackedModel.open(target).close()
 
-    monkeypatch.setattr(staging.os, "rename", rename_with_a_reader)
+    monkeypatch.setattr(manifest.os, "rename", rename_with_a_reader)
     with pack(golden / "bert-reranker", target, "int8") as model:
         assert model.spec.layer.precision == "int8"
     assert names(tmp_path) == ["own"]
@@ -165,7 +165,7 @@ def test_a_failed_swap_keeps_the_old_pack(golden: Path, tmp_path: Path, monkeypa
             raise OSError(errno.EACCES, "Permission denied")
         rename(source, place)
 
-    monkeypatch.setattr(staging.os, "rename", refuse)
+    monkeypatch.setattr(manifest.os, "rename", refuse)
     with pytest.raises(StorageError, match="cannot be put in place"):
         pack(golden / "bert-reranker", target, "int8")
     monkeypatch.undo()

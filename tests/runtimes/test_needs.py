@@ -14,7 +14,7 @@ from edge.errors import BudgetExceeded
 from edge.models.spec import LayerSpec
 from edge.models.synth import synth
 from edge.resident import anonymous_resident
-from edge.runtimes import engine as opening
+from edge.runtimes import engine as module
 from edge.runtimes.base import load_runtime
 from edge.runtimes.needs import engine_needs
 from edge.runtimes.reranker import Reranker
@@ -69,7 +69,7 @@ def test_the_limit_that_a_refusal_names_works_and_a_lower_one_loads_nothing(
     synth("tiny-bert", tmp_path / "model").close()
     config = Config(scratch_dir=str(tmp_path))
     loaded: list[object] = []
-    engine = opening.Engine
+    engine = module.Engine
     monkeypatch.setattr(opening, "Engine", lambda *given, **named: loaded.append(given) or engine(*given, **named))
     with pytest.raises(BudgetExceeded) as caught:
         Reranker(tmp_path / "model", memory=anonymous_resident() + 1_000_000, config=config)

@@ -13,9 +13,9 @@ import pytest
 
 from edge.config import Config
 from edge.models.synth import synth
-from edge.runtimes import scoring as heads
+from edge.runtimes import scoring
 from edge.runtimes.input import Feed
-from edge.runtimes.native import library as sequences
+from edge.runtimes.native import library
 from edge.runtimes.native.library import EmbeddingTables, embedding_tables, mean_rows
 from edge.runtimes.reranker import Reranker
 from edge.streaming.hidden_states import plan_chunks
@@ -27,7 +27,7 @@ LENGTHS = np.array([1, 2, 300, 3, 57], np.int32)
 @pytest.fixture
 def types() -> Sequence[str]:
     """The types of states; none where the compiled code cannot be used, so that numpy does the work."""
-    return ("float16", "float32") if sequences.compiled() else ()
+    return ("float16", "float32") if library.compiled() else ()
 
 
 def test_means(types: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ def test_means(types: Sequence[str]) -> None:
         parts = np.split(states, np.cumsum(LENGTHS)[:-1])
         expected = np.stack([part.mean(axis=0, dtype=np.float32) for part in parts])
         assert (mean_rows(states, LENGTHS) == expected).all(), width
-        assert (heads._means(states[::-1], LENGTHS[::-1]) == heads._means(states[::-1].copy(), LENGTHS[::-1])).all()
+        assert (scoring._means(states[::-1], LENGTHS[::-1]) == scoring._means(states[::-1].copy(), LENGTHS[::-1])).all()
 
 
 def layer_0(tables: EmbeddingTables, rows: Any, ids: Any, types: Any, dtype: str) -> npt.NDArray[Any]:
@@ -74,7 +74,7 @@ def test_a_model_s_input_is_the_same_without_compiled_code(
         for dtype in types:
             results = []
             for compiled in (True, False):
-                monkeypatch.setattr(sequences, "compiled", lambda answer=compiled: answer)
+                monkeypatch.setattr(library, "compiled", lambda answer=compiled: answer)
                 embedding._positions = embedding._positions[:0]  # read again, so that the tables are chosen again
                 embedding.prepare(batch)
                 assert (embedding._compiled is not None) == compiled
