@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 import platformdirs
 
 from edge.config import counted
-from edge.files.own_folder import make_folder
+from edge.files.output_file import make_folder
 from edge.text.control_characters import STEERING, escape, escaped
 
 if TYPE_CHECKING:

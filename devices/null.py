@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.budget import MemoryBudget
-from edge.cache.buffers import page_buffer
+from edge.cache.block_cache import page_buffer
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, SearchRequest
 from edge.link import Lane

@@ -81,7 +81,7 @@ def _fill(stream: IO[bytes], into: memoryview) -> None:
         done += count
 
 
-class Server:
+class RemoteServer:
     """The state of one device process."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the answers
     requests = sys.stdin.buffer
-    server = Server()
+    server = RemoteServer()
     while True:
         try:
             header, arrays = receive(requests)

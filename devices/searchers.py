@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.devices.stripes import Searcher, Share, Stripe, Stripes
+from edge.devices.stripes import Share, Stripe, Stripes, StripeSearcher
 from edge.errors import CapabilityError, ConfigError, DeviceLost, EdgeError, InputError, PartLost
 from edge.ivf.base import Bytes, Vectors
 from edge.ivf.device import Candidates, Search, SearchPlace, SearchRequest, open_device
@@ -93,14 +93,14 @@ class SearchersDevice:
         except BaseException:
             self._close_searchers()
             raise
-        self._searchers = [Searcher(device) for device in found]
+        self._searchers = [StripeSearcher(device) for device in found]
         self.name = f"{len(found)} searchers"
         self.memory = MemoryBudget(sum(device.memory.limit for device in found), part=True)
         self.link = Lane("searchers link", trace=trace)
         self._pool = ThreadPoolExecutor(len(found), thread_name_prefix="edge-searcher")
 
     @property
-    def answering(self) -> list[Searcher]:
+    def answering(self) -> list[StripeSearcher]:
         """The searchers that still answer.
 
         Raises:
@@ -198,7 +198,7 @@ class SearchersDevice:
         searchers = [share.searcher for share, _, _ in asked]
         return self._all([(each, future.result()) for each, future in zip(searchers, futures, strict=True)])
 
-    def _all(self, settled: Sequence[tuple[Searcher, T | _Failure]]) -> list[T]:
+    def _all(self, settled: Sequence[tuple[StripeSearcher, T | _Failure]]) -> list[T]:
         """The answers of the searchers. Searchers without an answer are marked as lost.
 
         Raises:

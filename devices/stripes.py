@@ -15,7 +15,7 @@ from edge.ivf.device import Candidates, ListScan, SearchPlace, SearchRequest
 
 
 @dataclass(slots=True, eq=False)
-class Searcher:
+class StripeSearcher:
     """A device that searches for a coordinator.
 
     Attributes:
@@ -37,7 +37,7 @@ class Stripe:
         codes: the codes in the searcher's memory.
     """
 
-    searcher: Searcher
+    searcher: StripeSearcher
     lease: Lease
     first: int
     step: int
@@ -110,7 +110,7 @@ class Share:
         queries: numbers of the queries that probe these lists, ascending.
     """
 
-    def __init__(self, searcher: Searcher, request: SearchRequest) -> None:
+    def __init__(self, searcher: StripeSearcher, request: SearchRequest) -> None:
         self.searcher = searcher
         self.scans: list[ListScan] = []
         starts, firsts, steps = [], [], []

@@ -21,7 +21,7 @@ import psutil
 from edge.blocks import BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError, StorageError
 from edge.files.input_file import read_small
-from edge.files.own_folder import make_folder
+from edge.files.output_file import make_folder
 from edge.files.sealed import CHECKSUM, sealed, unsealed
 from edge.models.spec import ModelSpec
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.errors import CorruptBlock, ModelError, StorageError
-from edge.files.own_folder import make_folder
+from edge.files.output_file import make_folder
 from edge.models.architectures import detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5

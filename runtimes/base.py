@@ -31,13 +31,13 @@ from edge.models.tokenizer import TokenBatch
 from edge.plugins import load, names
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.streaming.hidden_states import (
-    Chunk,
     Groups,
     HiddenStates,
     NumpyStates,
     OffloadedStates,
     ResidentStates,
     StatesShape,
+    TokenChunk,
 )
 from edge.streaming.memory_plan import MemoryPlan, Request, least
 from edge.streaming.window import HostWay, Way
@@ -283,7 +283,7 @@ class Workplace(Protocol):
     def states(self, run: Pass) -> HiddenStates:
         """The storage for a pass's hidden states between layers. Raises the errors of `HiddenStates`."""
 
-    def embed(self, feed: Feed, states: Any) -> Callable[[Chunk], Any]:
+    def embed(self, feed: Feed, states: Any) -> Callable[[TokenChunk], Any]:
         """A function that returns layer 0's input of a chunk, in the form that `states.store` takes.
 
         Args:
@@ -323,10 +323,10 @@ class HostPlace:
             return ResidentStates(run.shape, self.memory)
         return OffloadedStates(run.shape, self.memory, self.lane, run.scratch, run.longest_chunk)
 
-    def embed(self, feed: Feed, states: NumpyStates) -> Callable[[Chunk], npt.NDArray[Any]]:
+    def embed(self, feed: Feed, states: NumpyStates) -> Callable[[TokenChunk], npt.NDArray[Any]]:
         """The host computes layer 0's input in the memory of the states."""
 
-        def embed(chunk: Chunk) -> npt.NDArray[Any]:
+        def embed(chunk: TokenChunk) -> npt.NDArray[Any]:
             into = states.room(chunk)
             feed.chunk(chunk, into)
             return into

@@ -26,9 +26,8 @@ from edge.models.spec import ModelSpec
 from edge.runtimes.passes import Job
 from edge.runtimes.reranker import Reranker
 from edge.runtimes.scoring import Pool, lens_input, logits, pool
-from edge.streaming.bounded_pruning import BoundedPruning
-from edge.streaming.hidden_states import Chunk
-from edge.streaming.pruning import Mode
+from edge.streaming.hidden_states import TokenChunk
+from edge.streaming.pruning import BoundedPruning, Mode
 
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
@@ -379,7 +378,7 @@ class _Recorder:
         self._layer = layer
         return True
 
-    def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+    def collect(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         self.shown[self._layer - 1, chunk.ids] = lens_input(self.spec, states, chunk.lengths)
         self.head[self._layer - 1, chunk.ids] = logits(self.spec, self.tensors, pool(self.spec, states, chunk.lengths))
 

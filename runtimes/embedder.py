@@ -20,7 +20,7 @@ from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
 from edge.runtimes.scoring import embeddings, pool
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 from edge.trace import Trace
 
 _PASS_TEXTS = 256
@@ -136,7 +136,7 @@ class PoolingObserver:
     def wants(self, layer: int) -> bool:
         return layer == self._spec.layers
 
-    def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+    def collect(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         self._arriving.append((chunk.ids, pool(self._spec, states, chunk.lengths)))
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from edge.models.packed import EMBED, PackedModel
 from edge.models.tokenizer import TokenBatch
 from edge.runtimes.native.library import EmbeddingTables, embedding_tables
 from edge.streaming.embedding_rows import RowCache
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,12 @@ class Feed:
         self._dtype = dtype
         self._starts = batch.starts
 
-    def chunk(self, chunk: Chunk, into: npt.NDArray[Any]) -> None:
+    def chunk(self, chunk: TokenChunk, into: npt.NDArray[Any]) -> None:
         """Writes layer 0's input of a chunk to `into` [chunk.tokens, hidden]."""
         ids, types = self._tokens(chunk)
         self._embedding.embed(ids, chunk.lengths, types, into)
 
-    def raw(self, chunk: Chunk) -> tuple[RawRows, npt.NDArray[np.uint8] | None]:
+    def raw(self, chunk: TokenChunk) -> tuple[RawRows, npt.NDArray[np.uint8] | None]:
         """The stored rows of a chunk's tokens, and the tokens' types [tokens] if there are several."""
         ids, types = self._tokens(chunk)
         return self._embedding.raw(ids), types
@@ -172,7 +172,7 @@ class Feed:
         self._embedding.embed(ids, np.array([len(ids)], np.int32), None, states)
         return states
 
-    def _tokens(self, chunk: Chunk) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]:
+    def _tokens(self, chunk: TokenChunk) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]:
         """Ids and types of a chunk's tokens."""
         starts = self._starts[chunk.ids].tolist()
         at = np.concatenate(

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.models.tokenizer import TokenBatch
-from edge.scheduling.urgency import Urgency, current_urgency
+from edge.scheduling.waiting_line import Urgency, current_urgency
 from edge.streaming.forwarding import Observer
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.memory_plan import MemoryPlan
 from edge.streaming.window import SlidingWindow
 
@@ -239,7 +239,7 @@ class JoinedJobs:
         ]
         return any(self._watching)
 
-    def collect(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+    def collect(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         """Shows each job its part of a chunk."""
         for number, start, end in self._parts(chunk.ids):
             job = self.jobs[number]
@@ -248,7 +248,7 @@ class JoinedJobs:
             before, part = 0, chunk
             if len(self.jobs) > 1:
                 before, own = int(chunk.lengths[:start].sum()), chunk.lengths[start:end]
-                part = Chunk(chunk.ids[start:end] - self._first[number], own)
+                part = TokenChunk(chunk.ids[start:end] - self._first[number], own)
             try:
                 job.observer.collect(part, states[before : before + part.tokens])
             except Exception as error:

@@ -23,8 +23,7 @@ from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
 from edge.runtimes.scoring import LayerReport, Pool, Pruning, PruningObserver, Scorer, Watch
-from edge.streaming.bounded_pruning import BoundedPruning
-from edge.streaming.pruning import Mode, ProgressivePruning
+from edge.streaming.pruning import BoundedPruning, Mode, ProgressivePruning
 from edge.trace import Trace
 
 

@@ -20,7 +20,7 @@ from edge.models.spec import ModelSpec
 from edge.runtimes.base import StatesElsewhere
 from edge.runtimes.native.library import compiled, mean_rows
 from edge.runtimes.needs import SCORED_TOGETHER, SCORING_ARRAYS
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.pruning import Decision
 
 Vectors = npt.NDArray[np.float32]
@@ -294,7 +294,7 @@ class PruningObserver:
         self._layer = layer
         return self._looks(layer)
 
-    def collect(self, chunk: Chunk, states: Any) -> None:
+    def collect(self, chunk: TokenChunk, states: Any) -> None:
         vectors = self.scorer.read(self._layer, states, chunk.lengths)
         if isinstance(vectors, np.ndarray):
             self._vectors[chunk.ids] = vectors

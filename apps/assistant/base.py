@@ -13,7 +13,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import MOST
 from edge.budget import MemoryBudget
-from edge.cache.lookahead import Outcome
+from edge.cache.lookahead import LookaheadOutcome
 from edge.errors import InputError
 from edge.public_calls import checked_arguments
 from edge.trace import Trace
@@ -44,7 +44,7 @@ class Ahead(Protocol):
         """Ends an earlier prediction for the same search. `follows` says that this prediction refines the earlier
         one."""
 
-    def cancel(self) -> Sequence[Outcome]:
+    def cancel(self) -> Sequence[LookaheadOutcome]:
         """Stops fetching and releases the protection of the clusters that have arrived. Calling it twice is harmless.
 
         Returns:

@@ -21,7 +21,7 @@ from edge.cache.lookahead import Lookahead
 from edge.ivf.base import Found
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
-from edge.scheduling.running_mean import RunningMean
+from edge.scheduling.predictor import RunningMean
 from edge.trace import Trace
 
 

@@ -3,7 +3,7 @@
 TeleRAG predicts the next query once, before the writing begins. Here the prediction may also follow the text as it
 grows, because a half-written passage is nearer to its query than the question is. A text of a few words predicts
 little, so its weight grows with its length. Predictions are made in a thread of their own, beside the generator.
-Both kinds of prediction are made only where they save more seconds than they cost (`edge.scheduling.benefit`).
+Both kinds of prediction are made only where they save more seconds than they cost (`edge.scheduling.predictor`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from edge.apps.assistant.base import Ahead, Cancelled, Library, Vectors
 from edge.apps.assistant.question import judged_question
 from edge.errors import EdgeError
 from edge.scheduling.background import Background, Behind
-from edge.scheduling.benefit import BenefitGate
-from edge.scheduling.predictor import Seconds, TimePredictor
+from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
 
 LOOKAHEAD = "lookahead"
 FOLLOWING = "following"

@@ -29,8 +29,7 @@ from edge.runtimes.generation.base import (
     numbered,
 )
 from edge.runtimes.generation.extractive import Quoted
-from edge.scheduling.benefit import BenefitGate
-from edge.scheduling.predictor import PromptWork, Seconds, TimePredictor
+from edge.scheduling.predictor import BenefitGate, PromptWork, Seconds, TimePredictor
 
 _RERANKING = "reranking"
 """The predictor's name for reranking work, which is counted in passages."""

@@ -25,7 +25,7 @@ from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.devices.cpu import CpuDevice
 from edge.ivf.index import VectorIndex
-from edge.ivf.probing import choose_nprobe, probe
+from edge.ivf.plan import choose_nprobe, probe
 from edge.link import Lane
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator

@@ -27,9 +27,9 @@ from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.ivf.base import Snapshot, Vectors
 from edge.ivf.dispatch import Dispatch, Keys, group
-from edge.ivf.probing import keys_of
-from edge.ivf.search import Searcher
-from edge.ivf.tiers import Tier
+from edge.ivf.plan import keys_of
+from edge.ivf.reading import DeviceTier
+from edge.ivf.search import IndexSearcher
 from edge.runtimes.embedder import Embedder
 from edge.trace import Trace
 
@@ -138,7 +138,7 @@ def _print(results: Sequence[dict[str, Any]], c: dict[str, Any]) -> None:
 class InTurn(Dispatch):
     """Gives a free device the first micro-batch that waits, and ignores which lists the device holds."""
 
-    def take(self, waiting: Sequence[Keys], tier: Tier) -> int:
+    def take(self, waiting: Sequence[Keys], tier: DeviceTier) -> int:
         return 0
 
 
@@ -182,14 +182,14 @@ def _arm(
                 LimitedDevice(process, cap=task["cap"], bandwidth=task["link"], scan=task["scan"], trace=trace)
             )
             stack.callback(devices[-1].close)
-        searcher = Searcher(host, places=devices, trace=trace)
+        searcher = IndexSearcher(host, places=devices, trace=trace)
         stack.callback(searcher.close)
         dispatch = searcher.dispatch if arm["assigned"] else InTurn(searcher.places)
         found: dict[int, list[int]] = {}
         probed = 0
         counting = threading.Lock()
 
-        def serve_batch(tier: Tier, numbers: Numbers) -> None:
+        def serve_batch(tier: DeviceTier, numbers: Numbers) -> None:
             nonlocal probed
             with searcher.lookahead(snapshot, asked[numbers], nprobe=nprobe, seconds=expected, place=tier) as ahead:
                 time.sleep(windows[numbers].max())  # a batch is written when its longest reply is

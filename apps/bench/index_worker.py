@@ -17,7 +17,7 @@ from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.devices.limited import LimitedDevice
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.ivf.probing import choose_nprobe
+from edge.ivf.plan import choose_nprobe
 from edge.trace import Trace
 
 

@@ -21,7 +21,7 @@ from edge.apps.options import FiniteRange
 from edge.config import format_size, parse_size
 from edge.errors import CapabilityError, EdgeError
 from edge.kv_cache.costs import CostTable
-from edge.kv_cache.replacement import POLICIES
+from edge.kv_cache.prefix_tree import POLICIES
 
 _WORKER = "edge.apps.bench.knowledge_worker"
 _DISK = "pgdsf+disk"

@@ -14,7 +14,7 @@ from edge.apps.bench.random_gguf import words
 from edge.apps.bench.request_stream import RequestStream, StreamShape
 from edge.budget import MemoryBudget
 from edge.kv_cache.costs import CostTable
-from edge.kv_cache.replacement import POLICIES
+from edge.kv_cache.prefix_tree import POLICIES
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Document, Message, Sampling

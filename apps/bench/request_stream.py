@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-from edge.kv_cache.backend import Segment
+from edge.kv_cache.backend import StateSegment
 from edge.kv_cache.costs import CostTable
-from edge.kv_cache.replacement import Replacement
+from edge.kv_cache.prefix_tree import Replacement
 from edge.kv_cache.tree import KnowledgeTree
 from edge.trace import Trace
 
@@ -191,7 +191,7 @@ def replay(
     counted = {name: 0.0 for name in ("cached_tokens", "computed_tokens")}
     hits = documents = 0
 
-    def path(number: int) -> list[Segment]:
+    def path(number: int) -> list[StateSegment]:
         return [segments[-1], *(segments[i] for i in stream.requests[number])]
 
     for number in range(len(stream.requests)):
@@ -222,7 +222,7 @@ def uncached(stream: RequestStream, costs: CostTable, *, warmup: int = 0) -> Rep
     return Replay(tuple(ttft), 0.0, 0.0)
 
 
-def _segments(stream: RequestStream) -> dict[int, Segment]:
+def _segments(stream: RequestStream) -> dict[int, StateSegment]:
     """The segments of the documents by number, and of the system prompt under -1. Their first tokens all differ."""
     lengths = {-1: _SYSTEM} | dict(enumerate(stream.lengths))
-    return {i: Segment(f"d{i}", (i + 1, *[0] * (length - 1))) for i, length in lengths.items()}
+    return {i: StateSegment(f"d{i}", (i + 1, *[0] * (length - 1))) for i, length in lengths.items()}

@@ -14,7 +14,7 @@ from edge.apps.bench.process import measure, processor
 from edge.apps.bench.vectors import VectorSet, embeddings
 from edge.config import format_size, parse_size
 from edge.errors import InputError
-from edge.ivf.parameters import Goal
+from edge.ivf.base import Goal
 
 _LEAST = 60
 """The fewest questions: half of them are used to choose, and half are held out."""

@@ -14,13 +14,12 @@ from edge.apps.bench.process import serve
 from edge.apps.bench.vectors import NEIGHBOURS, Floats, VectorSet
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
-from edge.ivf.assignment import assign
-from edge.ivf.base import Snapshot
+from edge.ivf.base import Goal, Parameters, Snapshot, Tuned
 from edge.ivf.device import Search, open_device
 from edge.ivf.index import VectorIndex
-from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.search import Searcher
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.search import IndexSearcher
+from edge.ivf.storage.manifest import IndexManifest
+from edge.ivf.storage.segment_writer import assign
 from edge.tuning.choosing import grid, probes, within
 from edge.tuning.sampled import Sampled
 from edge.tuning.stage_costs import searched_with, small_index
@@ -74,7 +73,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 def _compared(candidates: Candidates, task: dict[str, Any], vectors: VectorSet, half: int) -> dict[str, Any]:
     own = candidates.work
     with own.write() as db:
-        sources = list(own.sources(Manifest(db)).values())
+        sources = list(own.sources(IndexManifest(db)).values())
     goals = [Goal(recall=recall) for recall in task["recalls"]]
     choices = [candidates.choose(goal) for goal in goals]
     started = time.perf_counter()
@@ -131,7 +130,7 @@ class _Sweep:
         self._vectors = vectors
         host = open_device("cpu", candidates.work.budget)
         assert isinstance(host, Search), "the host searches lists"
-        self._host, self._searcher = host, Searcher(host)
+        self._host, self._searcher = host, IndexSearcher(host)
         self._snapshots: dict[tuple[int, str, int], Snapshot] = {}
 
     def measure(self, points: list[_Point], rounds: int) -> None:

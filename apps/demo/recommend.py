@@ -24,7 +24,7 @@ from edge.config import format_size, parse_size
 from edge.devices.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
-from edge.files.own_folder import make_folder
+from edge.files.output_file import make_folder
 from edge.link import Lane
 from edge.planner.bank_placement import BankPlacement, Banks, EmbeddingTable, placed
 from edge.resident import ResidentWatch, anonymous_resident

@@ -21,7 +21,7 @@ from edge.apps.files.tuning import described, wished
 from edge.apps.options import collection_option, collections_option, configure, json_option
 from edge.config import counted, format_size, parse_size
 from edge.ivf.base import IndexOptions
-from edge.ivf.probing import probed
+from edge.ivf.plan import probed
 from edge.text.control_characters import escaped
 
 _EXCERPT = ("path", "line_start", "line_end", "page", "title", "kind", "description", "continues_at", "cut", "text")

@@ -20,7 +20,7 @@ from edge.apps.files.tuning import TuneOptions, as_figures, sentence, tune, tune
 from edge.apps.options import Report, Setup, collection_option, report_options, setup_options
 from edge.config import Config, counted, format_size
 from edge.errors import InputError
-from edge.ivf.parameters import Tuning
+from edge.ivf.base import IndexTuning
 from edge.resident import ResidentWatch
 from edge.text.control_characters import escaped
 from edge.trace import Trace
@@ -173,7 +173,7 @@ class _Output:
         self._json = as_json
         self._stats = stats
 
-    def __call__(self, report: IndexReport, tuned: Tuning | None = None) -> None:
+    def __call__(self, report: IndexReport, tuned: IndexTuning | None = None) -> None:
         limit = self._collection.budget.limit
         figures: dict[str, Any] = report.to_json() | {"peak_resident": self._resident.high_water, "limit": limit}
         for root in report.missing:

@@ -16,8 +16,7 @@ from edge.apps.options import Command, gathered
 from edge.apps.texts import read_documents
 from edge.config import counted, format_size, parse_size
 from edge.errors import InputError
-from edge.ivf.base import IndexOptions
-from edge.ivf.parameters import Goal, Parameters, Tuning
+from edge.ivf.base import Goal, IndexOptions, IndexTuning, Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def tune_options(command: Command) -> Command:
     )(command)
 
 
-def tune(collection: Collection, goal: Goal, questions: Path | None) -> Tuning:
+def tune(collection: Collection, goal: Goal, questions: Path | None) -> IndexTuning:
     """Tunes a collection's vector index.
 
     Raises:
@@ -102,13 +101,13 @@ def _embedded(collection: Collection, questions: Path) -> npt.NDArray[np.float32
         return embedder.embed([document.text for document in documents], query=True)
 
 
-def as_figures(done: Tuning) -> dict[str, Any]:
+def as_figures(done: IndexTuning) -> dict[str, Any]:
     """The choice as a dictionary with stable keys, in seconds and bytes."""
     chosen = asdict(done.tuned)
     return {"changed": done.changed, **chosen.pop("parameters"), **chosen}
 
 
-def sentence(done: Tuning) -> str:
+def sentence(done: IndexTuning) -> str:
     """What was chosen, and why."""
     chosen = done.tuned
     aim = wished(chosen.goal)

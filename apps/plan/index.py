@@ -16,8 +16,8 @@ from edge.apps.files.tuning import described, wished
 from edge.apps.options import Setup, collection_option, json_option, setup_options
 from edge.config import format_size
 from edge.errors import InputError, RangeError
-from edge.ivf.maintenance.recall import NEIGHBOURS
-from edge.ivf.parameters import Goal
+from edge.ivf.base import Goal
+from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.planner.search_accelerator import SearchParameters
 from edge.planner.search_design import Design, design
 from edge.tuning.choosing import Choice, grid, least_probed

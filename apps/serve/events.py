@@ -12,7 +12,7 @@ from typing import Any
 from edge.apps.serve.refusals import HttpRefusal, refusal_of
 from edge.apps.serve.working import Workers, settled
 from edge.errors import EdgeError
-from edge.scheduling.urgency import Urgency
+from edge.scheduling.waiting_line import Urgency
 
 _MOST = 64
 """Events that wait for a client."""

@@ -23,7 +23,7 @@ from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Engine, Tuning
 from edge.runtimes.reranker import Ranked, Ranking, Reranker
 from edge.runtimes.scoring import LayerReport, Watch
-from edge.scheduling.urgency import current_urgency
+from edge.scheduling.waiting_line import current_urgency
 from edge.trace import Trace
 
 _MOST = 300

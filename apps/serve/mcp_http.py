@@ -16,7 +16,7 @@ from edge.apps.mcp.protocol import ANSWER
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 from edge.budget import Lease, MemoryBudget
-from edge.scheduling.urgency import urgent
+from edge.scheduling.waiting_line import urgent
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from edge.apps.serve.limits import Limits
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.security import CLIENT
-from edge.scheduling.urgency import BATCH, PERSON, PROGRAM, Urgency, urgent
+from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Urgency, urgent
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter, Event

@@ -24,7 +24,7 @@ from edge.apps.store.overwriting import overwrite
 from edge.apps.store.pages import PAGE
 from edge.errors import InputError, StorageError
 from edge.files.input_file import read_small
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import sync_folder
 
 _MANIFEST = "edge-backup.json"
@@ -190,7 +190,7 @@ def _copy_database(source: Path, target: Path) -> list[str]:
         found = new.execute("PRAGMA quick_check(1)").fetchall()
         if found != [("ok",)]:
             raise apsw.CorruptError(str(found[0][0]))
-        return Manifest(new).segment_names() if tables else []
+        return IndexManifest(new).segment_names() if tables else []
     finally:
         new.close(True)
         old.close(True)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from edge.errors import InputError, StorageError
-from edge.files import own_folder
+from edge.files import output_file
 
 COLLECTION = "edge.db"
 MEMORY = "memory.db"
@@ -41,7 +41,7 @@ def make_folder(path: Path) -> None:
         StorageError: it cannot be made.
     """
     try:
-        own_folder.make_folder(path)
+        output_file.make_folder(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be made: {error.strerror}") from error
 

@@ -27,7 +27,7 @@ from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import Ids
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.connection import Connection
-from edge.ivf.storage.manifest_schema import blobs_are_sound
+from edge.ivf.storage.manifest import blobs_are_sound
 
 _BESIDE = ("-wal", "-mark", "-schema")
 """Suffixes of the files that are copied with a damaged database."""

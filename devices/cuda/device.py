@@ -10,7 +10,7 @@ from typing import Any
 from edge.budget import MemoryBudget
 from edge.devices.cuda.card import Streams, close_card, open_card
 from edge.devices.cuda.search import DeviceSearch
-from edge.devices.cuda.staging import Pinned, Staging
+from edge.devices.cuda.staging import Pinned, UploadBuffers
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, Estimate, Event, SearchRequest
@@ -72,7 +72,7 @@ class CudaDevice:
             self.card = open_card(on, cap, streams, alone=alone)
         self.memory = self.card.memory
         self._stand_in = None
-        self._staging: Staging | None = None
+        self._staging: UploadBuffers | None = None
         self._lock = threading.Lock()
         self._closed = False
         try:
@@ -99,7 +99,7 @@ class CudaDevice:
         that the link learns how fast it is; a search waits on the device."""
         with self._lock:
             if self._staging is None:
-                self._staging = Staging(self.card, self.host, _STAGING_NBYTES)
+                self._staging = UploadBuffers(self.card, self.host, _STAGING_NBYTES)
             # Kernels that were queued before may still read what the buffer held.
             buffer.filled = self._staging.upload(data, buffer.tensor, self.card.compute.record())
         buffer.filled.wait()
@@ -108,13 +108,13 @@ class CudaDevice:
         """A page-locked buffer of the host. The caller holds a lease for it."""
         return Pinned(self.card, nbytes)
 
-    def staging(self, nbytes: int) -> Staging:
+    def staging(self, nbytes: int) -> UploadBuffers:
         """A ring of page-locked buffers of so many bytes each, under a lease of the host's ledger.
 
         Raises:
             BudgetExceeded: they do not fit.
         """
-        return Staging(self.card, self.host, nbytes)
+        return UploadBuffers(self.card, self.host, nbytes)
 
     def free(self, buffer: DeviceBuffer) -> None:
         """Gives the memory back. A kernel that still reads it comes first in the only stream that will use it anew."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.cache.buffers import Bytes, page_buffer
+from edge.cache.block_cache import Bytes, page_buffer
 from edge.devices.cuda.card import Card
 from edge.ivf.device import Event
 
@@ -42,7 +42,7 @@ class Pinned:
             _check(card, card.torch.cuda.cudart().cudaHostUnregister(self.array.ctypes.data))
 
 
-class Staging:
+class UploadBuffers:
     """A ring of page-locked buffers through which bytes go to the device. Threads may share it."""
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:

@@ -1,28 +1,195 @@
 """`BlockCache`: the buffers of a residency's blocks under one lease, and the choice of blocks to evict.
 
-Some freed buffers are kept as spares for other blocks: see `edge.cache.buffers.Spares`. A `Handle` of a block locks the
-block while it is read.
+Some freed buffers are kept as spares for other blocks (see `Spares`). A `Handle` of a block locks the block while it is
+read. The policies of eviction choose the cached block to evict first.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
+import mmap
 import threading
 from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from edge.budget import Loss, MemoryBudget
-from edge.cache.buffers import ENTRY_NBYTES, Spares, charge_of, page_buffer, pages_of
-from edge.cache.eviction import DecayedHotness, Policy
 from edge.link import Ticket, transferring
 from edge.trace import Trace
+
+Bytes = npt.NDArray[np.uint8]
+
+ENTRY_NBYTES = 1024
+"""Bytes that a block takes besides its own: the objects that manage it, and the rest of its last page."""
+
+_OWN_PAGES = 64 << 10
+_PAGE = mmap.PAGESIZE
+
+
+_LARGER = 4
+"""A buffer may be larger than its block by at most this fraction (1/4) of the block."""
+
+
+def charge_of(nbytes: int) -> int:
+    """Bytes that the ledger charges for a block of `nbytes`: its pages and the objects that manage it."""
+    return pages_of(nbytes) + ENTRY_NBYTES
+
+
+def pages_of(nbytes: int) -> int:
+    """Bytes of a buffer's pages."""
+    return -(-nbytes // _PAGE) * _PAGE if nbytes >= _OWN_PAGES else nbytes
+
+
+def page_buffer(nbytes: int) -> Bytes:
+    """A writable buffer of `nbytes` bytes.
+
+    A large one has its own memory mapping, so that its pages return to the system with the last reference. A heap would
+    keep the holes that blocks of different sizes leave.
+    """
+    if nbytes < _OWN_PAGES:
+        return np.empty(nbytes, np.uint8)
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+
+
+class Spares:
+    """Buffers whose blocks are gone, kept for the next blocks of about their size.
+
+    Reuse is cheaper, because each fresh page costs a fault, and unmapping lets other threads take the interpreter lock.
+
+    Attributes:
+        nbytes: bytes of the buffers' pages.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._buffers: list[Bytes] = []  # the oldest first
+
+    def put(self, buffer: Bytes) -> bool:
+        """Adds an unused buffer; returns whether it was kept. Small ones are not, since they are part of the heap."""
+        if not isinstance(buffer, np.ndarray) or buffer.nbytes < _OWN_PAGES:
+            return False
+        self._buffers.append(buffer)
+        self.nbytes += pages_of(buffer.nbytes)
+        return True
+
+    def fitting(self, nbytes: int) -> Bytes | None:
+        """The smallest buffer that holds `nbytes` and is not much larger, or None. It stays here until `take`."""
+        most = nbytes + nbytes // _LARGER
+        return min((b for b in self._buffers if nbytes <= b.nbytes <= most), key=lambda b: b.nbytes, default=None)
+
+    def take(self, buffer: Bytes) -> None:
+        """Removes a buffer, which the caller then uses."""
+        at = next(at for at, other in enumerate(self._buffers) if other is buffer)
+        del self._buffers[at]
+        self.nbytes -= pages_of(buffer.nbytes)
+
+    def release(self, nbytes: int) -> int:
+        """Frees the oldest buffers until at least `nbytes` are free or none is left; returns the bytes freed."""
+        freed = 0
+        while freed < nbytes and self._buffers:
+            freed += pages_of(self._buffers.pop(0).nbytes)
+        self.nbytes -= freed
+        return freed
+
+
+class Policy(Protocol):
+    """Chooses the cached block to evict first. Called with the residency locked."""
+
+    def insert(self, key: Hashable) -> None: ...
+
+    def touch(self, key: Hashable) -> None:
+        """Notes that the block is used in this round."""
+
+    def remove(self, key: Hashable) -> None: ...
+
+    def begin_round(self) -> None: ...
+
+    def victim(self, evictable: Callable[[Hashable], bool]) -> Hashable | None:
+        """The coldest block that `evictable` allows; it stays until `remove`."""
+
+    def copy(self) -> Policy:
+        """A policy of its own that knows the same blocks."""
+
+
+class DecayedHotness:
+    """Lowest hotness first: h <- h / decay + (used ? gain : 0) per round (TeleRAG, appendix C).
+
+    All values decay by the same factor, so that their order changes only when a block is used. The heap holds the
+    logarithm of h * decay ** round, and beginning a round costs nothing.
+    """
+
+    def __init__(self, *, decay: float = 1.02, gain: float = 1.0, initial: float = 1.0) -> None:
+        """
+        Args:
+            decay: factor above 1 per round. An unused block cools to a half in log(2) / log(decay) rounds.
+            gain: added once in each round in which the block is used.
+            initial: hotness of a block that has just been fetched.
+        """
+        if decay <= 1 or gain <= 0 or initial <= 0:
+            raise ValueError(f"decay must be above 1, gain and initial above 0; not {decay}, {gain}, {initial}")
+        self._step = math.log(decay)
+        self._gain = gain
+        self._initial = initial
+        self._round = 0
+        self._hot: dict[Hashable, tuple[float, int, int]] = {}  # level, order of entry, round of the last use
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._order = itertools.count()
+
+    def insert(self, key: Hashable) -> None:
+        self._set(key, math.log(self._initial) + self._round * self._step)
+
+    def touch(self, key: Hashable) -> None:
+        level, _, last = self._hot[key]
+        if last < self._round:
+            now = self._round * self._step
+            self._set(key, now + math.log(math.exp(level - now) + self._gain))
+
+    def remove(self, key: Hashable) -> None:
+        del self._hot[key]
+
+    def begin_round(self) -> None:
+        self._round += 1
+
+    def copy(self) -> DecayedHotness:
+        made = DecayedHotness()
+        made._step, made._gain, made._initial = self._step, self._gain, self._initial
+        made._round, made._hot, made._heap = self._round, dict(self._hot), list(self._heap)
+        made._order = itertools.count(next(self._order))
+        return made
+
+    def victim(self, evictable: Callable[[Hashable], bool]) -> Hashable | None:
+        passed: list[tuple[float, int, Hashable]] = []
+        found = None
+        while self._heap and found is None:
+            entry = heapq.heappop(self._heap)
+            current = self._hot.get(entry[2])
+            if current is not None and current[1] == entry[1]:  # otherwise it was used or removed since
+                passed.append(entry)
+                found = entry[2] if evictable(entry[2]) else None
+        for entry in passed:
+            heapq.heappush(self._heap, entry)
+        return found
+
+    def _set(self, key: Hashable, level: float) -> None:
+        order = next(self._order)
+        self._hot[key] = (level, order, self._round)
+        heapq.heappush(self._heap, (level, order, key))
+        if len(self._heap) > 64 + 4 * len(self._hot):
+            self._heap = [(level, order, key) for key, (level, order, _) in self._hot.items()]
+            heapq.heapify(self._heap)
+
 
 Fetch = Callable[[Any], Ticket]
 """Starts the transfer of a block into a given buffer."""
 
-Allowed = Callable[["Entry"], bool]
+Allowed = Callable[["CachedBlock"], bool]
 """Whether a block may be evicted."""
 
 SPARE = 64
@@ -30,7 +197,7 @@ SPARE = 64
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedBlock:
     """A block that has a buffer.
 
     Attributes:
@@ -87,7 +254,7 @@ class BlockCache:
         loss: Loss,
         trace: Trace,
     ) -> None:
-        self.entries: dict[Hashable, Entry] = {}
+        self.entries: dict[Hashable, CachedBlock] = {}
         self.policy = policy or DecayedHotness()
         self.capacity = capacity
         self.lock = threading.RLock()
@@ -110,7 +277,7 @@ class BlockCache:
         free = self._lease.nbytes + max(0, self._budget.free)
         return free if self.capacity is None else min(free, self.capacity)
 
-    def enter(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, later: int = 0) -> Entry:
+    def enter(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, later: int = 0) -> CachedBlock:
         """Adds a block. Room must have been made for it, and for later blocks that will be charged with `later` bytes.
 
         Args:
@@ -133,7 +300,7 @@ class BlockCache:
             if whole is None:
                 whole = self._allocate(nbytes)
             buffer = whole[:nbytes] if isinstance(whole, np.ndarray) else whole
-            entry = Entry(key, buffer, whole, charged, fetch(buffer), now)
+            entry = CachedBlock(key, buffer, whole, charged, fetch(buffer), now)
         except BaseException:
             self._lease.resize(self._lease.nbytes - charged)
             raise
@@ -148,7 +315,7 @@ class BlockCache:
         evict. A few more blocks are evicted than necessary, because with more spare buffers one is more likely to fit.
         """
         missing = self._missing(charged)
-        chosen: dict[Hashable, Entry] = {}
+        chosen: dict[Hashable, CachedBlock] = {}
         wanted = self._lease.nbytes // SPARE - self.spares.nbytes
         spare = charged if missing > 0 and wanted >= charged else 0
         while missing > 0 or -missing < spare:
@@ -163,7 +330,7 @@ class BlockCache:
             self.evict(entry)
         return list(chosen)
 
-    def coldest(self, allowed: Allowed, spared: Container[Hashable] = ()) -> Entry | None:
+    def coldest(self, allowed: Allowed, spared: Container[Hashable] = ()) -> CachedBlock | None:
         """The next block to evict: it is not in use, has arrived, is `allowed`, and is not `spared`."""
 
         def evictable(key: Hashable) -> bool:
@@ -173,7 +340,7 @@ class BlockCache:
         key = self.policy.victim(evictable)
         return None if key is None else self.entries[key]
 
-    def evict(self, entry: Entry) -> None:
+    def evict(self, entry: CachedBlock) -> None:
         """Removes a block. Its buffer becomes a spare one, as far as there is room for spares."""
         whole = entry.whole
         self.drop(entry)
@@ -189,7 +356,7 @@ class BlockCache:
             self._lease.resize(self._lease.nbytes - freed)
         return freed
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: CachedBlock) -> None:
         """Removes a block from the cache. Its memory is freed now, or with its last handle if it is in use."""
         del self.entries[entry.key]
         self.policy.remove(entry.key)
@@ -197,7 +364,7 @@ class BlockCache:
         if not entry.locks:
             self.free(entry)
 
-    def free(self, entry: Entry) -> None:
+    def free(self, entry: CachedBlock) -> None:
         """Frees the memory of a removed block."""
         self._lease.resize(self._lease.nbytes - entry.charged)
 
@@ -254,10 +421,10 @@ class BlockCache:
 class Owner(Protocol):
     """The owner of blocks, to which their handles return them."""
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: CachedBlock) -> None:
         """Drops a block whose transfer has failed."""
 
-    def unlock(self, entry: Entry) -> None:
+    def unlock(self, entry: CachedBlock) -> None:
         """Takes back the lock of a handle that was released."""
 
 
@@ -271,9 +438,9 @@ class Handle:
 
     __slots__ = ("_owner", "entry", "hit")
 
-    def __init__(self, owner: Owner, entry: Entry, hit: bool) -> None:
+    def __init__(self, owner: Owner, entry: CachedBlock, hit: bool) -> None:
         self._owner = owner
-        self.entry: Entry | None = entry
+        self.entry: CachedBlock | None = entry
         self.hit = hit
 
     @property

@@ -14,12 +14,12 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from edge.blocks import BlockFile, BlockId
-from edge.cache.buffers import Bytes
+from edge.cache.block_cache import Bytes
 from edge.cache.prefetch_gain import Displacement, MissCurve, bytes_to_fetch
 from edge.cache.residency import Fetch, Residency
 from edge.link import Lane, Ticket
 
-__all__ = ["Lookahead", "MissCurve", "Outcome", "Predicted", "bytes_to_fetch"]
+__all__ = ["Lookahead", "LookaheadOutcome", "MissCurve", "Predicted", "bytes_to_fetch"]
 
 _DEPTH = 8
 """Transfers requested at a time: enough to keep a disk busy, few enough to be withdrawn quickly."""
@@ -60,7 +60,7 @@ Order = Iterator[Sequence[Predicted]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LookaheadOutcome:
     """The result of one prediction, known once searches have reported the blocks they needed.
 
     Attributes:
@@ -191,7 +191,7 @@ class Lookahead:
         self._needed = {*(self._needed or ()), *keys}
         self._unread |= {*unread}
 
-    def cancel(self) -> list[Outcome]:
+    def cancel(self) -> list[LookaheadOutcome]:
         """Ends the prediction at once, and the protection of its blocks. Calling it twice is harmless.
 
         Fetched blocks that no search needed are dropped. If searches have reported their needs, later predictions learn
@@ -211,12 +211,12 @@ class Lookahead:
         moved = [nbytes for window in windows for nbytes, _ in window._moved_blocks.values()]
         bandwidth = self._lane.rate.throughput(sum(moved) // len(moved)) if moved else 0.0
         if not bandwidth:
-            return [Outcome(0.0) for _ in windows]
+            return [LookaheadOutcome(0.0) for _ in windows]
         outcomes = []
         for window in windows:
             used = window._used(self._unread)
             added = None if window._base is None else used - window._base._would_use(window._asked, self._unread)
-            outcomes.append(Outcome(used / bandwidth, None if added is None else added / bandwidth))
+            outcomes.append(LookaheadOutcome(used / bandwidth, None if added is None else added / bandwidth))
         return outcomes
 
     def _give_up(self) -> None:

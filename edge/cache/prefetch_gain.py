@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edge.cache.eviction import Policy
+from edge.cache.block_cache import Policy
 from edge.errors import InputError
 
 _SAMPLES = 4096

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.budget import MemoryBudget
-from edge.cache.block_cache import SPARE, BlockCache, Entry, Fetch, Handle
-from edge.cache.buffers import charge_of
-from edge.cache.eviction import Policy
+from edge.cache.block_cache import SPARE, BlockCache, CachedBlock, Fetch, Handle, Policy, charge_of
 from edge.errors import BudgetExceeded, DeviceLost
 from edge.link import LinkRate
 from edge.trace import Trace
@@ -274,13 +272,13 @@ class Residency:
                 if entry is not None and not entry.locks and entry.stop():
                     self._cache.drop(entry)
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: CachedBlock) -> None:
         """Drops a block whose transfer has failed. Its memory is freed with the last handle."""
         with self._budget.lock, self._lock:
             if entry.present:
                 self._cache.drop(entry)
 
-    def unlock(self, entry: Entry) -> None:
+    def unlock(self, entry: CachedBlock) -> None:
         """Takes back the lock of a handle. A dropped block's memory is freed with its last lock."""
         with self._lock:
             entry.locks -= 1
@@ -309,7 +307,7 @@ class Residency:
         self._cache.policy.touch(key)
         return Handle(self, entry, hit=True)
 
-    def _usable(self, entry: Entry, fetch: Fetch) -> bool:
+    def _usable(self, entry: CachedBlock, fetch: Fetch) -> bool:
         """Whether the bytes are in memory or certain to come.
 
         A prediction's transfer that has not begun is requested anew. A failed one is dropped, so that the block is read

@@ -17,7 +17,7 @@ from typing import Any
 
 from edge.errors import CorruptBlock, StorageError
 from edge.files.input_file import read_small
-from edge.files.own_folder import make_folder
+from edge.files.output_file import make_folder
 
 CHECKSUM = "sha256"
 """The key of the checksum, which is the last key."""

@@ -2,7 +2,8 @@
 
 `group` is the paper's prefetching scheduler, and `Dispatch` its cache-aware scheduling. The paper assigns all
 micro-batches before the first one runs, by the lists on each device then. Here a device that is free takes one of the
-micro-batches that still wait, by its lists now, so that no device waits for a slower one.
+micro-batches that still wait, by its lists now, so that no device waits for a slower one. `SearchCost` estimates the
+time of a search, which the budget of lists for a deadline comes from.
 """
 
 from __future__ import annotations
@@ -16,8 +17,85 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.base import Vectors
-from edge.ivf.tiers import Tier
+from edge.ivf.base import Snapshot, Vectors
+from edge.ivf.plan import probe
+from edge.ivf.reading import DeviceTier
+from edge.scheduling.predictor import RunningMean
+
+Counts = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+
+PLANNING_NBYTES = 256
+"""Bytes that `search_bytes` needs per part while it runs."""
+
+_DOUBT = 0.2
+"""Standard deviation of the ratio of measured to expected seconds before the first search."""
+
+
+class SearchCost:
+    """Learns from the times of searches of one query each. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._scan = RunningMean()
+        """Seconds per byte scanned."""
+        self._ratio = RunningMean(1.0, _DOUBT, count=2)
+        """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
+
+    def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
+        """Learns from one search.
+
+        Args:
+            read, scanned: bytes that the search read and scanned. Bytes that were read were also scanned.
+            bandwidth: bytes per second of the link they were read over; 0 if nothing was ever read.
+        """
+        if scanned <= 0 or (read and not bandwidth):
+            return
+        reading = read / bandwidth if read else 0.0
+        expected = reading + self._scan.mean * scanned
+        if self._scan.count and expected:
+            self._ratio.add(seconds / expected)
+        if not self._scan.count or reading < seconds / 2:  # otherwise the reads hide the time of the scans
+            self._scan.add(max(0.0, seconds - reading) / scanned)
+
+    def seconds(self, read: Counts, scanned: Counts, bandwidth: float) -> Seconds | None:
+        """Upper bounds [n] of the seconds that searches of these bytes [n] take; None before the first search."""
+        if not self._scan.count or (not bandwidth and read.any()):
+            return None
+        reading = read / bandwidth if bandwidth else np.zeros(len(read))
+        return np.asarray((reading + self._scan.mean * scanned) * self._ratio.upper, np.float64)
+
+
+def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
+    """Bytes that a search for `query` [dim] reads and scans, by the number of lists it probes.
+
+    Parts that are in `tiers`, or are being read into them, are not read.
+
+    Returns:
+        Bytes read and bytes scanned, each [nlist].
+    """
+    order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
+    parts = [part for number in order for part in snapshot.lists[number]]
+    ends = np.cumsum([len(snapshot.lists[number]) for number in order])
+    cold = {part.key for part in parts}
+    for tier in tiers:
+        cold = set(tier.residency.absent(cold))
+    scanned = [part.nbytes for part in parts]
+    read = [part.nbytes if part.key in cold else 0 for part in parts]
+    return _totals(read, ends), _totals(scanned, ends)
+
+
+def fitting_nprobe(expected: Seconds, slack: float) -> int:
+    """The largest number of lists whose search fits into `slack` seconds; 1 if none does (PipeRAG, S3).
+
+    Args:
+        expected: seconds by the number of lists, [n], ascending.
+    """
+    return max(1, int(np.searchsorted(expected, slack, side="right")))
+
+
+def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
+    """Total bytes of the parts before each of `ends` [n]."""
+    return np.concatenate(([0], np.cumsum(nbytes, dtype=np.int64)))[ends]
 
 
 def group(queries: Vectors, size: int) -> list[npt.NDArray[np.int64]]:
@@ -52,17 +130,17 @@ Keys = Collection[Hashable]
 class Dispatch:
     """Several devices, each with lists of its own. Thread-safe."""
 
-    def __init__(self, tiers: Sequence[Tier]) -> None:
+    def __init__(self, tiers: Sequence[DeviceTier]) -> None:
         self.tiers = list(tiers)
-        self._searching: Counter[Tier] = Counter()
+        self._searching: Counter[DeviceTier] = Counter()
         self._lock = threading.Lock()
 
     @property
-    def answering(self) -> list[Tier]:
+    def answering(self) -> list[DeviceTier]:
         """The devices that have not been lost."""
         return [tier for tier in self.tiers if not tier.lost]
 
-    def choose(self, keys: Keys, *, idle: bool = False) -> Tier | None:
+    def choose(self, keys: Keys, *, idle: bool = False) -> DeviceTier | None:
         """The device that holds most of the parts; among equals the one that holds the fewest bytes. None if all
         devices are lost.
 
@@ -78,7 +156,7 @@ class Dispatch:
         return max(tiers, key=lambda tier: (held(tier, keys), -tier.residency.nbytes))
 
     @contextmanager
-    def searching(self, tier: Tier | None) -> Iterator[None]:
+    def searching(self, tier: DeviceTier | None) -> Iterator[None]:
         """Counts a running search on a device."""
         if tier is None:
             yield
@@ -91,11 +169,11 @@ class Dispatch:
             with self._lock:
                 self._searching[tier] -= 1
 
-    def take(self, waiting: Sequence[Keys], tier: Tier) -> int:
+    def take(self, waiting: Sequence[Keys], tier: DeviceTier) -> int:
         """Number of the waiting micro-batch that has the most parts on a device; the first among equals."""
         return max(range(len(waiting)), key=lambda number: (held(tier, waiting[number]), -number))
 
-    def run(self, batches: Sequence[tuple[Keys, T]], work: Callable[[Tier, T], None]) -> None:
+    def run(self, batches: Sequence[tuple[Keys, T]], work: Callable[[DeviceTier, T], None]) -> None:
         """Runs micro-batches on all devices in parallel, each with the parts that it probes. Returns when all are done.
 
         Args:
@@ -107,7 +185,7 @@ class Dispatch:
         waiting = list(batches)
         errors: list[BaseException] = []
 
-        def serve(tier: Tier) -> None:
+        def serve(tier: DeviceTier) -> None:
             while True:
                 with self._lock:
                     if not waiting or errors:
@@ -131,6 +209,6 @@ class Dispatch:
             raise errors[0]
 
 
-def held(tier: Tier, keys: Keys) -> int:
+def held(tier: DeviceTier, keys: Keys) -> int:
     """How many of the parts a device holds, or is about to hold."""
     return len(keys) - len(tier.residency.absent(keys))

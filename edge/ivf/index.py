@@ -13,17 +13,26 @@ import numpy.typing as npt
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.errors import CapabilityError, InputError
-from edge.ivf.base import Codecs, Found, Ids, IndexOptions, IndexStatus, MaintenanceReport, Snapshot, Vectors
+from edge.ivf.base import (
+    Codecs,
+    Found,
+    Goal,
+    Ids,
+    IndexOptions,
+    IndexStatus,
+    IndexTuning,
+    MaintenanceReport,
+    Snapshot,
+    Vectors,
+)
 from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_devices
-from edge.ivf.parameters import Goal, Tuning
-from edge.ivf.probing import checked_queries, choose_nprobe, lists_to_probe
-from edge.ivf.search import Searcher
+from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe
+from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.connection import Connection
-from edge.ivf.storage.manifest import Manifest
-from edge.ivf.storage.manifest_schema import MIGRATIONS
+from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segments import OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
-from edge.ivf.writer import Writer
+from edge.ivf.writer import IndexWriter
 from edge.plugins import load
 from edge.resident import Closing
 from edge.trace import Trace
@@ -99,11 +108,11 @@ class VectorIndex(Closing):
         self._folder = directory
         self._budget = budget
         self._snapshots = Snapshots(segments, codecs, dim, budget)
-        self._writer = Writer(self._snapshots, segments, self.options, budget)
+        self._writer = IndexWriter(self._snapshots, segments, self.options, budget)
         try:
             host = device or self._opened("cpu")[0]
             others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
-            self._searcher = Searcher(host, fast=fast, places=others, trace=self._trace)
+            self._searcher = IndexSearcher(host, fast=fast, places=others, trace=self._trace)
         except BaseException:
             self._close_devices()
             raise
@@ -140,7 +149,7 @@ class VectorIndex(Closing):
         Raises:
             InputError: `db` is not inside a transaction.
         """
-        Manifest(db).clear(time.time())
+        IndexManifest(db).clear(time.time())
 
     def forget_segments(self, db: Connection, names: Iterable[str]) -> None:
         """Forgets the vectors of damaged segments without reading them, so that they can be added again.
@@ -148,7 +157,7 @@ class VectorIndex(Closing):
         Raises:
             InputError: `db` is not inside a transaction.
         """
-        Manifest(db).drop_segments(names, time.time())
+        IndexManifest(db).drop_segments(names, time.time())
 
     def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
         """The stored vectors [n, dim] of `ids` [n], in that order.
@@ -195,7 +204,7 @@ class VectorIndex(Closing):
         questions: Vectors | None = None,
         stop: threading.Event | None = None,
         progress: Progress | None = None,
-    ) -> Tuning:
+    ) -> IndexTuning:
         """Chooses the number of lists, the codec, its code size and the depth of rescoring for a goal, trains the index
         with them, and records the choice, which later trainings and searches keep to.
 
@@ -267,7 +276,7 @@ class VectorIndex(Closing):
             nprobe: number of lists to probe. If not given, the number that reached `recall` (or the options' target,
                 or the choice of the last tuning) when recall was measured on this collection's own vectors.
             seconds: probe as many lists as probably fit into this time, at least one, instead of aiming at `recall`
-                (see `Searcher.fitting`). Ignored until searches have been timed.
+                (see `IndexSearcher.fitting`). Ignored until searches have been timed.
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
             window: a lookahead to end now.
 
@@ -300,7 +309,7 @@ class VectorIndex(Closing):
         """Starts fetching the lists that a search for `queries` [q, dim] would probe, for similar queries to come.
 
         More lists than those are fetched only into a fast device, whose memory nothing else competes for. See
-        `Searcher.lookahead`. Raises as `search` does.
+        `IndexSearcher.lookahead`. Raises as `search` does.
         """
         snapshot = self._snapshots.current(db)
         nprobe = lists_to_probe(snapshot, self.options.recall_target)
@@ -319,7 +328,7 @@ class VectorIndex(Closing):
         Raises:
             ConfigError: the index holds vectors of another width.
         """
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         state = manifest.state()
         training = self._snapshots.training(manifest)
         segments, nbytes = manifest.segment_totals()
@@ -346,7 +355,7 @@ class VectorIndex(Closing):
         """
         from edge.ivf.storage.verification import verify
 
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         spec = self._snapshots.training(manifest).codec.spec
         # Opened anew, because a segment that is already open does not verify its blocks again.
         segments = OpenSegments(self._folder, self._budget)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edge.blocks import BlockFile, RowTable
 from edge.errors import CorruptBlock
 from edge.ivf.base import Bytes, Found, Ids, Vectors
-from edge.ivf.plan import Plan
+from edge.ivf.plan import ScanPlan
 from edge.link import Lane, Ticket
 
 _PRIORITY = -1.0
@@ -44,7 +44,7 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RowReading:
     """Candidates of one query whose vectors are being read.
 
     Attributes:
@@ -62,7 +62,7 @@ class Reading:
 class Rescorer:
     """Reads candidates' vectors in one pass over ascending file positions, and scores them. For one thread."""
 
-    def __init__(self, plan: Plan, lane: Lane, dim: int) -> None:
+    def __init__(self, plan: ScanPlan, lane: Lane, dim: int) -> None:
         self._plan = plan
         self._lane = lane
         self._dim = dim
@@ -80,7 +80,7 @@ class Rescorer:
         self._source_of = np.array(source_of, np.int64)
         self._offsets = np.array([table.offset for table in tables], np.int64)
 
-    def begin(self, query: int, labels: Ids) -> Reading:
+    def begin(self, query: int, labels: Ids) -> RowReading:
         """Starts reading the vectors of `labels` [n]."""
         parts, rows = self._plan.locate(labels)
         width = 4 * self._dim
@@ -102,9 +102,9 @@ class Rescorer:
             return buffer.nbytes
 
         ticket = self._lane.submit("vectors", read, buffer.nbytes, priority=_PRIORITY)
-        return Reading(query, labels[order], buffer, ticket)
+        return RowReading(query, labels[order], buffer, ticket)
 
-    def finish(self, reading: Reading, query: Vectors) -> tuple[Vectors, Ids]:
+    def finish(self, reading: RowReading, query: Vectors) -> tuple[Vectors, Ids]:
         """Scores and ids [n] of a reading's candidates.
 
         Raises:

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from edge.errors import BudgetExceeded, DeviceLost
 from edge.ivf.base import DEVIATIONS, CodecSpec, Ids, Snapshot, Vectors
 from edge.ivf.device import Candidates, SearchRequest
-from edge.ivf.plan import Plan
-from edge.ivf.reading import Reader
-from edge.ivf.rescoring import Reading, Rescorer, best
-from edge.ivf.tiers import Tier
+from edge.ivf.plan import ScanPlan
+from edge.ivf.reading import DeviceTier, Reader
+from edge.ivf.rescoring import Rescorer, RowReading, best
 
 _SPARE = 8
 """Places in a heap beyond the wanted rows. If more rows than this tie at the cut, the query is scanned again."""
@@ -48,8 +47,8 @@ class Scan:
         probes: npt.NDArray[np.int64],
         k: int,
         *,
-        host: Tier,
-        places: Sequence[Tier],
+        host: DeviceTier,
+        places: Sequence[DeviceTier],
         allowed: Ids | None = None,
         evict: bool = True,
         width: int | None = None,
@@ -83,7 +82,7 @@ class Scan:
         self._width = width or self._wanted + _SPARE
         self._lease = host.device.memory.reserve("search", self._memory_needed(spec))
         try:
-            self.plan = Plan(snapshot, probes, allowed)
+            self.plan = ScanPlan(snapshot, probes, allowed)
             self._rescorer = None if spec.exact else Rescorer(self.plan, host.device.link, snapshot.dim)
         except BaseException:
             self._lease.release()
@@ -91,7 +90,7 @@ class Scan:
         self._left = list(self.plan.expected)
         self._finished = deque(query for query, parts in enumerate(self._left) if not parts)
         self._seen: list[Candidates] = []
-        self._place_of: dict[Tier, int] = {}  # of each tier's candidates in `_seen`
+        self._place_of: dict[DeviceTier, int] = {}  # of each tier's candidates in `_seen`
         self._lock = threading.Lock()
         self._stopped = False
 
@@ -103,7 +102,7 @@ class Scan:
             CorruptBlock, StorageError: a part cannot be read.
         """
         readers: list[Reader] = []
-        readings: deque[Reading] = deque()
+        readings: deque[RowReading] = deque()
         again: list[int] = []
         workers: list[_Worker] = []
 
@@ -154,7 +153,7 @@ class Scan:
         for query in again:
             self._scan_again(query, emit)
 
-    def scan(self, tier: Tier, reader: Reader, between: Callable[[], None]) -> None:
+    def scan(self, tier: DeviceTier, reader: Reader, between: Callable[[], None]) -> None:
         """Scans the parts that a reader hands out on its tier's device; calls `between` after each request."""
         with self._lock:
             own = self._place_of.setdefault(tier, len(self._seen))
@@ -213,7 +212,7 @@ class Scan:
         self._host_seconds += time.perf_counter() - started
         self._host_parts += len(wanted)
 
-    def _rescore(self, query: int, emit: Emit, readings: deque[Reading], again: list[int]) -> None:
+    def _rescore(self, query: int, emit: Emit, readings: deque[RowReading], again: list[int]) -> None:
         """Emits a query whose parts have all been scanned, or asks for the vectors of its candidates."""
         with self._lock:
             seen = list(self._seen)
@@ -254,13 +253,13 @@ class Scan:
         # Space for the candidates, including those that tie with the last of them.
         vectors = 0 if spec.exact else self._width * (4 * spec.dim + 64)
         kept = Candidates.memory_needed(count, self._width) * (workers + 1)
-        return Plan.memory_needed(self._snapshot, self._probes) + kept + count * (workers * tables + vectors)
+        return ScanPlan.memory_needed(self._snapshot, self._probes) + kept + count * (workers * tables + vectors)
 
 
 class _Worker:
     """A thread that scans the parts a place holds, beside the host."""
 
-    def __init__(self, scan: Scan, tier: Tier, reader: Reader) -> None:
+    def __init__(self, scan: Scan, tier: DeviceTier, reader: Reader) -> None:
         self._scan = scan
         self._tier = tier
         self._reader = reader

@@ -1,4 +1,4 @@
-"""`Searcher`: searches snapshots of one index over its tiers.
+"""`IndexSearcher`: searches snapshots of one index over its tiers.
 
 Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
 may have dropped some of several equal rows is scanned again with a larger heap.
@@ -16,21 +16,17 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from edge.cache.buffers import charge_of
-from edge.cache.eviction import DecayedHotness, Policy
+from edge.cache.block_cache import DecayedHotness, Policy, charge_of
 from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.cache.prefetch_gain import DemandShadow
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
-from edge.ivf.dispatch import Dispatch, group
-from edge.ivf.plan import member
-from edge.ivf.probing import checked_queries, keys_of, probe
-from edge.ivf.reading import read_order
+from edge.ivf.dispatch import PLANNING_NBYTES, Dispatch, SearchCost, fitting_nprobe, group, search_bytes
+from edge.ivf.plan import checked_queries, keys_of, member, probe
+from edge.ivf.reading import DeviceTier, read_order
 from edge.ivf.rescoring import Done, Results, exact_scores
 from edge.ivf.scan import Scan
-from edge.ivf.search_cost import PLANNING_NBYTES, SearchCost, fitting_nprobe, search_bytes
-from edge.ivf.tiers import Tier
 from edge.trace import Trace
 
 Numbers = npt.NDArray[np.int64]
@@ -45,7 +41,7 @@ _ANNOUNCED = 4
 """Ratio of the lists whose vectors are announced to the lists probed, since the predicted query is not exact."""
 
 
-class Searcher:
+class IndexSearcher:
     """Searches the lists of one index. Thread-safe: each search works on a snapshot of its own.
 
     Attributes:
@@ -75,12 +71,12 @@ class Searcher:
             share: share of the fast tier that stays filled with lists of earlier searches (TeleRAG's cache fraction).
         """
         self.trace = trace or Trace()
-        self.host = Tier(device, policy=policy(), capacity=capacity, trace=self.trace)
-        self.places: list[Tier] = []
+        self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
+        self.places: list[DeviceTier] = []
         for place in (*places, *([] if fast is None else [fast])):
             name = "fast" if place is fast else f"lists on {place.name}"
             self.places.append(
-                Tier(
+                DeviceTier(
                     place,
                     policy=policy(),
                     share=share if place is fast else 1.0,
@@ -93,12 +89,12 @@ class Searcher:
         self.dispatch = Dispatch(self.places)
         self._budget = device.memory
         self.misses = MissCurve()
-        self._shadows: dict[Tier, DemandShadow] = {}
+        self._shadows: dict[DeviceTier, DemandShadow] = {}
         self._pace = SearchCost()
         self._slow_seconds = 0.0
 
     @property
-    def fast(self) -> Tier | None:
+    def fast(self) -> DeviceTier | None:
         """A further device that has not been lost."""
         return next(iter(self.dispatch.answering), None)
 
@@ -111,7 +107,7 @@ class Searcher:
         nprobe: int,
         allowed: Ids | None = None,
         window: Lookahead | None = None,
-        place: Tier | None = None,
+        place: DeviceTier | None = None,
         done: Done | None = None,
     ) -> Found:
         """The k rows with the largest inner products among the rows of each query's `nprobe` best lists.
@@ -138,7 +134,7 @@ class Searcher:
         needed: list[ListPart] = []
         pending = slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
 
-        def run(on: Tier | None, numbers: Sequence[Numbers]) -> None:
+        def run(on: DeviceTier | None, numbers: Sequence[Numbers]) -> None:
             nonlocal needed
             waiting = deque(numbers)
             while waiting:
@@ -178,7 +174,7 @@ class Searcher:
         pending: npt.NDArray[np.bool_] | slice,
         results: Results,
         window: Lookahead | None,
-        place: Tier | None,
+        place: DeviceTier | None,
     ) -> list[ListPart]:
         """Searches the queries `numbers` [n] of a batch on one device and the host, and returns the parts of their
         nearest lists.
@@ -231,13 +227,17 @@ class Searcher:
             low, high = high, min(nlist, 2 * high)
 
     def _search_on_all(
-        self, snapshot: Snapshot, queries: Vectors, nprobe: int, run: Callable[[Tier | None, Sequence[Numbers]], None]
+        self,
+        snapshot: Snapshot,
+        queries: Vectors,
+        nprobe: int,
+        run: Callable[[DeviceTier | None, Sequence[Numbers]], None],
     ) -> None:
         """Searches micro-batches on all devices in parallel. Those that do not fit the memory beside others are
         searched one after the other in the end."""
         refused: list[Numbers] = []
 
-        def work(on: Tier, numbers: Numbers) -> None:
+        def work(on: DeviceTier, numbers: Numbers) -> None:
             try:
                 run(on, [numbers])
             except BudgetExceeded:
@@ -277,7 +277,7 @@ class Searcher:
         nbytes: int | None = None,
         seconds: float | None = None,
         depth: int | None = None,
-        place: Tier | None = None,
+        place: DeviceTier | None = None,
         lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
         """Starts fetching the lists that queries like `queries` [q, dim] would probe, nearest first.
@@ -343,7 +343,7 @@ class Searcher:
         for tier in (*self.places, self.host):
             tier.close()
 
-    def _would_read(self, needed: Sequence[ListPart], tier: Tier) -> set[Hashable]:
+    def _would_read(self, needed: Sequence[ListPart], tier: DeviceTier) -> set[Hashable]:
         """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any.
 
         Empty before the tier's first lookahead. Call it when the search has reserved its working memory.
@@ -356,7 +356,7 @@ class Searcher:
         return shadow.search(blocks, room, absent=tier.residency.absent(blocks), seconds=tier.device.link.rate.seconds)
 
     @staticmethod
-    def _throughput(tier: Tier, snapshot: Snapshot) -> float:
+    def _throughput(tier: DeviceTier, snapshot: Snapshot) -> float:
         """Bytes per second at which parts of this index come over a tier's link; 0 before the first transfer."""
         part = next((parts[0] for parts in snapshot.lists if parts), None)
         return tier.device.link.rate.throughput(part.nbytes if part else 1)
@@ -376,7 +376,7 @@ class _TooLarge(Exception):
         self.cause = cause
 
 
-def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: Tier) -> Iterator[list[Predicted]]:
+def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: DeviceTier) -> Iterator[list[Predicted]]:
     """The parts of all lists, nearest list first. Parts of the first `rescored` lists include their vectors."""
     for place, number in enumerate(probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()):
         group = []

@@ -1,4 +1,4 @@
-"""`Writer`: adds, replaces and deletes vectors in the caller's transaction. Others see the change after the commit."""
+"""`IndexWriter`: adds, replaces and deletes vectors in the caller's transaction. Others see it after the commit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, InputError
-from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.base import Ids, IndexOptions, Vectors
 from edge.ivf.plan import member
 from edge.ivf.storage.connection import Connection
-from edge.ivf.storage.manifest import Manifest
-from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.storage.manifest import IndexManifest
+from edge.ivf.storage.segment_writer import SegmentWriter, append_by_list, assign, assign_nbytes, misfit
 from edge.ivf.storage.segments import OpenSegments, Segment
 from edge.ivf.storage.snapshots import Snapshots
 
 
-class Writer:
+class IndexWriter:
     """Changes one index. Thread-safe, since SQLite lets one write transaction run at a time."""
 
     def __init__(
@@ -102,24 +101,24 @@ class Writer:
             raise InputError(f"there is no vector with id {int(wanted[~found][0])} in the index")
         return out[inverse]
 
-    def _manifest(self, db: Connection) -> Manifest:
+    def _manifest(self, db: Connection) -> IndexManifest:
         """The index's tables.
 
         Raises:
             ConfigError: they hold vectors of another width.
         """
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         self._snapshots.state(manifest)
         return manifest
 
-    def _remove(self, manifest: Manifest, ids: Ids, stamp: int) -> int:
+    def _remove(self, manifest: IndexManifest, ids: Ids, stamp: int) -> int:
         """Removes those of `ids` (ascending, unique) that exist; returns their number."""
         count = manifest.delete_pending(ids)
         for segment, _, rows in self._locate(manifest, ids):
             count += len(manifest.delete_rows(segment.name, np.sort(rows), stamp))
         return count
 
-    def _locate(self, manifest: Manifest, ids: Ids) -> Iterator[tuple[Segment, Ids, Ids]]:
+    def _locate(self, manifest: IndexManifest, ids: Ids) -> Iterator[tuple[Segment, Ids, Ids]]:
         """Finds those of `ids` (ascending, unique) that are in segments: (segment, positions in `ids`, rows)."""
         for segment in self._snapshots.segments(manifest).values():
             rows = segment.lookup(ids)
@@ -129,7 +128,7 @@ class Writer:
             if len(at):
                 yield segment, at, rows[at]
 
-    def _segment_writer(self, manifest: Manifest, count: int, stack: ExitStack) -> SegmentWriter | None:
+    def _segment_writer(self, manifest: IndexManifest, count: int, stack: ExitStack) -> SegmentWriter | None:
         """Opens the writer of a segment for `count` new rows and the pending ones. None if all of them stay pending:
         they are few, or the memory does not suffice and they are not very many."""
         pending, limit = manifest.pending_count(), self._options.pending_limit
@@ -146,7 +145,7 @@ class Writer:
                 raise
             return None
 
-    def _write_segment(self, writer: SegmentWriter, manifest: Manifest, ids: Ids, vectors: Vectors) -> None:
+    def _write_segment(self, writer: SegmentWriter, manifest: IndexManifest, ids: Ids, vectors: Vectors) -> None:
         training = self._snapshots.training(manifest)
         lists, scores = assign(vectors, training.centroids)
         append_by_list(writer, training.codec, lists, ids, vectors)

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.kv_cache.backend import State
-from edge.kv_cache.prefix_tree import Node, PrefixTree
-from edge.kv_cache.replacement import Replacement
+from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement
 from edge.kv_cache.store import KnowledgeStore
-from edge.kv_cache.tiers import DiskStates, Tier
+from edge.kv_cache.tiers import DiskStates, StateTier
 from edge.trace import Trace
 
 _OWNER = "knowledge tree"
@@ -45,7 +44,7 @@ class KnowledgeStates:
             BudgetExceeded: the index of the stored states does not fit the memory limit.
             StorageError: the store's directory cannot be read.
         """
-        self.host: Tier[State] = Tier(host_limit, policy())
+        self.host: StateTier[State] = StateTier(host_limit, policy())
         self._budget = budget
         self._trace = trace
         self._tree = PrefixTree(

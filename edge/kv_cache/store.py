@@ -25,9 +25,8 @@ import psutil
 
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError
-from edge.files.own_folder import make_folder
-from edge.kv_cache.prefix_tree import Node
-from edge.kv_cache.replacement import Usage
+from edge.files.output_file import make_folder
+from edge.kv_cache.prefix_tree import Node, Usage
 from edge.trace import Trace
 
 _MAGIC = b"EDGEKV1\n"

@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 
 from edge.errors import StorageError
 from edge.kv_cache.backend import State
-from edge.kv_cache.prefix_tree import Node, PrefixTree
-from edge.kv_cache.replacement import Replacement
+from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement
 from edge.kv_cache.store import KnowledgeStore, StoredState
 from edge.link import LinkRate
 from edge.trace import Trace
@@ -23,13 +22,13 @@ Payload = TypeVar("Payload")
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Payload]):
+class _HeldState(Generic[Payload]):
     payload: Payload
     nbytes: int
     priority: float
 
 
-class Tier(Generic[Payload]):
+class StateTier(Generic[Payload]):
     """The nodes whose states are in one kind of memory, up to a number of bytes.
 
     A policy ranks them by this tier's clock. Not thread-safe.
@@ -39,7 +38,7 @@ class Tier(Generic[Payload]):
         self.limit = limit
         self.used = 0
         self.policy = policy
-        self._entries: dict[Node, _Entry[Payload]] = {}
+        self._entries: dict[Node, _HeldState[Payload]] = {}
 
     def __contains__(self, node: Node) -> bool:
         return node in self._entries
@@ -61,7 +60,7 @@ class Tier(Generic[Payload]):
         """Adds a node's state."""
         if node in self._entries:
             raise ValueError(f"the state of {node.id!r} is held already")
-        self._entries[node] = _Entry(payload, nbytes, priority)
+        self._entries[node] = _HeldState(payload, nbytes, priority)
         self.used += nbytes
 
     def touch(self, node: Node) -> None:
@@ -113,7 +112,7 @@ class DiskStates:
         locked: Callable[[], AbstractContextManager[None]],
         trace: Trace,
     ) -> None:
-        self.tier: Tier[StoredState] = Tier(store.limit if store else 0, policy)
+        self.tier: StateTier[StoredState] = StateTier(store.limit if store else 0, policy)
         self._store = store
         self._tree = tree
         self._locked = locked

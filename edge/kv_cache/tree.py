@@ -19,10 +19,9 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
-from edge.kv_cache.backend import KVBackend, Segment
+from edge.kv_cache.backend import KVBackend, StateSegment
 from edge.kv_cache.costs import PrefillCosts
-from edge.kv_cache.prefix_tree import Match, Node, Prepared
-from edge.kv_cache.replacement import PGDSF, Replacement
+from edge.kv_cache.prefix_tree import PGDSF, Match, Node, PreparedPath, Replacement
 from edge.kv_cache.states import KnowledgeStates
 from edge.kv_cache.store import KnowledgeStore
 from edge.trace import Trace
@@ -89,7 +88,7 @@ class KnowledgeTree:
         self._context: list[Node] = []
         self._in_use = threading.Lock()  # guards the context; taken before every other lock
 
-    def match(self, path: Sequence[Segment]) -> Match:
+    def match(self, path: Sequence[StateSegment]) -> Match:
         """Counts the tokens of a path by the place where their states are now. Changes nothing."""
         found = {"context": 0, "host": 0, "disk": 0, "missing": 0}
         with self._states.locked():
@@ -100,11 +99,11 @@ class KnowledgeTree:
 
     def prepare(
         self,
-        path: Sequence[Segment],
+        path: Sequence[StateSegment],
         *,
         suffix: int = 0,
         cancelled: Callable[[int], bool] | None = None,
-    ) -> Prepared:
+    ) -> PreparedPath:
         """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
 
         Waits until the context is free. The caller then appends its question, generates with the backend itself, and
@@ -123,7 +122,7 @@ class KnowledgeTree:
         """
         self._check(path, suffix)
         self._in_use.acquire()
-        prepared = Prepared([], self._release)
+        prepared = PreparedPath([], self._release)
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
             self._bring(prepared, cancelled or _never)
@@ -150,7 +149,7 @@ class KnowledgeTree:
             self._set_context([])
             self._states.close()
 
-    def _check(self, path: Sequence[Segment], suffix: int) -> None:
+    def _check(self, path: Sequence[StateSegment], suffix: int) -> None:
         total = suffix + sum(len(segment.tokens) for segment in path)
         if total > self._backend.capacity:
             raise InputError(
@@ -161,7 +160,7 @@ class KnowledgeTree:
             if not segment.tokens:
                 raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
 
-    def _bring(self, prepared: Prepared, cancelled: Callable[[int], bool]) -> None:
+    def _bring(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> None:
         """Fills the context. If the model fails, it tries once more from an empty context (RAGCache, section 6).
 
         A second attempt is safe because no token of the answer exists yet.
@@ -173,7 +172,7 @@ class KnowledgeTree:
             self._set_context([])
             self._fill(prepared, cancelled)
 
-    def _fill(self, prepared: Prepared, cancelled: Callable[[int], bool]) -> None:
+    def _fill(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> None:
         nodes = prepared.nodes
         common = self._common(nodes)
         self._set_context(nodes[:common])
@@ -242,7 +241,7 @@ class KnowledgeTree:
                 node.in_context = True
             self._states.released(reversed(gone))
 
-    def _learn(self, prepared: Prepared, suffix: int) -> None:
+    def _learn(self, prepared: PreparedPath, suffix: int) -> None:
         """Updates the usage that ranks the path's nodes (algorithm 1), and the counters."""
         nodes, new = prepared.nodes, prepared.computed_tokens
         if new:
@@ -261,7 +260,7 @@ class KnowledgeTree:
             self._trace.count("knowledge.computed_tokens", prepared.computed_tokens)
             self._states.used(nodes)
 
-    def _release(self, prepared: Prepared) -> None:
+    def _release(self, prepared: PreparedPath) -> None:
         started = self._clock()
         try:
             for node in prepared.nodes:
@@ -272,12 +271,12 @@ class KnowledgeTree:
             self._trace.count("knowledge.keep_s", self._clock() - started)
             self._leave(prepared)
 
-    def _leave(self, prepared: Prepared) -> None:
+    def _leave(self, prepared: PreparedPath) -> None:
         self._states.leave(prepared.nodes)
         self._in_use.release()
 
 
-def _key(segment: Segment) -> bytes:
+def _key(segment: StateSegment) -> bytes:
     return np.asarray(segment.tokens, np.int32).tobytes()
 
 

@@ -3,7 +3,7 @@
 `RetrievalPipeline` is retrieval during generation (PipeRAG): a slightly stale query is asked early and searched as
 widely as time allows. At each interval, the text so far is a query, and its result is used one interval later. The
 search may take as long as generating the next interval takes, and probes as many lists as fit into that time
-(`edge.ivf.search_cost`).
+(`edge.ivf.dispatch`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge.streaming.hidden_states import Chunk, HiddenStates, plan_chunks
+from edge.streaming.hidden_states import HiddenStates, TokenChunk, plan_chunks
 from edge.streaming.window import SlidingWindow
 from edge.trace import Trace
 
@@ -39,7 +39,7 @@ class Observer(Protocol):
     def wants(self, layer: int) -> bool:
         """Whether `collect` shall be called with the states after `layer` layers."""
 
-    def collect(self, chunk: Chunk, states: Array) -> None:
+    def collect(self, chunk: TokenChunk, states: Array) -> None:
         """Receives a chunk's new states, [chunk.tokens, width], before they are stored."""
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -56,7 +56,7 @@ def forward(
     tensors: Callable[[int, Any], Tensors],
     kernel: Kernel,
     states: HiddenStates,
-    embed: Callable[[Chunk], Array],
+    embed: Callable[[TokenChunk], Array],
     observer: Observer,
     chunk_tokens: int,
     prefixes: Sequence[Array] = (),
@@ -113,7 +113,7 @@ def forward(
             chunks = _chunks(active, states, chunk_tokens, apart=bool(before))
 
 
-def _chunks(active: npt.NDArray[np.int64], states: HiddenStates, chunk_tokens: int, *, apart: bool) -> list[Chunk]:
+def _chunks(active: npt.NDArray[np.int64], states: HiddenStates, chunk_tokens: int, *, apart: bool) -> list[TokenChunk]:
     """The chunks of the remaining sequences. With `apart`, no chunk has sequences of two groups."""
     if not apart:
         return plan_chunks(active, states.lengths, chunk_tokens)

@@ -7,7 +7,11 @@ holds at most three chunks: one is computed, one is written, and one is read.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
+import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +22,108 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.errors import StorageError
+from edge.files.output_file import make_folder
 from edge.link import Lane, Ticket
-from edge.streaming.scratch_file import ScratchFile
+
+
+class ScratchFile:
+    """A file without a name, with positioned reads and writes of whole ranges."""
+
+    def __init__(self, descriptor: int, path: Path | None) -> None:
+        self._fd = descriptor
+        self._path = path
+
+    @classmethod
+    def make(cls, directory: Path, nbytes: int) -> ScratchFile:
+        """Makes a file of `nbytes` bytes in `directory`, and allocates its disk space.
+
+        Raises:
+            StorageError: the file cannot be made, or the disk has no space for it.
+        """
+        try:
+            make_folder(directory)
+            descriptor, name = tempfile.mkstemp(prefix="edge-states-", dir=directory)
+        except OSError as error:
+            raise StorageError(f"no scratch file can be made in {directory}: {error.strerror}") from error
+        path: Path | None = Path(name)
+        with contextlib.suppress(OSError):  # Windows cannot unlink an open file; there `close` removes it
+            os.unlink(name)
+            path = None
+        file = cls(descriptor, path)
+        try:
+            _claim(descriptor, nbytes)
+        except OSError as error:
+            file.close()
+            raise StorageError(
+                f"hidden states need {nbytes / 1e6:,.0f} MB of scratch space in {directory}: {error.strerror}"
+            ) from error
+        return file
+
+    def read(self, into: memoryview, offset: int) -> int:
+        """Fills `into` with the bytes from `offset` on, and returns their number.
+
+        Raises:
+            StorageError: the file cannot be read, or ends too early.
+        """
+        done = 0
+        try:
+            while done < len(into):
+                count = self._read_some(into[done:], offset + done)
+                if count == 0:
+                    raise StorageError("the scratch file of hidden states ended early; was it truncated?")
+                done += count
+        except OSError as error:
+            raise StorageError(f"offloaded hidden states cannot be read: {error.strerror}") from error
+        return done
+
+    def write(self, data: memoryview, offset: int) -> int:
+        """Writes `data` from `offset` on, and returns the number of bytes.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        done = 0
+        try:
+            while done < len(data):
+                if hasattr(os, "pwrite"):
+                    done += os.pwrite(self._fd, data[done:], offset + done)
+                else:
+                    os.lseek(self._fd, offset + done, os.SEEK_SET)
+                    done += os.write(self._fd, data[done:])
+        except OSError as error:
+            raise StorageError(f"hidden states cannot be offloaded: {error.strerror}") from error
+        return done
+
+    def _read_some(self, into: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._fd, [into], offset)
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        data = os.read(self._fd, len(into))
+        into[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Closes the file, which also removes it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+
+
+def _claim(descriptor: int, nbytes: int) -> None:
+    """Allocates the disk space now, so that a full disk is noticed before any work is done."""
+    if hasattr(os, "posix_fallocate") and nbytes:
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    # A file system that cannot allocate space in advance only gets the size.
+    os.ftruncate(descriptor, nbytes)
+
 
 _HIDDEN_PRIORITY = -1.0
 """Transfers of chunks go before those of weights, because a chunk is needed before the next layer's weights."""
@@ -29,7 +133,7 @@ Groups = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TokenChunk:
     """Sequences that go through a layer together.
 
     Their tokens are packed one sequence after the other, in this order.
@@ -48,7 +152,7 @@ class Chunk:
         object.__setattr__(self, "tokens", int(self.lengths.sum()))
 
 
-def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_tokens: int) -> list[Chunk]:
+def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_tokens: int) -> list[TokenChunk]:
     """Cuts sequences into chunks of at most `max_tokens` tokens; a longer sequence is a chunk of its own.
 
     Args:
@@ -59,16 +163,16 @@ def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_
     Returns:
         Chunks of consecutive sequences, in that order.
     """
-    chunks: list[Chunk] = []
+    chunks: list[TokenChunk] = []
     start = 0
     tokens = 0
     for position, length in enumerate(lengths[ids].tolist()):
         if position > start and tokens + length > max_tokens:
-            chunks.append(Chunk(ids[start:position], lengths[ids[start:position]]))
+            chunks.append(TokenChunk(ids[start:position], lengths[ids[start:position]]))
             start, tokens = position, 0
         tokens += length
     if len(ids):
-        chunks.append(Chunk(ids[start:], lengths[ids[start:]]))
+        chunks.append(TokenChunk(ids[start:], lengths[ids[start:]]))
     return chunks
 
 
@@ -112,7 +216,7 @@ class HiddenStates(ABC):
         self.tokens = int(ends[-1]) if len(ends) else 0
 
     @abstractmethod
-    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
+    def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
         """Yields each chunk with its states, [chunk.tokens, width], which are valid until the next chunk is taken.
 
         The caller may write to the states. The changes are lost unless `store` is called before the next chunk is
@@ -123,14 +227,14 @@ class HiddenStates(ABC):
         """
 
     @abstractmethod
-    def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+    def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         """Stores a chunk's states, [chunk.tokens, width], and replaces older ones."""
 
     @abstractmethod
     def close(self) -> None:
         """Releases memory (and disk space)."""
 
-    def _runs(self, chunk: Chunk) -> list[tuple[int, int]]:
+    def _runs(self, chunk: TokenChunk) -> list[tuple[int, int]]:
         """First row and number of rows of each contiguous range of states. Pruned sequences leave gaps."""
         start, tokens = int(self._start[chunk.ids[0]]), chunk.tokens
         # Chunks keep the stored order, so a chunk that spans no more rows than it has tokens has no gaps.
@@ -148,7 +252,7 @@ class NumpyStates(HiddenStates):
     """Hidden states in numpy arrays."""
 
     @abstractmethod
-    def room(self, chunk: Chunk) -> npt.NDArray[Any]:
+    def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
         """Memory for the first states of a chunk, [chunk.tokens, width]. Its content is undefined. It is valid until
         `store` is called with it, which stores it without a copy."""
 
@@ -165,27 +269,27 @@ class ResidentStates(NumpyStates):
         super().__init__(shape)
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
         self._flat = np.empty((self.tokens, self.width), self.dtype)
-        self._streamed: Sequence[Chunk] = ()
+        self._streamed: Sequence[TokenChunk] = ()
 
-    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
+    def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
         if chunks is not self._streamed:  # most layers have the chunks of the layer before
             self._streamed = chunks
             self._close_gaps(chunks)
         for chunk in chunks:
             yield chunk, self._rows(chunk)
 
-    def room(self, chunk: Chunk) -> npt.NDArray[Any]:
+    def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
         return self._rows(chunk)
 
-    def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+    def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         if states.base is not self._flat:  # otherwise the caller has changed the states in place
             self._rows(chunk)[...] = states
 
-    def _rows(self, chunk: Chunk) -> npt.NDArray[Any]:
+    def _rows(self, chunk: TokenChunk) -> npt.NDArray[Any]:
         first = int(self._start[chunk.ids[0]])
         return self._flat[first : first + chunk.tokens]
 
-    def _close_gaps(self, chunks: Sequence[Chunk]) -> None:
+    def _close_gaps(self, chunks: Sequence[TokenChunk]) -> None:
         """Moves the states of the chunks together, so that every chunk is a part of the array."""
         row = self.width * self.dtype.itemsize
         at = 0
@@ -240,7 +344,7 @@ class OffloadedStates(NumpyStates):
         """Bytes of the three buffers."""
         return 3 * chunk_tokens * width * np.dtype(dtype).itemsize
 
-    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, npt.NDArray[Any]]]:
+    def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
         for index in list(self._writes):
             self._written(index)
         ahead = self._read(chunks[0]) if chunks else None
@@ -252,11 +356,11 @@ class OffloadedStates(NumpyStates):
             ticket.wait()
             yield chunk, self._buffers[self._current][: chunk.tokens]
 
-    def room(self, chunk: Chunk) -> npt.NDArray[Any]:
+    def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
         self._current = self._next_buffer()
         return self._buffers[self._current][: chunk.tokens]
 
-    def store(self, chunk: Chunk, states: npt.NDArray[Any]) -> None:
+    def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
         index = self._next_buffer() if self._current is None else self._current
         self._current = None
         if states.base is not self._buffers[index]:  # otherwise the buffer was changed in place
@@ -270,12 +374,12 @@ class OffloadedStates(NumpyStates):
         self._buffers = []
         self._lease.release()
 
-    def _read(self, chunk: Chunk) -> tuple[int, Ticket]:
+    def _read(self, chunk: TokenChunk) -> tuple[int, Ticket]:
         index = self._next_buffer()
         self._reads[index] = self._move("read states", chunk, index, self._file.read)
         return index, self._reads[index]
 
-    def _move(self, label: str, chunk: Chunk, index: int, transfer: Callable[[memoryview, int], int]) -> Ticket:
+    def _move(self, label: str, chunk: TokenChunk, index: int, transfer: Callable[[memoryview, int], int]) -> Ticket:
         runs = self._runs(chunk)
         data = self._buffers[index][: chunk.tokens].data.cast("B")
         row = self._row_nbytes

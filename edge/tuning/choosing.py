@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edge.errors import InputError
-from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES
-from edge.ivf.parameters import Goal, Parameters
+from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Goal, Parameters
 from edge.tuning.sampled import Expected, Sampled
 from edge.tuning.stage_costs import Load, StageCosts, queue_places
 

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
-from edge.ivf.assignment import assign, assign_nbytes
-from edge.ivf.base import DEVIATIONS, Codec, CodecSpec, Vectors
-from edge.ivf.maintenance.recall import BLOCK, NEIGHBOURS, Best, blocks, pass_nbytes
-from edge.ivf.maintenance.work import Source, live_rows
-from edge.ivf.parameters import Parameters
-from edge.ivf.storage.snapshots import Held
+from edge.ivf.base import DEVIATIONS, Codec, CodecSpec, Parameters, Vectors
+from edge.ivf.maintenance.training import BLOCK, NEIGHBOURS, Best, blocks, pass_nbytes
+from edge.ivf.maintenance.work import VectorSource, live_rows
+from edge.ivf.storage.segment_writer import assign, assign_nbytes
+from edge.ivf.storage.snapshots import SnapshotLease
 
 KEPT = 320
 """Best rows that are kept of each query by each codec. Rows beyond them are taken as not found."""
@@ -84,7 +83,7 @@ class Sampled:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[VectorSource],
         queries: Vectors,
         centroids: Mapping[int, Vectors],
         codecs: Mapping[CodecKey, Codec],
@@ -108,7 +107,7 @@ class Sampled:
         dim, count = queries.shape[1], len(queries)
         number = sum(not codec.spec.exact for codec in codecs.values())
         kept, needed = sampled_nbytes(count, self.rows, list(centroids), number, dim, sources[0].segment.spec)
-        self._held = Held(budget, kept)
+        self._held = SnapshotLease(budget, kept)
         with budget.reserve("index tuning", needed):
             exact = Best(count, NEIGHBOURS)
             coded = {key: Best(count, KEPT) for key, codec in codecs.items() if not codec.spec.exact}

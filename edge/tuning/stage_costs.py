@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.assignment import Lists, append_by_list, assign, assign_nbytes
-from edge.ivf.base import DEVIATIONS, NO_IDS, RESCORE, Codec, Snapshot, Vectors
+from edge.ivf.base import DEVIATIONS, NO_IDS, RESCORE, Codec, Goal, Parameters, Snapshot, Tuned, Vectors
 from edge.ivf.device import Search, open_device
-from edge.ivf.maintenance.recall import NEIGHBOURS
+from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.ivf.maintenance.work import Work
-from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.probing import probe
-from edge.ivf.search import Searcher
-from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.plan import probe
+from edge.ivf.search import IndexSearcher
+from edge.ivf.storage.segment_writer import Lists, SegmentWriter, append_by_list, assign, assign_nbytes
 from edge.ivf.storage.snapshots import list_parts
 from edge.tuning.sampled import CodecKey
 
@@ -181,7 +179,7 @@ def calibrated(
     """
     host = open_device("cpu", work.budget)
     assert isinstance(host, Search), "the host searches lists"
-    searcher = Searcher(host)
+    searcher = IndexSearcher(host)
     settings: list[_Setting] = []
     loads: list[Load] = []
     try:
@@ -206,7 +204,7 @@ def calibration_nbytes(dim: int, lists: int) -> int:
     return assign_nbytes(lists) + 4 * ROWS * QUERIES + 12 * dim * _BLOCK + (4 << 20)
 
 
-def _times(work: Work, searcher: Searcher, settings: Sequence[_Setting], queries: Vectors) -> list[float]:
+def _times(work: Work, searcher: IndexSearcher, settings: Sequence[_Setting], queries: Vectors) -> list[float]:
     """Seconds of a search in each setting: the mean over `queries` [q, dim] of each query's shortest time."""
     best = np.full((len(settings), len(queries)), np.inf)
     for _ in range(_ROUNDS):

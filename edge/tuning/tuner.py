@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import BudgetExceeded, InputError, StorageError
-from edge.ivf.base import Codec, Vectors
+from edge.ivf.base import Codec, Goal, IndexTuning, Tuned, Vectors
 from edge.ivf.maintenance.maintainer import Maintainer
-from edge.ivf.maintenance.recall import questions
 from edge.ivf.maintenance.retraining import sorting_nbytes
-from edge.ivf.maintenance.training import choose_nlist, sample
-from edge.ivf.maintenance.work import Progress, Source, Stopped, Work, Write, live_rows, workspace
-from edge.ivf.parameters import Goal, Tuned, Tuning
-from edge.ivf.storage.manifest import Manifest
-from edge.ivf.storage.snapshots import Held
+from edge.ivf.maintenance.training import choose_nlist, questions, sample
+from edge.ivf.maintenance.work import Progress, Stopped, VectorSource, Work, Write, live_rows, workspace
+from edge.ivf.storage.manifest import IndexManifest
+from edge.ivf.storage.snapshots import SnapshotLease
 from edge.tuning.choosing import Choice, choose, codecs_of, numbers_of_lists
 from edge.tuning.sampled import CodecKey, Sampled, sampled_nbytes
 from edge.tuning.stage_costs import LEAST_ROWS as CALIBRATION_LEAST
@@ -56,7 +54,7 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
 
     Args:
         given: questions [q, dim] of the kind that will be asked; without them, questions are made from rows (see
-            `edge.ivf.maintenance.recall.questions`).
+            `edge.ivf.maintenance.training.questions`).
 
     Returns:
         The choice.
@@ -66,7 +64,7 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
         BudgetExceeded, CorruptBlock, StorageError: the memory does not suffice, or a segment cannot be used.
     """
     with work.write() as db:
-        sources = list(work.sources(Manifest(db)).values())
+        sources = list(work.sources(IndexManifest(db)).values())
     candidates = Candidates(work, sources, given)
     choice = candidates.choose(goal)
     return candidates.record(choice, goal)
@@ -82,7 +80,7 @@ class Candidates:
         centroids, codecs: the centroids [lists, dim] for each number above 1, and the codecs.
     """
 
-    def __init__(self, work: Work, sources: Sequence[Source], given: Vectors | None = None) -> None:
+    def __init__(self, work: Work, sources: Sequence[VectorSource], given: Vectors | None = None) -> None:
         """Trains the candidates and measures. Arguments and errors are those of `tune`."""
         rows, dim, seed = live_rows(sources), work.snapshots.dim, work.options.seed
         if rows < _LEAST_ROWS:
@@ -95,7 +93,7 @@ class Candidates:
         count = min(QUERIES, rows) if given is None else len(given)
         # Centroids, questions and the tables of codecs stay in memory as long as the candidates.
         tables = 4 * dim * (sum(wanted) + count) + _CODECS * (4 * dim * (256 + dim))
-        self._held = Held(work.budget, tables)
+        self._held = SnapshotLease(work.budget, tables)
         queries = _questions(sources, count, seed) if given is None else given
         drawn = int(min(0.8 * rows, max(_SAMPLE_PER_LIST * max(wanted), CALIBRATION_ROWS)))
         # k-means holds the centroids three times, and its part of the sample beside the sample. A codec is trained
@@ -137,7 +135,7 @@ class Candidates:
             choice.nbytes,
         )  # fmt: skip
 
-    def _sampled(self, sources: Sequence[Source], queries: Vectors, rows: int) -> Sampled:
+    def _sampled(self, sources: Sequence[VectorSource], queries: Vectors, rows: int) -> Sampled:
         """The recall on as many of the queries [q, dim] as memory allows. With fewer, its sampling error is larger."""
 
         def sampled(queries: Vectors) -> Sampled:
@@ -168,7 +166,7 @@ class Candidates:
             self.work.check("train", len(found))
         return found
 
-    def _drawn(self, sources: Sequence[Source], count: int, seed: int) -> Halves:
+    def _drawn(self, sources: Sequence[VectorSource], count: int, seed: int) -> Halves:
         held = np.empty((count, self.dim), np.float16)
         at = 0
         for _, vectors in sample(sources, count, seed):
@@ -178,7 +176,7 @@ class Candidates:
         return held
 
 
-def _questions(sources: Sequence[Source], count: int, seed: int) -> Vectors:
+def _questions(sources: Sequence[VectorSource], count: int, seed: int) -> Vectors:
     """Simulated questions [count, dim], made of random rows."""
     return questions(np.concatenate([rows for _, rows in sample(sources, count, seed + 1)]), seed + 1)
 
@@ -195,13 +193,13 @@ def tuned(
     *,
     stop: threading.Event | None,
     progress: Progress | None,
-) -> Tuning:
+) -> IndexTuning:
     """Tunes an index, unless it was tuned for the same goal with about as many vectors. See `VectorIndex.tune`."""
     with write() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         rows, known = manifest.state().rows, manifest.tuned()
     if known is not None and known.goal == goal and abs(rows - known.rows) <= _SAME_ROWS * known.rows:
-        return Tuning(known, changed=False)
+        return IndexTuning(known, changed=False)
 
     def choose(work: Work) -> Tuned:
         return tune(work, goal, questions)
@@ -210,10 +208,10 @@ def tuned(
     if report.busy:
         raise StorageError("another thread or process maintains the index: tune it when that has ended")
     with write() as db:
-        record = Manifest(db).tuned()
+        record = IndexManifest(db).tuned()
     if record is None or not report.trained:
         raise StorageError("tuning was stopped, or another state of the index was put in place: nothing has changed")
-    return Tuning(record, changed=True)
+    return IndexTuning(record, changed=True)
 
 
 def examine(
@@ -229,7 +227,7 @@ def examine(
 
     def look(work: Work) -> Tuned:
         with work.write() as db:
-            sources: list[Source] = list(work.sources(Manifest(db)).values())
+            sources: list[VectorSource] = list(work.sources(IndexManifest(db)).values())
         use(Candidates(work, sources, questions))
         used.append(True)
         raise Stopped  # before anything is trained

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from edge.ivf.device import Event
 from edge.models.packed import PackedModel
 from edge.runtimes.input import InputEmbedding, RawRows
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 
 _ALIGNMENT = 16
 _BUFFERS = 2
@@ -65,7 +65,7 @@ class Entrance:
     def _chunk_nbytes(model: PackedModel, tokens: int) -> int:
         return tokens * (model.embedding.row_nbytes + 8 + 4 + 1) + 8 * _ALIGNMENT
 
-    def enter(self, given: tuple[RawRows, npt.NDArray[np.uint8] | None], chunk: Chunk, into: Any) -> None:
+    def enter(self, given: tuple[RawRows, npt.NDArray[np.uint8] | None], chunk: TokenChunk, into: Any) -> None:
         """Computes a chunk's input.
 
         Args:

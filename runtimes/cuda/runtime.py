@@ -20,7 +20,7 @@ from edge.runtimes.cuda.entrance import Entrance
 from edge.runtimes.cuda.layer import CudaLayerKernel
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
 from edge.runtimes.input import Feed
-from edge.streaming.hidden_states import Chunk, HiddenStates
+from edge.streaming.hidden_states import HiddenStates, TokenChunk
 from edge.streaming.memory_plan import SLACK, Request
 from edge.streaming.window import Arrival, Way
 from edge.trace import Trace
@@ -136,7 +136,7 @@ class CudaPlace:
             readback.close()
             raise
 
-    def embed(self, feed: Feed, states: HiddenStates) -> Callable[[Chunk], Any]:
+    def embed(self, feed: Feed, states: HiddenStates) -> Callable[[TokenChunk], Any]:
         """The device computes layer 0's input."""
         return feed.raw
 

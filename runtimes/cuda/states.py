@@ -13,7 +13,7 @@ from edge.budget import MemoryBudget
 from edge.ivf.device import Event
 from edge.runtimes.base import StatesElsewhere
 from edge.runtimes.cuda.entrance import Entrance
-from edge.streaming.hidden_states import Chunk, HiddenStates, StatesShape
+from edge.streaming.hidden_states import HiddenStates, StatesShape, TokenChunk
 
 
 class Readback:
@@ -205,7 +205,7 @@ class DeviceStates(HiddenStates):
         self._chunk_tokens = min(self.tokens, max(chunk_tokens, int(lengths.max(initial=0))))
         self._torch_dtype = torch_dtype
 
-    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, Any]]:
+    def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, Any]]:
         for chunk in chunks:
             runs = self._runs(chunk)
             tensor = self._flat[runs[0][0] : runs[0][0] + runs[0][1]]
@@ -213,7 +213,7 @@ class DeviceStates(HiddenStates):
                 tensor = self._together(runs, chunk.tokens)
             yield chunk, DeviceRows(tensor, self._card, self._readback)
 
-    def store(self, chunk: Chunk, states: Any) -> None:
+    def store(self, chunk: TokenChunk, states: Any) -> None:
         if not isinstance(states, DeviceRows):
             (first, rows), *others = self._runs(chunk)
             assert not others, "the chunks of the first layer have no gaps"
@@ -288,7 +288,7 @@ class HostStates(HiddenStates):
         self._written: dict[tuple[int, int], Event] = {}
         self._last: Event | None = None
 
-    def stream(self, chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, Any]]:
+    def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, Any]]:
         ahead = self._bring(chunks[0]) if chunks else None
         for position, chunk in enumerate(chunks):
             assert ahead is not None
@@ -301,7 +301,7 @@ class HostStates(HiddenStates):
             if self._current is not None:  # a chunk of the last layer, which is not stored
                 self._left[self._current] = self._card.compute.record()
 
-    def store(self, chunk: Chunk, states: Any) -> None:
+    def store(self, chunk: TokenChunk, states: Any) -> None:
         index = self._take() if self._current is None else self._current
         self._current = None
         buffer = self._buffers[index][: chunk.tokens]
@@ -329,7 +329,7 @@ class HostStates(HiddenStates):
         self._pages.give_back()
         self._lease.release()
 
-    def _bring(self, chunk: Chunk) -> tuple[int, Event]:
+    def _bring(self, chunk: TokenChunk) -> tuple[int, Event]:
         """Requests a chunk's states. Returns the number of their buffer, and the event of their arrival."""
         index = self._take()
         runs, flat, buffer, inward = self._runs(chunk), self._flat, self._buffers[index], self._card.inward
@@ -352,7 +352,7 @@ class HostStates(HiddenStates):
         return index
 
     @staticmethod
-    def _name(chunk: Chunk) -> tuple[int, int]:
+    def _name(chunk: TokenChunk) -> tuple[int, int]:
         return hash(chunk.ids.tobytes()), len(chunk.ids)
 
 

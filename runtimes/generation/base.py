@@ -196,7 +196,7 @@ class ReusesStates(Protocol):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.document_order`).
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`).
         Raises the errors of `Generator.stream`."""
         ...
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import InputError
-from edge.kv_cache.backend import Segment
-from edge.kv_cache.document_order import cached_first
+from edge.kv_cache.backend import StateSegment, cached_first
 from edge.kv_cache.tree import KnowledgeTree
 from edge.resident import Closing
 from edge.runtimes.base import physical_cores
@@ -127,7 +126,7 @@ class LlamaGenerator(Closing):
 
     def path(
         self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling
-    ) -> tuple[Segment, ...]:
+    ) -> tuple[StateSegment, ...]:
         """The prompt's segments with reusable states: the conversation up to the documents, and each document."""
         self._open()
         return self._builder.build(messages, documents, sampling.max_tokens).path
@@ -150,7 +149,7 @@ class LlamaGenerator(Closing):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.document_order`)."""
+        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`)."""
         tree = self.tree
 
         def cached(order: Sequence[int]) -> int | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.errors import CapabilityError, InputError, ModelError
-from edge.kv_cache.backend import Segment
+from edge.kv_cache.backend import StateSegment
 from edge.runtimes.generation.base import Document, Message, answer_room, check_messages, numbered
 from edge.runtimes.generation.llama_model import LlamaModel
 
@@ -39,7 +39,7 @@ class Prompt:
         dropped: number of documents that did not fit. The last ones are left out.
     """
 
-    path: tuple[Segment, ...]
+    path: tuple[StateSegment, ...]
     question: tuple[int, ...]
     dropped: int = 0
 
@@ -88,7 +88,7 @@ class PromptBuilder:
                 f"the conversation has {fixed:,} tokens but the context holds {self._context:,}, of which the answer "
                 f"needs some; shorten it, or take a larger context (--context, EDGE_CONTEXT)"
             )
-        path = [Segment("system", tuple(start))] if start else []
+        path = [StateSegment("system", tuple(start))] if start else []
         room = self._context - fixed - answer_room(self._context, max_tokens)
         kept = 0
         for number, document in enumerate(documents, 1):
@@ -96,7 +96,7 @@ class PromptBuilder:
             room -= len(tokens)
             if room < 0:
                 break
-            path.append(Segment(document.id, tokens))
+            path.append(StateSegment(document.id, tokens))
             kept = number
         return Prompt(tuple(path), tuple(question), len(documents) - kept)
 

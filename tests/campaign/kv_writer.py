@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from edge.errors import EdgeError
-from edge.kv_cache.prefix_tree import Node
-from edge.kv_cache.replacement import Usage
+from edge.kv_cache.prefix_tree import Node, Usage
 from edge.kv_cache.store import KnowledgeStore
 
 FINGERPRINT = "a model"

@@ -16,7 +16,7 @@ from edge.devices.metal import MetalDevice
 from edge.errors import CapabilityError
 from edge.ivf.base import CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
-from edge.ivf.search import Searcher
+from edge.ivf.search import IndexSearcher
 
 mx = pytest.importorskip("mlx.core")
 DIM = 32
@@ -36,7 +36,7 @@ def test_results_equal_those_of_the_host(
     )  # fmt: skip
     budget = MemoryBudget(1 << 36, baseline=0)
     devices = [CpuDevice(budget), MetalDevice(budget)]
-    searchers = [Searcher(device) for device in devices]
+    searchers = [IndexSearcher(device) for device in devices]
     queries = clustered(9, DIM, seed=3)
     for allowed in (None, np.sort(lists.ids[::7])):
         for _ in range(2):  # read, and then resident

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from edge.errors import StorageError
-from edge.models import manifest, pack
+from edge.models import manifest
 from edge.models.manifest import is_pack
-from edge.models.pack import pack
+from edge.models.pack import PackWriter, pack
 from edge.models.packed import PackedModel
 from edge.models.registry import installed, resolve
 
@@ -42,14 +42,14 @@ class FullDisk(io.FileIO):
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = pack.PackWriter.__init__
+    create = PackWriter.__init__
 
-    def create_on_full_disk(self: pack.PackWriter, path: Path, *rest: object) -> None:
+    def create_on_full_disk(self: PackWriter, path: Path, *rest: object) -> None:
         create(self, path, *rest)  # type: ignore[arg-type]
         self._file.close()
         self._file = FullDisk(path, "ab")
 
-    monkeypatch.setattr(pack.PackWriter, "__init__", create_on_full_disk)
+    monkeypatch.setattr(PackWriter, "__init__", create_on_full_disk)
 
 
 @pytest.mark.usefixtures("full_disk")

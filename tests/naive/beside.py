@@ -13,7 +13,7 @@ from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.remote import RemoteDevice
 from edge.ivf.base import Found
 from edge.ivf.device import SearchPlace
-from edge.ivf.search import Searcher
+from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 from edge.trace import Trace
 from naive.lists import clustered, write_lists
@@ -38,8 +38,8 @@ class Both:
         self.lane = Lane()
         self.host = CpuDevice(self.budget, link=self.lane)
         self.device: SearchPlace = kind(self.budget, cap=cap, trace=self.trace)
-        self.alone = Searcher(self.host)
-        self.searcher = Searcher(self.host, places=[self.device], trace=self.trace)
+        self.alone = IndexSearcher(self.host)
+        self.searcher = IndexSearcher(self.host, places=[self.device], trace=self.trace)
 
     def check(self, *, nprobe: int = 5, allowed: np.ndarray | None = None) -> Found:
         queries = clustered(9, DIM, seed=3)

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.kv_cache.backend import Segment
-from edge.kv_cache.prefix_tree import _PAST_NBYTES, Node
-from edge.kv_cache.replacement import PGDSF
+from edge.kv_cache.backend import StateSegment
+from edge.kv_cache.prefix_tree import _PAST_NBYTES, PGDSF, Node
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.trace import Trace
 from naive.kv import FakeContext, uncached
 
 
-def segment(name: str, length: int) -> Segment:
+def segment(name: str, length: int) -> StateSegment:
     """A segment of so many tokens, told by its name from all others."""
     seed = int.from_bytes(name.encode(), "little") % 1009
-    return Segment(name, tuple(int(token) for token in np.random.default_rng(seed).integers(0, 30_000, length)))
+    return StateSegment(name, tuple(int(token) for token in np.random.default_rng(seed).integers(0, 30_000, length)))
 
 
 class Rig:
@@ -55,7 +54,7 @@ class Rig:
         with self.tree._states.locked():
             return self.tree._states.host.used
 
-    def ask(self, path: Sequence[Segment], question: Sequence[int] = (7, 7), **keys: Any) -> list[str]:
+    def ask(self, path: Sequence[StateSegment], question: Sequence[int] = (7, 7), **keys: Any) -> list[str]:
         """A request; returns where its segments were."""
         with self.tree.prepare(path, suffix=len(question), **keys) as prepared:
             assert prepared.complete

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from edge.budget import MemoryBudget
-from edge.cache.eviction import DecayedHotness
+from edge.cache.block_cache import DecayedHotness
 from edge.devices.cpu import CpuDevice
 from edge.devices.limited import LimitedDevice
 from edge.ivf.base import Found, Vectors
-from edge.ivf.search import Searcher
+from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 from naive.lists import Lists, NaiveCodec, write_lists
 
@@ -40,7 +40,7 @@ class Rig:
         self.lane = Lane()  # one of its own: it learns from this rig alone
         self.device = CpuDevice(self.budget, link=self.lane)
         self.fast = LimitedDevice(self.budget, cap=fast, bandwidth=bandwidth, inner=self.device) if fast else None
-        self.searcher = Searcher(self.device, fast=self.fast, policy=policy, capacity=capacity)
+        self.searcher = IndexSearcher(self.device, fast=self.fast, policy=policy, capacity=capacity)
 
     def search(self, queries: Vectors, k: int = 5, nprobe: int = 3, **options: object) -> Found:
         found = self.searcher.search(self.lists.snapshot, queries, k, nprobe=nprobe, **options)

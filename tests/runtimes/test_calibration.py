@@ -22,7 +22,7 @@ from edge.runtimes.calibration import MARGINS, Example, RecordedScores, calibrat
 from edge.runtimes.passes import Job
 from edge.runtimes.reranker import Ranked, Reranker
 from edge.runtimes.scoring import Scorer
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.pruning import Mode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bert-reranker"
@@ -351,7 +351,7 @@ class Means:
     def wants(self, layer: int) -> bool:
         return layer == 1
 
-    def collect(self, chunk: Chunk, states: np.ndarray) -> None:
+    def collect(self, chunk: TokenChunk, states: np.ndarray) -> None:
         start = 0
         for candidate, length in zip(chunk.ids.tolist(), chunk.lengths.tolist(), strict=True):
             self.first[candidate] = states[start : start + length].astype(np.float64).mean(axis=0)

@@ -70,7 +70,7 @@ def test_the_limit_that_a_refusal_names_works_and_a_lower_one_loads_nothing(
     config = Config(scratch_dir=str(tmp_path))
     loaded: list[object] = []
     engine = module.Engine
-    monkeypatch.setattr(opening, "Engine", lambda *given, **named: loaded.append(given) or engine(*given, **named))
+    monkeypatch.setattr(module, "Engine", lambda *given, **named: loaded.append(given) or engine(*given, **named))
     with pytest.raises(BudgetExceeded) as caught:
         Reranker(tmp_path / "model", memory=anonymous_resident() + 1_000_000, config=config)
     assert not loaded

@@ -18,7 +18,7 @@ from edge.models.synth import synth
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Ranking, Reranker
-from edge.scheduling.urgency import Urgency, urgent
+from edge.scheduling.waiting_line import Urgency, urgent
 
 SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
 

@@ -14,7 +14,7 @@ from edge.models.spec import ModelSpec
 from edge.models.synth import SHAPES
 from edge.runtimes import scoring
 from edge.runtimes.scoring import Pool, PruningObserver, Scorer
-from edge.streaming.hidden_states import Chunk
+from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.pruning import ProgressivePruning
 
 
@@ -42,7 +42,7 @@ def rank(made: PruningObserver, states: np.ndarray) -> list[int]:
     ids = np.arange(len(states))
     assert made.decide(0, ids).tolist() == ids.tolist()
     assert made.wants(made.spec.layers)
-    made.collect(Chunk(ids, np.ones(len(states), np.int32)), states)
+    made.collect(TokenChunk(ids, np.ones(len(states), np.int32)), states)
     made.decide(made.spec.layers, ids)
     return made.ranking().tolist()
 

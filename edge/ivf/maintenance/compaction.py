@@ -1,27 +1,31 @@
-"""Compaction: pending rows become segments, small segments are merged without deleted rows, and old files are removed.
+"""Compaction and splitting: pending rows become segments, small segments are merged, and large lists are split.
 
 A segment is rewritten, together with all smaller ones, once its deleted rows and the rows of the smaller ones make up a
 tenth of it. Each further part of a list costs a search more than scanning the part's rows. With this rule, an index
 that grows to a million rows by flushes of 2,048 rows has three segments at most and has copied a row 16 times on
 average (simulated). Merging at a half would copy a row eight times and leave five segments.
 
-`clean` removes files that no committed state names: retired segments, and leftovers of a killed process.
+`clean` removes files that no committed state names: retired segments, and leftovers of a killed process. `split`
+divides a list by 2-means over its own vectors.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 
 import numpy as np
+import numpy.typing as npt
 
 from edge.errors import StorageError
-from edge.ivf.assignment import append_by_list, assign, assign_nbytes, misfit
-from edge.ivf.maintenance.work import Source, Work, live_rows, put_in_place, retire
-from edge.ivf.storage.manifest import Manifest
-from edge.ivf.storage.segment_writer import SegmentWriter
+from edge.ivf.base import Ids, IndexOptions, Vectors
+from edge.ivf.maintenance.work import VectorSource, Work, carry_deletions, live_rows, put_in_place, retire
+from edge.ivf.storage.manifest import IndexManifest
+from edge.ivf.storage.segment_writer import SegmentWriter, append_by_list, assign, assign_nbytes, misfit
+from edge.ivf.storage.segments import RowBlock
 
 
 def flush(work: Work, least: int = 1) -> None:
@@ -32,7 +36,7 @@ def flush(work: Work, least: int = 1) -> None:
     """
     with ExitStack() as stack:
         with work.write() as db:
-            manifest = Manifest(db)
+            manifest = IndexManifest(db)
             if manifest.pending_count() < max(1, least):
                 return
             training, number_of_training = work.snapshots.training(manifest), manifest.state().training
@@ -48,7 +52,7 @@ def flush(work: Work, least: int = 1) -> None:
         entry = writer.finish()
         segment = work.open_segments.open(entry, training.codec.spec)
         with work.write() as db:
-            manifest = Manifest(db)
+            manifest = IndexManifest(db)
             work.check_state(manifest, number_of_training)
             stamp = manifest.touch()
             manifest.add_segment(entry)
@@ -76,7 +80,7 @@ def merge(work: Work) -> None:
         BudgetExceeded, CorruptBlock, StorageError: a segment cannot be read or written; nothing has changed.
     """
     with work.write() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         sources = list(work.sources(manifest).values())
         training, number_of_training = work.snapshots.training(manifest), manifest.state().training
     chosen = _everything(sources) if work.full else _due(sources)
@@ -99,7 +103,7 @@ def merge(work: Work) -> None:
                     done += len(block.ids)
         copy = work.copied(chosen, writer, spec) if total else None
         with work.write() as db:
-            manifest = Manifest(db)
+            manifest = IndexManifest(db)
             work.check_state(manifest, number_of_training, chosen)
             stamp = manifest.touch()
             if copy is not None:
@@ -113,11 +117,11 @@ def merge(work: Work) -> None:
     work.trace.count("index.reclaimed", reclaimed)
 
 
-def _everything(sources: list[Source]) -> list[Source]:
+def _everything(sources: list[VectorSource]) -> list[VectorSource]:
     return sources if len(sources) > 1 or any(len(source.deleted) for source in sources) else []
 
 
-def _due(sources: Iterable[Source]) -> list[Source]:
+def _due(sources: Iterable[VectorSource]) -> list[VectorSource]:
     by_size = sorted(sources, key=lambda source: source.live)
     chosen = 0
     smaller = 0
@@ -144,7 +148,7 @@ def clean(work: Work, *, grace_seconds: float) -> None:
         StorageError: the folder cannot be read.
     """
     with work.write() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         work.snapshots.current(db)  # releases segments that only an older state needed
         retired = dict(manifest.retired())
         known = {*retired, *manifest.segment_names()}
@@ -158,3 +162,127 @@ def clean(work: Work, *, grace_seconds: float) -> None:
         gone = [name for name in ripe if work.open_segments.remove(name)]
         manifest.forget_retired(gone)
     work.removed_files += len(removed) + len(gone)
+
+
+_TOO_LARGE = 4
+"""A list is split if it has this many times the rows of the average list (or of `list_rows`, if that is more)."""
+
+_SMALLER_SHARE = 0.02
+"""A list is not split if one half would get less than this share, since its vectors are then mostly the same."""
+
+_SAMPLE = 4096
+_ITERATIONS = 8
+_READ_NBYTES = 8 << 20
+
+
+def split(work: Work) -> None:
+    """Splits all lists that are too large, each once.
+
+    The rows of these lists are copied into one new segment, list by list, and deleted in the old segments.
+
+    Raises:
+        BudgetExceeded, CorruptBlock, StorageError: splitting failed, and nothing has changed.
+    """
+    with work.write() as db:
+        manifest = IndexManifest(db)
+        training, number_of_training = work.snapshots.training(manifest), manifest.state().training
+        sources = list(work.sources(manifest).values())
+    nlist = len(training.centroids)
+    rows = _live_by_list(sources, nlist)
+    large = _too_large(rows, work.options)
+    if not len(large):
+        return
+    dim, codec = work.snapshots.dim, training.codec
+    moved: dict[str, list[Ids]] = {source.segment.name: [] for source in sources}
+    centroids: dict[int, Vectors] = {}
+    with (
+        work.budget.reserve("index splitting", _READ_NBYTES + _SAMPLE * (4 * dim + 16)),
+        SegmentWriter(work.folder, codec.spec, work.budget) as writer,
+    ):
+        # The lists of a segment ascend. So the halves that keep their numbers come first, then the new ones.
+        halves: list[tuple[int, Vectors]] = []
+        for number in large.tolist():
+            work.check("split", len(halves), len(large))
+            pair = _halves(sources, number, int(rows[number]), work.options.seed)
+            if pair is not None:
+                halves.append((number, pair))
+        for which in (0, 1):
+            for position, (number, pair) in enumerate(halves):
+                own = number if which == 0 else nlist + position
+                centroids[own] = pair[which]
+                for source, block, near in _nearer(sources, number, pair):
+                    chosen = near == which
+                    moved[source.segment.name].append(block.rows[chosen])
+                    writer.append(own, block.ids[chosen], block.codes[chosen], block.vectors[chosen])
+        if not halves:
+            return
+        copy = work.copied(sources, writer, codec.spec)
+        with work.write() as db:
+            manifest = IndexManifest(db)
+            work.check_state(manifest, number_of_training, sources)
+            stamp = manifest.touch(training=1 + secrets.randbits(62))
+            manifest.set_centroids(centroids)
+            manifest.add_segment(copy.entry)
+            for source in sources:
+                gone = np.sort(np.concatenate([np.empty(0, np.int64), *moved[source.segment.name]]))
+                carry_deletions(manifest, source, copy.segment, stamp, gone)
+                manifest.delete_rows(source.segment.name, gone, stamp)
+    work.split += len(halves)
+    work.trace.count("index.splits", len(halves))
+
+
+def _live_by_list(sources: list[VectorSource], nlist: int) -> npt.NDArray[np.int64]:
+    """Number of live rows in each list, [nlist]."""
+    rows = np.zeros(nlist, np.int64)
+    for source in sources:
+        segment = source.segment
+        np.add.at(rows, segment.parts["list"], segment.parts["rows"].astype(np.int64))
+        np.subtract.at(rows, segment.lists(source.deleted), 1)
+    return rows
+
+
+def _too_large(rows: npt.NDArray[np.int64], options: IndexOptions) -> npt.NDArray[np.int64]:
+    if len(rows) == 1:  # flat
+        return np.empty(0, np.int64)
+    return np.flatnonzero(rows > _TOO_LARGE * max(options.list_rows, float(rows.mean())))
+
+
+def _stream(sources: list[VectorSource], number: int) -> Iterator[tuple[VectorSource, RowBlock]]:
+    """The rows of one list."""
+    for source in sources:
+        low, high = np.searchsorted(source.segment.parts["list"], (number, number + 1))
+        for block in source.stream(range(int(low), int(high))):
+            yield source, block
+
+
+def _nearer(
+    sources: list[VectorSource], number: int, pair: Vectors
+) -> Iterator[tuple[VectorSource, RowBlock, npt.NDArray[np.int64]]]:
+    """The rows of one list, with the number of the nearer of two centroids for each row."""
+    for source, block in _stream(sources, number):
+        yield source, block, (block.vectors @ pair.T).argmax(axis=1)
+
+
+def _halves(sources: list[VectorSource], number: int, rows: int, seed: int) -> Vectors | None:
+    """Two unit centroids [2, dim], by spherical 2-means over (a sample of) a list's vectors.
+
+    None if one half would be too small (`_SMALLER_SHARE`).
+    """
+    random = np.random.default_rng((seed, number))
+    share = min(1.0, _SAMPLE / rows)
+    held: list[Vectors] = []
+    for _, block in _stream(sources, number):
+        held.append(block.vectors[random.random(len(block.ids)) < share])
+    vectors = np.concatenate(held)[:_SAMPLE]
+    # Two ends of the list: the vector farthest from a random one, and the vector farthest from that one.
+    first = vectors[(vectors @ vectors[random.integers(len(vectors))]).argmin()]
+    pair = np.stack((first, vectors[(vectors @ first).argmin()]))
+    for _ in range(_ITERATIONS):
+        pair = pair / np.maximum(np.linalg.norm(pair, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        near = (vectors @ pair.T).argmax(axis=1)
+        counts = np.bincount(near, minlength=2)
+        if counts.min() <= _SMALLER_SHARE * len(vectors):
+            return None
+        pair = np.stack([vectors[near == which].mean(axis=0) for which in (0, 1)])
+    unit: Vectors = pair / np.maximum(np.linalg.norm(pair, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return unit

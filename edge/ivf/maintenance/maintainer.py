@@ -15,15 +15,12 @@ from pathlib import Path
 
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
-from edge.ivf.base import Codecs, IndexOptions, MaintenanceReport
-from edge.ivf.maintenance.compaction import clean, flush, merge
-from edge.ivf.maintenance.recall import remeasure
+from edge.ivf.base import Codecs, IndexOptions, MaintenanceReport, Tuned
+from edge.ivf.maintenance.compaction import clean, flush, merge, split
 from edge.ivf.maintenance.retraining import retrain
-from edge.ivf.maintenance.splitting import split
-from edge.ivf.maintenance.training import due
+from edge.ivf.maintenance.training import due, remeasure
 from edge.ivf.maintenance.work import Progress, Stopped, Work, Write
-from edge.ivf.parameters import Tuned
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segments import OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
 from edge.resident import trim_heap
@@ -121,7 +118,7 @@ class Maintainer:
     def _steps(self, work: Work, tune: Callable[[Work], Tuned] | None) -> None:
         clean(work, grace_seconds=self._options.grace_seconds)
         with work.write() as db:
-            manifest = Manifest(db)
+            manifest = IndexManifest(db)
             everything = work.full or tune is not None or due(manifest.state(), work.options, manifest.tuned())
         steps: list[tuple[str, Callable[[], None]]] = [
             ("flush", lambda: flush(work, least=1 if everything else work.options.pending_limit)),

@@ -6,23 +6,157 @@ lists. They are sorted into the new lists afterwards, the last of them inside th
 
 from __future__ import annotations
 
+import contextlib
+import io
 import secrets
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.ivf.assignment import assign, assign_nbytes, misfit
-from edge.ivf.base import NO_IDS, Codec, Ids, Vectors
-from edge.ivf.maintenance.recall import Curve, aim, measured
-from edge.ivf.maintenance.training import due, sample, train
-from edge.ivf.maintenance.work import Copy, Source, Work, live_rows, put_in_place, retire, workspace
-from edge.ivf.parameters import Tuned
+from edge.errors import StorageError
+from edge.files.output_file import write_all
+from edge.ivf.base import NO_IDS, Codec, Ids, Tuned, Vectors
+from edge.ivf.maintenance.training import Curve, aim, due, measured, sample, train
+from edge.ivf.maintenance.work import Copy, VectorSource, Work, live_rows, put_in_place, retire, workspace
 from edge.ivf.plan import member
-from edge.ivf.storage.manifest import Manifest
-from edge.ivf.storage.partition import Runs
-from edge.ivf.storage.segment_writer import WRITER_NBYTES, SegmentWriter
-from edge.resident import trim_heap
+from edge.ivf.storage.manifest import IndexManifest
+from edge.ivf.storage.segment_writer import (
+    WRITER_NBYTES,
+    Lists,
+    SegmentWriter,
+    append_by_list,
+    assign,
+    assign_nbytes,
+    misfit,
+)
+from edge.resident import Closing, trim_heap
+
+_MOST_FILES = 96
+"""Files open at once. Some systems allow a process no more than 256."""
+
+_READ_NBYTES = 1 << 20
+
+
+class Runs(Closing):
+    """Scratch files, one for each range of lists. A context manager that removes them on exit."""
+
+    def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
+        """
+        Args:
+            sizes: rows expected in each list [nlist].
+            room: bytes of rows that may be in memory while lists are written.
+        """
+        self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
+        self._room = max(1, room // self._record.itemsize)
+        # A file fills half the memory on average, since the sizes are estimates.
+        count = min(_MOST_FILES, len(sizes), 1 + 2 * int(sizes.sum()) // self._room)
+        before = np.cumsum(sizes) - sizes
+        self._group = np.minimum(count - 1, before * count // max(1, int(sizes.sum()))).astype(np.int32)
+        token = secrets.token_hex(8)
+        self._paths = [folder / f"{token}-{number}.run.tmp" for number in range(count)]
+        self._files: list[io.FileIO] = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in self._paths:
+                self._files.append(path.open("w+b", buffering=0))
+        except OSError as error:
+            self.close()
+            raise StorageError(f"{folder} takes no scratch files: {error.strerror}") from error
+
+    def add(self, lists: Lists, ids: Ids, vectors: Vectors) -> None:
+        """Adds rows: `lists` [n], `ids` [n], `vectors` [n, dim].
+
+        Raises:
+            StorageError: the disk is full or cannot be written.
+        """
+        groups = self._group[lists]
+        order = np.argsort(groups, kind="stable")
+        records = np.empty(len(ids), self._record)
+        records["list"], records["id"], records["vector"] = lists[order], ids[order], vectors[order]
+        groups = groups[order]
+        cuts = (np.flatnonzero(np.diff(groups)) + 1).tolist()
+        for low, high in zip([0, *cuts], [*cuts, len(records)], strict=True):
+            self._write(int(groups[low]), records[low:high])
+
+    def drain(self, writer: SegmentWriter, codec: Codec) -> Iterator[int]:
+        """Writes all rows in the order of their lists, and removes each file when it is done.
+
+        Yields the number of rows written so far, so that the caller can stop in between.
+
+        Raises:
+            StorageError: the disk is full or cannot be read or written.
+        """
+        done = 0
+        for number, file in enumerate(self._files):
+            keys = np.concatenate([np.empty(0, np.int32), *(block["list"].copy() for block in self._blocks(file))])
+            for low, high, rows in self._ranges(keys):
+                if rows > self._room:  # a single list: its rows may come in any order
+                    for block in self._blocks(file):
+                        own = block[block["list"] == low]
+                        append_by_list(writer, codec, own["list"], own["id"], own["vector"])
+                else:
+                    held = np.empty(rows, self._record)
+                    at = 0
+                    for block in self._blocks(file):
+                        own = block[(block["list"] >= low) & (block["list"] < high)]
+                        held[at : at + len(own)] = own
+                        at += len(own)
+                    append_by_list(writer, codec, held["list"], held["id"], held["vector"])
+                done += rows
+                yield done
+            file.close()
+            self._remove(self._paths[number])
+
+    def close(self) -> None:
+        """Closes and removes the remaining files."""
+        for file in self._files:
+            file.close()
+        for path in self._paths:
+            self._remove(path)
+
+    def _ranges(self, keys: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
+        """Ranges of lists whose rows fit the memory, as (first, past the last, rows); a single list may exceed it."""
+        lists, counts = np.unique(keys, return_counts=True)
+        start = 0
+        while start < len(lists):
+            end, rows = start + 1, int(counts[start])
+            while end < len(lists) and rows + int(counts[end]) <= self._room:
+                rows += int(counts[end])
+                end += 1
+            yield int(lists[start]), int(lists[end - 1]) + 1, rows
+            start = end
+
+    def _blocks(self, file: io.FileIO) -> Iterator[npt.NDArray[np.void]]:
+        size = self._record.itemsize
+        step = max(1, _READ_NBYTES // size) * size
+        try:
+            file.seek(0)
+            while True:
+                data = bytearray()
+                while len(data) < step and (more := file.read(step - len(data))):
+                    data += more
+                if not data:
+                    return
+                yield np.frombuffer(data, self._record)
+        except OSError as error:
+            raise StorageError(f"a scratch file cannot be read: {error.strerror}") from error
+
+    def _write(self, number: int, records: npt.NDArray[np.void]) -> None:
+        view = np.ascontiguousarray(records).view(np.uint8).data
+        try:
+            write_all(self._files[number], view)
+        except OSError as error:
+            raise StorageError(
+                f"sorting {len(self._paths)} scratch files of the index failed: {error.strerror}; nothing has changed"
+            ) from error
+
+    def _remove(self, path: Path) -> None:
+        with contextlib.suppress(OSError):  # the next maintenance removes it
+            path.unlink(missing_ok=True)
+
 
 _STREAM_NBYTES = 12 << 20
 """Bytes for reading a part (4 MiB), its records for the scratch files, and blocks on their way to the writer."""
@@ -41,7 +175,7 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
         BudgetExceeded, CorruptBlock, StorageError: training failed, and nothing has changed.
     """
     with work.write() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         state = manifest.state()
         tuned = chosen or manifest.tuned()
         if chosen is None and not due(state, work.options, tuned):
@@ -66,18 +200,18 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
         copy, fit = _sorted(work, sources, codec, centroids, seen)
         copies.append(copy)
         trim_heap()
-        curve = measured(work, [Source(copy.segment, NO_IDS)], codec, centroids, tuned)
+        curve = measured(work, [VectorSource(copy.segment, NO_IDS)], codec, centroids, tuned)
     covered = {source.segment.name for source in sources}
     for _ in range(_CATCH_UPS):
         with work.write() as db:
-            late = [source for name, source in work.sources(Manifest(db)).items() if name not in covered]
+            late = [source for name, source in work.sources(IndexManifest(db)).items() if name not in covered]
         if not late:
             break
         covered.update(source.segment.name for source in late)
         if live_rows(late):
             copies.append(_sorted(work, late, codec, centroids, seen)[0])
     with work.write() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         work.check_state(manifest, state.training, [source for each in copies for source in each.sources])
         present = work.sources(manifest)
         late = [source for name, source in present.items() if name not in covered]
@@ -114,7 +248,7 @@ def _sorting_fixed(nlist: int) -> int:
     return _STREAM_NBYTES + assign_nbytes(nlist)
 
 
-def _sorted(work: Work, sources: list[Source], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
+def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
     """Writes all rows of `sources` into one new segment, sorted by list.
 
     Args:
@@ -147,7 +281,7 @@ def _sorted(work: Work, sources: list[Source], codec: Codec, centroids: Vectors,
         return work.copied(sources, writer, codec.spec), fit / max(1, others)
 
 
-def _sizes(work: Work, sources: list[Source], centroids: Vectors) -> npt.NDArray[np.int64]:
+def _sizes(work: Work, sources: list[VectorSource], centroids: Vectors) -> npt.NDArray[np.int64]:
     """Expected number of rows in each list, [nlist], estimated from a sample."""
     counts = np.zeros(len(centroids), np.int64)
     for _, vectors in sample(sources, _ESTIMATE_ROWS, work.options.seed + 2):

@@ -20,7 +20,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded
 from edge.ivf.base import Codecs, CodecSpec, Ids, IndexOptions
 from edge.ivf.storage.connection import Connection
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import OpenSegments, RowBlock, Segment, SegmentEntry
 from edge.ivf.storage.snapshots import Snapshots
@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VectorSource:
     """A segment to be copied, and its rows that were deleted when the copying began (ascending)."""
 
     segment: Segment
@@ -51,7 +51,7 @@ class Source:
 class Copy:
     """A new segment on disk, and the sources whose rows it contains."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[VectorSource, ...]
     entry: SegmentEntry
     segment: Segment
 
@@ -102,14 +102,14 @@ class Work:
         if self.progress is not None:
             self.progress(stage, done, total)
 
-    def sources(self, manifest: Manifest) -> dict[str, Source]:
+    def sources(self, manifest: IndexManifest) -> dict[str, VectorSource]:
         """All segments by name, oldest first, each with its rows that are deleted now."""
         return {
-            name: Source(segment, manifest.all_deleted_rows(name))
+            name: VectorSource(segment, manifest.all_deleted_rows(name))
             for name, segment in self.snapshots.segments(manifest).items()
         }
 
-    def check_state(self, manifest: Manifest, training: int, sources: Collection[Source] = ()) -> None:
+    def check_state(self, manifest: IndexManifest, training: int, sources: Collection[VectorSource] = ()) -> None:
         """Checks in a step's last transaction that the state is still the one that the step began with. Rows may have
         been added and deleted since.
 
@@ -130,13 +130,13 @@ class Work:
             if len(np.setdiff1d(source.deleted, manifest.all_deleted_rows(source.segment.name), assume_unique=True)):
                 raise Stopped
 
-    def copied(self, sources: Sequence[Source], writer: SegmentWriter, spec: CodecSpec) -> Copy:
+    def copied(self, sources: Sequence[VectorSource], writer: SegmentWriter, spec: CodecSpec) -> Copy:
         """Finishes a copy. It is then on disk, but no committed state names it yet."""
         entry = writer.finish()
         return Copy(tuple(sources), entry, self.open_segments.open(entry, spec))
 
 
-def put_in_place(manifest: Manifest, copy: Copy, stamp: int) -> None:
+def put_in_place(manifest: IndexManifest, copy: Copy, stamp: int) -> None:
     """Adds a copy to the state and retires its sources, inside a write transaction."""
     manifest.add_segment(copy.entry)
     for source in copy.sources:
@@ -144,12 +144,14 @@ def put_in_place(manifest: Manifest, copy: Copy, stamp: int) -> None:
     retire(manifest, copy.sources)
 
 
-def retire(manifest: Manifest, sources: Iterable[Source]) -> None:
+def retire(manifest: IndexManifest, sources: Iterable[VectorSource]) -> None:
     """Takes segments out of the state, inside a write transaction."""
     manifest.retire_segments([source.segment.name for source in sources], time.time())
 
 
-def carry_deletions(manifest: Manifest, source: Source, copy: Segment, stamp: int, moved: Ids | None = None) -> None:
+def carry_deletions(
+    manifest: IndexManifest, source: VectorSource, copy: Segment, stamp: int, moved: Ids | None = None
+) -> None:
     """Deletes in a copy the rows that were deleted in its source since the copying began.
 
     Args:
@@ -180,6 +182,6 @@ def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
     return budget.reserve(owner, least)
 
 
-def live_rows(sources: Iterable[Source]) -> int:
+def live_rows(sources: Iterable[VectorSource]) -> int:
     """Number of rows to copy in all sources."""
     return sum(source.live for source in sources)

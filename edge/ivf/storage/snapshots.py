@@ -12,14 +12,14 @@ from edge.budget import MemoryBudget
 from edge.errors import ConfigError, StorageError
 from edge.ivf.base import NO_ROWS, Codec, Codecs, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.storage.connection import Connection
-from edge.ivf.storage.manifest import Manifest, State, flat
+from edge.ivf.storage.manifest import IndexManifest, State, flat
 from edge.ivf.storage.segments import OpenSegments, Segment
 
 _LIST_NBYTES = 120
 """Bytes a snapshot holds for a list, apart from the list's parts."""
 
 
-class Held:
+class SnapshotLease:
     """Memory under a lease that is released with the last reference to this object."""
 
     def __init__(self, budget: MemoryBudget, nbytes: int) -> None:
@@ -37,7 +37,7 @@ class Training:
     stamp: int
     codec: Codec
     centroids: Vectors
-    held: Held = field(repr=False)
+    held: SnapshotLease = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Pending:
     ids: Ids
     stamps: Ids
     vectors: Vectors
-    held: Held
+    held: SnapshotLease
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,15 @@ class Snapshots:
             BudgetExceeded: centroids, tables and pending rows do not fit the memory limit.
         """
         loaded = self._loaded
-        if loaded is not None and loaded.stamp == Manifest(db).stamp():
+        if loaded is not None and loaded.stamp == IndexManifest(db).stamp():
             return loaded.snapshot
         with self._lock:
             if db.in_transaction:
-                return self._load(Manifest(db))
+                return self._load(IndexManifest(db))
             for last_try in (False, True):
                 db.execute("BEGIN")
                 try:
-                    return self._load(Manifest(db))
+                    return self._load(IndexManifest(db))
                 except StorageError:
                     if last_try:
                         raise
@@ -103,7 +103,7 @@ class Snapshots:
                     db.execute("ROLLBACK")
         raise AssertionError("the last try returns or raises")
 
-    def state(self, manifest: Manifest) -> State:
+    def state(self, manifest: IndexManifest) -> State:
         """The numbers of the state.
 
         Raises:
@@ -117,7 +117,7 @@ class Snapshots:
             )
         return state
 
-    def training(self, manifest: Manifest) -> Training:
+    def training(self, manifest: IndexManifest) -> Training:
         """Codec and centroids of the state that `manifest` sees."""
         with self._lock:
             state = self.state(manifest)
@@ -125,12 +125,12 @@ class Snapshots:
             if known is None or known.stamp != state.training or known.codec.spec.dim != self.dim:
                 spec = manifest.codec() if state.training else flat(self.dim)
                 codec = known.codec if known is not None and known.codec.spec == spec else self._codecs.open(spec)
-                held = Held(self._budget, manifest.list_count() * self.dim * 4)
+                held = SnapshotLease(self._budget, manifest.list_count() * self.dim * 4)
                 known = Training(state.training, codec, manifest.centroids(self.dim), held)
                 self._training = known
             return known
 
-    def segments(self, manifest: Manifest) -> dict[str, Segment]:
+    def segments(self, manifest: IndexManifest) -> dict[str, Segment]:
         """The open segments that `manifest` names, oldest first. They stay open until the next call."""
         with self._lock:
             spec = self.training(manifest).codec.spec
@@ -147,7 +147,7 @@ class Snapshots:
             self._loaded = self._training = None
             self._segments = {}
 
-    def _load(self, manifest: Manifest) -> Snapshot:
+    def _load(self, manifest: IndexManifest) -> Snapshot:
         state = self.state(manifest)
         stamp = (state.generation, state.stamp)
         old = self._loaded
@@ -174,12 +174,12 @@ class Snapshots:
             recall=state.recall,
             rows=state.rows,
             tuned=manifest.tuned(),
-            held=(training.held, pending.held, Held(self._budget, nbytes)),
+            held=(training.held, pending.held, SnapshotLease(self._budget, nbytes)),
         )
         self._loaded = _Loaded(stamp, training, segments, chunks, deleted, pending, snapshot)
         return snapshot
 
-    def _chunks(self, manifest: Manifest, old: _Loaded | None) -> dict[tuple[str, int], tuple[int, Ids]]:
+    def _chunks(self, manifest: IndexManifest, old: _Loaded | None) -> dict[tuple[str, int], tuple[int, Ids]]:
         known = old.chunks if old is not None else {}
         chunks = {}
         for key, (stamp, _) in manifest.deleted_stamps().items():
@@ -205,9 +205,9 @@ class Snapshots:
                 deleted[name] = np.concatenate([np.empty(0, np.int64), *rows])
         return deleted
 
-    def _pending(self, manifest: Manifest, old: _Loaded | None) -> _Pending:
+    def _pending(self, manifest: IndexManifest, old: _Loaded | None) -> _Pending:
         ids, stamps = manifest.pending_stamps()
-        held = Held(self._budget, len(ids) * (16 + 4 * self.dim))
+        held = SnapshotLease(self._budget, len(ids) * (16 + 4 * self.dim))
         vectors = np.empty((len(ids), self.dim), np.float32)
         known = np.zeros(len(ids), np.bool_)
         if old is not None and len(old.pending.ids):

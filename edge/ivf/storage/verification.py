@@ -11,7 +11,7 @@ import numpy as np
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import CodecSpec, Ids
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segments import HEADER, OpenSegments, Segment
 
 _GAP_NBYTES = 1 << 20
@@ -38,7 +38,7 @@ class Verification:
 
 
 def verify(
-    manifest: Manifest, spec: CodecSpec, opened: OpenSegments, budget: MemoryBudget, *, read_data: bool
+    manifest: IndexManifest, spec: CodecSpec, opened: OpenSegments, budget: MemoryBudget, *, read_data: bool
 ) -> Verification:
     """Checks that the files of the state that `manifest` sees are complete and, with `read_data`, every byte of them.
 
@@ -83,7 +83,7 @@ def _tried(problems: list[str], read: Callable[..., Result], *arguments: object)
         return None
 
 
-def _opened(opened: OpenSegments, manifest: Manifest, name: str, spec: CodecSpec) -> Segment:
+def _opened(opened: OpenSegments, manifest: IndexManifest, name: str, spec: CodecSpec) -> Segment:
     return opened.open(manifest.segment(name), spec)
 
 

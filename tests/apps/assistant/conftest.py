@@ -17,7 +17,7 @@ from edge.apps.assistant.steps import Steps
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, Stages
 from edge.budget import MemoryBudget
-from edge.cache.lookahead import Outcome
+from edge.cache.lookahead import LookaheadOutcome
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
@@ -77,7 +77,7 @@ class FakeAhead:
     cancelled: bool = False
     earlier: list[FakeAhead] = field(default_factory=list)
     followed: bool = False
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[LookaheadOutcome] = field(default_factory=list)
     """What came of it and of those before, as a search tells."""
 
     def supersede(self, earlier: FakeAhead, *, follows: bool) -> None:
@@ -85,7 +85,7 @@ class FakeAhead:
         self.earlier = [*earlier.earlier, earlier]
         self.followed = follows
 
-    def cancel(self) -> list[Outcome]:
+    def cancel(self) -> list[LookaheadOutcome]:
         self.cancelled = True
         return self.outcomes
 

@@ -10,9 +10,8 @@ import pytest
 
 from edge.apps.assistant import prefetching
 from edge.apps.assistant.prefetching import FOLLOWING, LOOKAHEAD, Prefetcher, Query
-from edge.cache.lookahead import Outcome
-from edge.scheduling.benefit import BenefitGate
-from edge.scheduling.predictor import Seconds, TimePredictor
+from edge.cache.lookahead import LookaheadOutcome
+from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
 from edge.trace import Trace
 
 
@@ -121,7 +120,7 @@ def test_following_that_saves_less_than_it_costs_is_not_done_and_the_trace_says_
         rig.begin()
         rig.write(20, both)
         count = len(library.aheads[-1].earlier)
-        library.aheads[-1].outcomes = [Outcome(0.3), *[Outcome(0.01, 0.001)] * count]
+        library.aheads[-1].outcomes = [LookaheadOutcome(0.3), *[LookaheadOutcome(0.01, 0.001)] * count]
         rig.prefetcher.close()
     counters = rig.trace.snapshot()
     assert counters["gate.following.started"] == 2, "it was tried"
@@ -143,7 +142,7 @@ def test_following_that_pays_goes_on(library: Any, clock: Clock) -> None:
         rig.begin()
         rig.write(20, both)
         count = len(library.aheads[-1].earlier)
-        library.aheads[-1].outcomes = [Outcome(0.3), *[Outcome(0.2, 0.1)] * count]
+        library.aheads[-1].outcomes = [LookaheadOutcome(0.3), *[LookaheadOutcome(0.2, 0.1)] * count]
         rig.prefetcher.close()
     assert "gate.following.refused" not in rig.trace.snapshot()
     assert rig.gate.predictor.saving(f"{FOLLOWING}/hyde/passage").mean == pytest.approx(0.1)

@@ -14,7 +14,7 @@ from edge.apps.bench.random_gguf import RandomModel
 from edge.apps.bench.request_stream import RequestStream, StreamShape, replay, reusable, uncached
 from edge.errors import InputError
 from edge.kv_cache.costs import CostTable
-from edge.kv_cache.replacement import LRU, PGDSF
+from edge.kv_cache.prefix_tree import LRU, PGDSF
 
 SHAPE = StreamShape(requests=150, topics=20, documents=30, per_request=2, tokens=100, question=10)
 COSTS = CostTable(

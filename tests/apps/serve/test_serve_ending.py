@@ -24,7 +24,7 @@ from edge.apps.serve.events import Events
 from edge.apps.serve.limits import CLOSE_S, GRACE_S, LEAVE_S
 from edge.apps.serve.server import HttpServer
 from edge.resident import anonymous_resident
-from edge.scheduling.urgency import Urgency, current_urgency
+from edge.scheduling.waiting_line import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
 from tests.apps.serve.conftest import Running, wait_until_it_answers
 from tests.apps.serve.test_serve_interrupt import Writer, writer

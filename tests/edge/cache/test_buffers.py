@@ -10,7 +10,7 @@ from naive.source import MemorySource
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.cache.buffers import Bytes, Spares, charge_of, page_buffer, pages_of
+from edge.cache.block_cache import Bytes, Spares, charge_of, page_buffer, pages_of
 from edge.cache.residency import Residency
 from edge.link import Lane, Ticket
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from naive.residency import Hotness, hotness
 
-from edge.cache.buffers import charge_of, page_buffer
-from edge.cache.eviction import DecayedHotness
+from edge.cache.block_cache import DecayedHotness, charge_of, page_buffer
 
 
 @settings(max_examples=150)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.blocks import BlockId, Extent
-from edge.cache.buffers import page_buffer
+from edge.cache.block_cache import page_buffer
 from edge.cache.lookahead import Lookahead, MissCurve, Predicted, bytes_to_fetch
 from edge.cache.prefetch_gain import Displacement
 from edge.cache.residency import Admitted

@@ -15,8 +15,7 @@ from naive.waiting import PATIENCE_S
 
 from edge.blocks import BlockId
 from edge.budget import MemoryBudget
-from edge.cache.buffers import Bytes
-from edge.cache.eviction import DecayedHotness
+from edge.cache.block_cache import Bytes, DecayedHotness
 from edge.cache.residency import Handle, Residency
 from edge.errors import BudgetExceeded, StorageError
 from edge.link import Ticket

@@ -25,8 +25,8 @@ from edge.errors import ConfigError, InputError
 from edge.ivf.base import Found
 from edge.ivf.device import Candidates, SearchPlace, SearchRequest, open_devices
 from edge.ivf.dispatch import Dispatch
-from edge.ivf.probing import keys_of, probe
-from edge.ivf.search import Searcher
+from edge.ivf.plan import keys_of, probe
+from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 
 DIM = 16
@@ -132,13 +132,13 @@ class Several:
         self.budget = MemoryBudget(1 << 36, baseline=0)
         self.lane = Lane()
         self.host = CpuDevice(self.budget, link=self.lane)
-        self.alone = Searcher(self.host)
+        self.alone = IndexSearcher(self.host)
         self.devices: list[SearchPlace] = []
         self.searcher = self.alone
 
     def place(self, *devices: SearchPlace) -> None:
         self.devices = list(devices)
-        self.searcher = Searcher(self.host, places=devices)
+        self.searcher = IndexSearcher(self.host, places=devices)
 
     def search(self, queries: np.ndarray, **options: Any) -> Found:
         return self.searcher.search(self.lists.snapshot, queries, 7, nprobe=5, **options)

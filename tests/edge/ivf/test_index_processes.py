@@ -14,7 +14,7 @@ from naive import index_child
 from naive.index import SMALL, IndexRig, held, mixture
 
 from edge.ivf.maintenance.maintainer import Guard
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest import IndexManifest
 
 CHILD = Path(index_child.__file__)
 
@@ -131,6 +131,6 @@ def test_writers_and_readers_beside_a_maintainer(tmp_path: Path, codec: str) -> 
     rig.check()
     rig.index.discard(rig.database.write)
     with rig.database.read() as db:
-        assert rig.files() == sorted(Manifest(db).segment_names())
+        assert rig.files() == sorted(IndexManifest(db).segment_names())
     rig.check()
     rig.close()

@@ -12,8 +12,8 @@ from naive.lists import gridded
 from naive.searching import Rig
 from naive.waiting import PATIENCE_S
 
-from edge.cache.lookahead import Outcome
-from edge.ivf.probing import probe
+from edge.cache.lookahead import LookaheadOutcome
+from edge.ivf.plan import probe
 
 pytestmark = pytest.mark.usefixtures("small_process")
 
@@ -44,7 +44,7 @@ def test_what_a_search_finds_fetched_is_saved(rig: Rig) -> None:
     window = rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=sizes(rig, near[:2]))
     window.wait()
     rig.search(query, 3, 3, window=window)
-    assert window.cancel() == [Outcome(pytest.approx(sizes(rig, near[:2]) * PER_BYTE))]
+    assert window.cancel() == [LookaheadOutcome(pytest.approx(sizes(rig, near[:2]) * PER_BYTE))]
     assert window.cancel() == []
 
 
@@ -65,7 +65,7 @@ def test_what_it_displaced_and_the_search_needed_is_lost(rig: Rig) -> None:
     )
     window.wait()
     found = rig.search(query, 3, 3, window=window)
-    assert window.cancel() == [Outcome(0.0)]
+    assert window.cancel() == [LookaheadOutcome(0.0)]
     assert 0 < len(losses) <= found.lists_read, "the second search has pushed out some of them"
     told = len(losses)
     rig.search(query, 3, 3)
@@ -102,7 +102,7 @@ def test_what_would_have_been_there_anyway_is_not_saved(rig: Rig) -> None:
     again.wait()
     assert again.fetched > 0
     rig.search(query, 3, 2, window=again)
-    assert again.cancel() == [Outcome(0.0)]
+    assert again.cancel() == [LookaheadOutcome(0.0)]
 
 
 def test_following_is_compared_with_the_prediction_that_it_followed(rig: Rig) -> None:
@@ -118,7 +118,7 @@ def test_following_is_compared_with_the_prediction_that_it_followed(rig: Rig) ->
     second.wait()
     rig.search(query, 3, 3, window=second)
     missed, followed = second.cancel()
-    assert missed == Outcome(0.0)
+    assert missed == LookaheadOutcome(0.0)
     saved = sizes(rig, near[:2]) * PER_BYTE
     assert followed.saved_s == pytest.approx(saved)
     alone = [number for number in order(rig, wrong)[1:3] if number in near[:3]]

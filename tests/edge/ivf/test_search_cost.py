@@ -15,8 +15,8 @@ from naive.lists import gridded
 from naive.searching import Rig
 
 from edge.errors import InputError
-from edge.ivf.probing import probe
-from edge.ivf.search_cost import SearchCost, fitting_nprobe, search_bytes
+from edge.ivf.dispatch import SearchCost, fitting_nprobe, search_bytes
+from edge.ivf.plan import probe
 
 RETRIEVAL = {1: 26.06, 2: 48.12, 4: 92.59, 8: 178.43, 16: 344.49, 32: 666.43, 64: 1298.52, 128: 2544.44}
 PER_TOKEN = (7.24, 7.29, 7.71, 8.34, 9.31, 10.47, 11.84, 13.19)

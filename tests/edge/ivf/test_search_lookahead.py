@@ -18,7 +18,7 @@ from naive.waiting import PATIENCE_S
 
 from edge.cache.lookahead import MissCurve, bytes_to_fetch
 from edge.errors import CorruptBlock, InputError
-from edge.ivf.probing import probe
+from edge.ivf.plan import probe
 
 pytestmark = pytest.mark.usefixtures("small_process")
 

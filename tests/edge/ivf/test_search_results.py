@@ -14,12 +14,12 @@ from naive.residency import LeastRecent
 from naive.searching import PLENTY, Rig
 
 from edge.budget import MemoryBudget
-from edge.cache.eviction import DecayedHotness
+from edge.cache.block_cache import DecayedHotness
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs, restored
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Vectors
-from edge.ivf.search import Searcher
+from edge.ivf.search import IndexSearcher
 
 pytestmark = pytest.mark.usefixtures("small_process")
 
@@ -75,7 +75,7 @@ def test_only_candidates_that_may_still_win_are_read(tmp_path: Path, name: str) 
     codecs = FaissCodecs(threads=1)
     lists = write_lists(tmp_path, vectors, codec=codecs.open(codecs.train(name, vectors[:800], seed=0)), nlist=4)
     budget = MemoryBudget(PLENTY, baseline=0)
-    searcher = Searcher(CpuDevice(budget))
+    searcher = IndexSearcher(CpuDevice(budget))
     found = searcher.search(lists.snapshot, queries, 10, nprobe=4)
     read = sum(file.rows_read for file in lists.files) / (10 * len(queries))
     if name == "sq8":
@@ -117,7 +117,7 @@ def test_the_lists_are_scanned_as_faiss_scans_them(tmp_path: Path, name: str) ->
     scores, ids = index.search(queries, keep)
     budget = MemoryBudget(PLENTY, baseline=0)
     device = CpuDevice(budget)
-    searcher = Searcher(device)
+    searcher = IndexSearcher(device)
     found = searcher.search(lists.snapshot, queries, k, nprobe=4)
     place = {int(number): row for row, number in enumerate(lists.ids)}
     for i, query in enumerate(queries):

@@ -11,7 +11,7 @@ from naive.lists import gridded
 
 from edge.ivf.device import Candidates
 from edge.ivf.dispatch import group
-from edge.ivf.probing import probe
+from edge.ivf.plan import probe
 from edge.ivf.rescoring import best, exact_scores
 
 

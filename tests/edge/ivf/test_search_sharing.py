@@ -16,7 +16,7 @@ from edge.devices.limited import LimitedDevice
 from edge.ivf.base import Found
 from edge.ivf.device import Candidates, SearchRequest
 from edge.ivf.reading import Reader
-from edge.ivf.search import Searcher
+from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 
 DIM = 16
@@ -56,11 +56,11 @@ class Sharing:
         self.host = Counting(self.budget, self.lane)
         self.inner = Counting(self.budget, self.other_lane)
         self.device = LimitedDevice(self.budget, cap=1 << 22, inner=self.inner)
-        self.alone = Searcher(self.host)
-        self.searcher = Searcher(self.host, places=[self.device])
+        self.alone = IndexSearcher(self.host)
+        self.searcher = IndexSearcher(self.host, places=[self.device])
         self.queries = clustered(3, DIM, seed=5)
 
-    def search(self, searcher: Searcher) -> Found:
+    def search(self, searcher: IndexSearcher) -> Found:
         return searcher.search(self.lists.snapshot, self.queries, 5, nprobe=32)
 
     def check(self, found: Found) -> None:

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from naive.knowledge import Rig, segment
 
 from edge.errors import InputError
-from edge.kv_cache.backend import Segment
-from edge.kv_cache.document_order import cached_first
+from edge.kv_cache.backend import StateSegment, cached_first
 
 SYSTEM = segment("system", 10)
 POOL = [segment(name, length) for name, length in zip("abcde", (5, 20, 9, 12, 7), strict=True)]
 
 
-def in_order(rig: Rig, documents: list[Segment], scores: list[float], *, tolerance: float = 0.0) -> list[int]:
+def in_order(rig: Rig, documents: list[StateSegment], scores: list[float], *, tolerance: float = 0.0) -> list[int]:
     """The order for a tree that knows some of the documents."""
 
     def cached(order: Sequence[int]) -> int | None:
@@ -60,7 +59,7 @@ def test_scores_must_not_ascend() -> None:
         in_order(Rig(), POOL[:2], [0.5, 0.6])
 
 
-def cached_beginning(rig: Rig, documents: list[Segment]) -> int:
+def cached_beginning(rig: Rig, documents: list[StateSegment]) -> int:
     tokens = 0
     for end in range(len(documents)):
         if rig.tree.match([SYSTEM, *documents[: end + 1]]).missing:

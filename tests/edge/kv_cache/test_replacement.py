@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from edge.kv_cache.replacement import LFU, LRU, PGDSF, POLICIES, Usage
+from edge.kv_cache.prefix_tree import LFU, LRU, PGDSF, POLICIES, Usage
 
 
 def usage_of(frequency: int, *costs: float) -> Usage:

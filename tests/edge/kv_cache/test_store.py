@@ -14,8 +14,7 @@ import pytest
 from naive.knowledge import Rig, segment
 
 from edge.errors import CorruptBlock, StorageError
-from edge.kv_cache.prefix_tree import Node
-from edge.kv_cache.replacement import Usage
+from edge.kv_cache.prefix_tree import Node, Usage
 from edge.kv_cache.store import KnowledgeStore
 from edge.trace import Trace
 

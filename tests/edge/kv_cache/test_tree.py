@@ -11,10 +11,9 @@ import pytest
 from naive.knowledge import Rig, segment
 from naive.kv import CELL, FakeContext
 
-from edge.kv_cache.backend import Segment
+from edge.kv_cache.backend import StateSegment
 from edge.kv_cache.costs import CostTable, LearnedCosts
-from edge.kv_cache.prefix_tree import Node
-from edge.kv_cache.replacement import LRU
+from edge.kv_cache.prefix_tree import LRU, Node
 from edge.kv_cache.store import StoredState
 
 SYSTEM = segment("system", 10)
@@ -54,8 +53,8 @@ def test_a_state_is_as_large_as_its_own_tokens() -> None:
 def test_the_tokens_decide_and_not_the_name() -> None:
     rig = Rig()
     rig.ask([SYSTEM, A])
-    renamed = Segment("moved/a.txt", A.tokens)
-    changed = Segment(A.id, (*A.tokens[:-1], A.tokens[-1] + 1))
+    renamed = StateSegment("moved/a.txt", A.tokens)
+    changed = StateSegment(A.id, (*A.tokens[:-1], A.tokens[-1] + 1))
     assert rig.ask([SYSTEM, renamed]) == ["context", "context"]
     assert rig.ask([SYSTEM, changed]) == ["context", "nowhere"]
     assert rig.ask([SYSTEM, A]) == ["context", "host"], "the other version is still there"

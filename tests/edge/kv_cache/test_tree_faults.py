@@ -13,7 +13,7 @@ from naive.knowledge import Rig, segment
 from naive.kv import CELL, uncached
 
 from edge.errors import InputError, ModelError
-from edge.kv_cache.backend import Segment
+from edge.kv_cache.backend import StateSegment
 from edge.kv_cache.costs import CostTable
 from edge.kv_cache.prefix_tree import Match
 from edge.kv_cache.store import KnowledgeStore
@@ -95,7 +95,7 @@ def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
     with pytest.raises(InputError, match="41 tokens but the context holds 40"):
         rig.tree.prepare([SYSTEM, A], suffix=11)
     with pytest.raises(InputError, match="'empty' has no tokens"):
-        rig.tree.prepare([SYSTEM, Segment("empty", ())])
+        rig.tree.prepare([SYSTEM, StateSegment("empty", ())])
     rig.check()
     assert rig.ask([SYSTEM, A]), "the context is free again"
 

@@ -17,7 +17,7 @@ from naive.kv import CELL
 
 from edge.errors import BudgetExceeded, ModelError
 from edge.kv_cache.costs import CostTable
-from edge.kv_cache.replacement import POLICIES
+from edge.kv_cache.prefix_tree import POLICIES
 
 SYSTEM = segment("system", 10)
 POOL = [segment(f"d{i}", 3 + 2 * i) for i in range(6)]

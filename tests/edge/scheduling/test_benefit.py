@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.scheduling.benefit import BenefitGate
-from edge.scheduling.predictor import Seconds, TimePredictor
+from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
 from edge.trace import Trace
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.scheduling.running_mean import RunningMean
+from edge.scheduling.predictor import RunningMean
 
 
 def test_the_first_readings_count_fully() -> None:

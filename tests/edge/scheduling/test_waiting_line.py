@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from naive.waiting import PATIENCE_S, until
 
 from edge.errors import ConfigError, DeadlinePassed, Withdrawn
-from edge.scheduling.urgency import BATCH, PERSON, PROGRAM, Urgency, current_urgency, urgent
-from edge.scheduling.waiting_line import Taken, WaitingLine
+from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Taken, Urgency, WaitingLine, current_urgency, urgent
 
 
 class Held:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.errors import InputError
-from edge.streaming.bounded_pruning import BoundedPruning
-from edge.streaming.pruning import Mode
+from edge.streaming.pruning import BoundedPruning, Mode
 
 
 def probabilities(odds: np.ndarray) -> np.ndarray:

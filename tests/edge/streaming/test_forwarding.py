@@ -17,7 +17,7 @@ from edge.budget import MemoryBudget
 from edge.errors import StorageError
 from edge.link import Lane
 from edge.streaming.forwarding import Tensors, forward
-from edge.streaming.hidden_states import Chunk, HiddenStates, OffloadedStates, ResidentStates, StatesShape
+from edge.streaming.hidden_states import HiddenStates, OffloadedStates, ResidentStates, StatesShape, TokenChunk
 from edge.streaming.window import SlidingWindow
 from edge.trace import Trace
 
@@ -62,7 +62,7 @@ class Watcher:
     def wants(self, layer: int) -> bool:
         return layer not in self.blind
 
-    def collect(self, chunk: Chunk, states: np.ndarray) -> None:
+    def collect(self, chunk: TokenChunk, states: np.ndarray) -> None:
         layer = len(self.decisions) + 1
         parts = np.split(states.copy(), np.cumsum(chunk.lengths)[:-1])
         self.seen.setdefault(layer, {}).update(zip(chunk.ids.tolist(), parts, strict=True))

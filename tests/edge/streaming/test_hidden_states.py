@@ -20,7 +20,14 @@ from naive.waiting import PATIENCE_S
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, StorageError
 from edge.link import Lane
-from edge.streaming.hidden_states import Chunk, HiddenStates, OffloadedStates, ResidentStates, StatesShape, plan_chunks
+from edge.streaming.hidden_states import (
+    HiddenStates,
+    OffloadedStates,
+    ResidentStates,
+    StatesShape,
+    TokenChunk,
+    plan_chunks,
+)
 
 WIDTH = 3
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=14)
@@ -61,11 +68,11 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
-def random_states(chunk: Chunk, random: np.random.Generator) -> np.ndarray:
+def random_states(chunk: TokenChunk, random: np.random.Generator) -> np.ndarray:
     return random.random((chunk.tokens, WIDTH)).astype(np.float32)
 
 
-def fill(states: HiddenStates, value: float, max_tokens: int = 5) -> list[Chunk]:
+def fill(states: HiddenStates, value: float, max_tokens: int = 5) -> list[TokenChunk]:
     chunks = plan_chunks(states.order, states.lengths, max_tokens)
     for chunk in chunks:
         states.store(chunk, np.full((chunk.tokens, WIDTH), value, np.float32))
@@ -88,7 +95,7 @@ def test_offloaded_states_equal_resident_ones(
     offloaded = OffloadedStates(shape, budget, lane, tmp_path_factory.getbasetemp(), largest)
     truth: dict[int, np.ndarray] = {}
 
-    def store(chunk: Chunk) -> None:
+    def store(chunk: TokenChunk) -> None:
         values = random.random((chunk.tokens, WIDTH)).astype(dtype)
         parts = np.split(values, np.cumsum(chunk.lengths)[:-1])
         truth.update(zip(chunk.ids.tolist(), parts, strict=True))
@@ -139,9 +146,9 @@ def test_states_that_are_changed_in_place_are_stored(tmp_path: Path) -> None:
         ResidentStates(shape, budget),
         OffloadedStates(shape, budget, lane := Lane(), tmp_path, 9),
     ):
-        whole = Chunk(np.arange(3), lengths)
+        whole = TokenChunk(np.arange(3), lengths)
         made.store(whole, np.arange(9 * WIDTH, dtype=np.float32).reshape(9, WIDTH))
-        gap = Chunk(np.array([0, 2]), lengths[[0, 2]])
+        gap = TokenChunk(np.array([0, 2]), lengths[[0, 2]])
         for chunk, change in ((whole, 100), (gap, 1000)):
             for _, states in made.stream([chunk]):
                 states += change
@@ -315,7 +322,7 @@ def test_a_write_that_failed_behind_the_back_surfaces_and_never_as_old_states(
 def test_a_failed_write_within_a_pass_stops_the_pass(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = fill(rig.states, 1.0)
     assert len(chunks) > 4
-    done: list[Chunk] = []
+    done: list[TokenChunk] = []
 
     def work() -> None:
         for chunk, states in rig.states.stream(chunks):

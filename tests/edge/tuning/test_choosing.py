@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge.errors import InputError
-from edge.ivf.parameters import Goal, Parameters
+from edge.ivf.base import Goal, Parameters
 from edge.tuning.choosing import (
     DEPTHS,
     Choice,

@@ -15,10 +15,10 @@ from naive.copies import Copies
 from naive.index import SMALL, IndexRig, mixture
 
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
+from edge.ivf.base import Goal, Parameters, Tuned
 from edge.ivf.maintenance.maintainer import Guard
 from edge.ivf.maintenance.training import choose_nlist, due
-from edge.ivf.parameters import Goal, Parameters, Tuned
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.storage.manifest import IndexManifest
 from edge.tuning import tuner
 
 ROWS = 400
@@ -258,7 +258,7 @@ def test_the_choice_is_kept_while_the_index_grows(rig: IndexRig) -> None:
     one = chosen(Parameters(1, "flat", 32, 1))
     assert [choose_nlist(rows, SMALL, one) for rows in (400, 1599)] == [1, 1]
     with rig.database.read() as db:
-        state = Manifest(db).state()
+        state = IndexManifest(db).state()
     assert not due(state, SMALL, tuned)
     assert not due(replace(state, training=0, rows=1599), SMALL, one), "one list was chosen"
     assert due(replace(state, training=0, rows=1600), SMALL, one)
@@ -272,9 +272,9 @@ def test_the_choice_is_kept_while_the_index_grows(rig: IndexRig) -> None:
 def test_cleared_vectors_take_their_tuning_along(rig: IndexRig) -> None:
     train(rig, EVERY[2])
     with rig.database.write() as db:
-        assert Manifest(db).tuned() is not None
+        assert IndexManifest(db).tuned() is not None
         rig.index.clear(db)
-        assert Manifest(db).tuned() is None
+        assert IndexManifest(db).tuned() is None
     assert rig.snapshot().tuned is None
 
 
@@ -284,10 +284,10 @@ def test_cleared_vectors_take_their_tuning_along(rig: IndexRig) -> None:
 def test_a_damaged_record_is_reported(rig: IndexRig, change: str) -> None:
     train(rig, EVERY[2])
     with rig.database.write() as db:
-        assert Manifest(db).tuned() is not None
+        assert IndexManifest(db).tuned() is not None
         db.execute(f"UPDATE ivf_tuning SET {change}")
         with pytest.raises(CorruptBlock, match="the record of its tuning"):
-            Manifest(db).tuned()
+            IndexManifest(db).tuned()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"goal": {}, "parameters": {}}', "nothing"])

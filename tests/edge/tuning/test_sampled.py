@@ -10,10 +10,9 @@ import pytest
 from naive.index import SMALL, IndexRig, mixture
 
 from edge.devices.faiss_codec import FaissCodecs
-from edge.ivf.base import DEVIATIONS, Codec
-from edge.ivf.maintenance.work import Source
-from edge.ivf.parameters import Parameters
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.base import DEVIATIONS, Codec, Parameters
+from edge.ivf.maintenance.work import VectorSource
+from edge.ivf.storage.manifest import IndexManifest
 from edge.tuning.sampled import CodecKey, Sampled
 
 KEYS = [("flat", 32), ("sq8", 8), ("pq", 2), ("opq", 2)]
@@ -66,9 +65,9 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     rig.add(range(200, ROWS + 40), vectors[200:])
     rig.delete(range(100, 140))
     with rig.database.read() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         segments = rig.index._snapshots.segments(manifest)
-        sources = [Source(segment, manifest.all_deleted_rows(name)) for name, segment in segments.items()]
+        sources = [VectorSource(segment, manifest.all_deleted_rows(name)) for name, segment in segments.items()]
     live = np.array([rig.twin.rows[number] for number in sorted(rig.twin.rows)])
     codecs = FaissCodecs(threads=1)
     opened = {key: codecs.open(codecs.train(key[0], live, seed=1, code_size=key[1])) for key in KEYS}

@@ -14,8 +14,8 @@ from naive.index import SMALL, IndexRig, held, mixture
 from edge.errors import CorruptBlock, InputError
 from edge.ivf.base import IndexOptions, Snapshot
 from edge.ivf.maintenance.training import choose_codec, choose_nlist, due
-from edge.ivf.probing import choose_nprobe
-from edge.ivf.storage.manifest import Manifest, State
+from edge.ivf.plan import choose_nprobe
+from edge.ivf.storage.manifest import IndexManifest, State
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_recall_is_measured_again_when_much_has_come(rig: IndexRig) -> None:
     rig.add(range(300, 500), mixture(200, rig.dim, seed=1, centres=3, spread=0.1))
     rig.maintain()
     with rig.database.read() as db:
-        assert Manifest(db).state().measured_rows == 500
+        assert IndexManifest(db).state().measured_rows == 500
     assert rig.trace.counters["index.trainings"] == 1
 
 
@@ -244,7 +244,7 @@ def test_recall_is_measured_again_when_much_has_gone(rig: IndexRig) -> None:
     rig.delete(range(200))
     rig.maintain()
     with rig.database.read() as db:
-        assert Manifest(db).state().measured_rows == 300
+        assert IndexManifest(db).state().measured_rows == 300
     assert rig.trace.counters["index.trainings"] == 1
 
 
@@ -257,7 +257,7 @@ def test_recall_is_measured_again_when_lists_were_split(tmp_path: Path) -> None:
     assert rig.trace.counters["index.splits"] > 0
     assert rig.trace.counters["index.trainings"] == 1
     with rig.database.read() as db:
-        assert Manifest(db).state().measured_lists == Manifest(db).list_count()
+        assert IndexManifest(db).state().measured_lists == IndexManifest(db).list_count()
     rig.close()
 
 

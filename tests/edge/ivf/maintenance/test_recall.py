@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 from naive.index import SMALL, IndexRig, mixture
 
-from edge.ivf.maintenance import recall
-from edge.ivf.maintenance.recall import NEARNESS, measure, questions
-from edge.ivf.maintenance.training import draw, sample
-from edge.ivf.maintenance.work import Source
-from edge.ivf.storage.manifest import Manifest
+from edge.ivf.maintenance import training
+from edge.ivf.maintenance.training import NEARNESS, draw, measure, questions, sample
+from edge.ivf.maintenance.work import VectorSource
+from edge.ivf.storage.manifest import IndexManifest
 
 
-def sources_of(rig: IndexRig) -> list[Source]:
+def sources_of(rig: IndexRig) -> list[VectorSource]:
     with rig.database.read() as db:
-        manifest = Manifest(db)
+        manifest = IndexManifest(db)
         segments = rig.index._snapshots.segments(manifest)
-        return [Source(segment, manifest.all_deleted_rows(name)) for name, segment in segments.items()]
+        return [VectorSource(segment, manifest.all_deleted_rows(name)) for name, segment in segments.items()]
 
 
 def test_samples_are_of_rows_that_count_and_of_all_of_them_alike(tmp_path: Path) -> None:
@@ -59,9 +58,9 @@ def test_stand_ins_are_as_far_from_rows_as_questions_are() -> None:
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
 def test_the_curve_is_the_recall_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
-    monkeypatch.setattr(recall, "BLOCK", 37)
-    monkeypatch.setattr(recall, "_GROUP", 7)
-    monkeypatch.setattr(recall, "QUERIES", 40)
+    monkeypatch.setattr(training, "BLOCK", 37)
+    monkeypatch.setattr(training, "_GROUP", 7)
+    monkeypatch.setattr(training, "QUERIES", 40)
     rig = IndexRig(tmp_path, options=replace(SMALL, codec=codec))
     rig.add(range(500), mixture(500, rig.dim, spread=0.8))
     rig.maintain()

@@ -14,8 +14,8 @@ from edge.budget import MemoryBudget
 from edge.devices.faiss_codec import FaissCodecs
 from edge.errors import StorageError
 from edge.ivf.base import CodecSpec
-from edge.ivf.storage import partition
-from edge.ivf.storage.partition import Runs
+from edge.ivf.maintenance import retraining
+from edge.ivf.maintenance.retraining import Runs
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import Segment
 
@@ -39,7 +39,7 @@ def test_sorted_by_list_whatever_was_expected(lists: list[int], room: int, guess
     ledger = MemoryBudget(1 << 36, baseline=0)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
-        patch.setattr(partition, "_READ_NBYTES", 5 * RECORD)
+        patch.setattr(retraining, "_READ_NBYTES", 5 * RECORD)
         with (
             SegmentWriter(folder, SPEC, ledger) as writer,
             Runs(folder, DIM, np.array(guess, np.int64), room * RECORD) as runs,
