@@ -16,12 +16,12 @@ import click
 import numpy as np
 
 from edge.apps.demo import click_model
+from edge.apps.demo.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
 from edge.apps.demo.click_model import ClickModel, Clicks, Floats
 from edge.apps.options import FiniteRange, Setup, gathered, json_option, memory_option
 from edge.apps.plan.presentation import duration
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import format_size, parse_size
-from edge.devices.bank_lookup import Bank, BankLookup, DeviceBank, FileBank
 from edge.devices.limited import LimitedDevice
 from edge.errors import EdgeError
 from edge.files.output_file import make_folder

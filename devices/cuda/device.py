@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.budget import MemoryBudget
-from edge.devices.cuda.card import Streams, close_card, open_card
+from edge.devices.cuda.card import Pinned, Streams, UploadBuffers, close_card, open_card
 from edge.devices.cuda.search import DeviceSearch
-from edge.devices.cuda.staging import Pinned, UploadBuffers
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes
 from edge.ivf.device import Candidates, Estimate, Event, SearchRequest

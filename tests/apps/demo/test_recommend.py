@@ -15,7 +15,7 @@ from naive.program import EDGE, output_of
 
 from edge.apps.cli import edge
 from edge.apps.demo import click_model, recommend
-from edge.devices.bank_lookup import BankLookup
+from edge.apps.demo.bank_lookup import BankLookup
 from edge.errors import EdgeError
 from edge.planner.bank_placement import EmbeddingTable
 

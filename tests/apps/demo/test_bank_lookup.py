@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge.apps.demo.bank_lookup import BankLookup, DeviceBank, FileBank, joined_rows
 from edge.budget import MemoryBudget
-from edge.devices.bank_lookup import BankLookup, DeviceBank, FileBank, joined_rows
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, RangeError
 from edge.link import Lane
