@@ -29,6 +29,10 @@ _ADVICE = 1 << 17
 """Bytes announced by one call. Of a longer range, Linux may read only the device's read-ahead, often 128 KiB."""
 
 
+_seeking = threading.Lock()
+"""Keeps the seek and the read of one thread together."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class BlockId:
     """The name of a block inside its file: `BlockId("layer", 3)`."""
@@ -93,7 +97,6 @@ class BlockFile:
         except OSError as error:
             raise StorageError(f"{self.path} cannot be opened: {error.strerror}") from error
         self._verified: set[BlockId] = set()
-        self._seek_lock = threading.Lock()
         size = os.fstat(self._fd).st_size
         last = max(self.extents.items(), key=lambda item: item[1].offset + item[1].nbytes, default=None)
         if last is not None and last[1].offset + last[1].nbytes > size:
@@ -206,27 +209,30 @@ class BlockFile:
             self._fd = -1
 
     def _pread(self, view: memoryview, offset: int, what: str) -> None:
-        done = 0
         try:
-            while done < len(view):
-                count = self._read_some(view[done:], offset + done)
-                if count == 0:
-                    raise CorruptBlock(
-                        f"{self.path} ends inside {what}, {len(view) - done:,} bytes early{self._way_out}"
-                    )
-                done += count
+            done = read_at(self._fd, view, offset)
         except OSError as error:
             raise StorageError(f"{self.path}: reading {what} failed: {error.strerror}") from error
+        if done < len(view):
+            raise CorruptBlock(f"{self.path} ends inside {what}, {len(view) - done:,} bytes early{self._way_out}")
 
-    def _read_some(self, view: memoryview, offset: int) -> int:
+
+def read_at(descriptor: int, into: memoryview, offset: int) -> int:
+    """Fills `into` from a position of a file. Returns the number of bytes, which is smaller where the file ends."""
+    done = 0
+    while done < len(into):
         if hasattr(os, "preadv"):
-            return os.preadv(self._fd, [view], offset)
-        # Windows has no positioned read, so a lock keeps seek and read together.
-        with self._seek_lock:
-            os.lseek(self._fd, offset, os.SEEK_SET)
-            data = os.read(self._fd, len(view))
-        view[: len(data)] = data
-        return len(data)
+            count = os.preadv(descriptor, [into[done:]], offset + done)
+        else:
+            with _seeking:  # Windows has no positioned read
+                os.lseek(descriptor, offset + done, os.SEEK_SET)
+                data = os.read(descriptor, len(into) - done)
+            count = len(data)
+            into[done : done + count] = data
+        if not count:
+            break
+        done += count
+    return done
 
 
 def _runs(offsets: Sequence[int], size: int) -> Iterator[tuple[int, int]]:

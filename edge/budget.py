@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from numbers import Integral
 from types import TracebackType
 from typing import TypeVar
 from weakref import WeakSet
 
 from edge.config import format_size
-from edge.errors import BudgetExceeded, RangeError
+from edge.errors import ArgumentError, BudgetExceeded, RangeError
 from edge.resident import Growth, anonymous_resident, measured_growth, share_heap, small_pages, trim_heap
 
 Shrinker = Callable[[int], object]
@@ -140,7 +141,10 @@ class MemoryBudget:
 
         Raises:
             BudgetExceeded: the process already holds more than the limit.
+            ArgumentError: the limit is not a whole number.
         """
+        if not isinstance(limit, Integral):
+            raise ArgumentError(f"the limit of a budget is a number of bytes, not {limit!r}")
         self.limit = limit
         self._part = part
         self.lock = self._lock = threading.RLock()

@@ -168,7 +168,8 @@ class WaitingLine(Generic[Task]):
                 self._places.append(place)
             try:
                 while self._waits(place):
-                    self._lead()
+                    with self._leading() as taken:
+                        self._work(taken)
             finally:
                 with self._changed:
                     if place in self._places:
@@ -189,10 +190,12 @@ class WaitingLine(Generic[Task]):
                 self._changed.wait(None if place.taken else place.urgency.remaining)
             return False
 
-    def _lead(self) -> None:
+    @contextmanager
+    def _leading(self) -> Iterator[Taken[Task]]:
+        """The tasks that this thread takes. What it raises ends them."""
         taken = Taken(self)
         try:
-            self._work(taken)
+            yield taken
         except Exception as error:
             for place in taken.places:
                 place.error = error

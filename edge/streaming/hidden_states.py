@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.blocks import read_at
 from edge.budget import MemoryBudget
 from edge.errors import StorageError
 from edge.files.output_file import make_folder
@@ -66,15 +67,12 @@ class ScratchFile:
         Raises:
             StorageError: the file cannot be read, or ends too early.
         """
-        done = 0
         try:
-            while done < len(into):
-                count = self._read_some(into[done:], offset + done)
-                if count == 0:
-                    raise StorageError("the scratch file of hidden states ended early; was it truncated?")
-                done += count
+            done = read_at(self._fd, into, offset)
         except OSError as error:
             raise StorageError(f"offloaded hidden states cannot be read: {error.strerror}") from error
+        if done < len(into):
+            raise StorageError("the scratch file of hidden states ended early; was it truncated?")
         return done
 
     def write(self, data: memoryview, offset: int) -> int:
@@ -94,14 +92,6 @@ class ScratchFile:
         except OSError as error:
             raise StorageError(f"hidden states cannot be offloaded: {error.strerror}") from error
         return done
-
-    def _read_some(self, into: memoryview, offset: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._fd, [into], offset)
-        os.lseek(self._fd, offset, os.SEEK_SET)
-        data = os.read(self._fd, len(into))
-        into[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         """Closes the file, which also removes it."""

@@ -39,7 +39,7 @@ class PythonCalls(Attack):
     quick = 400
 
     def prepare(self, place: Path) -> None:
-        from edge import Assistant, Collection, Embedder, Memory, MemoryBudget, Reranker
+        from edge import Assistant, Collection, Embedder, Memory, Reranker
         from edge.config import Config
         from edge.models.synth import synth
 
@@ -62,11 +62,11 @@ class PythonCalls(Attack):
         self.objects: dict[str, Any] = {
             "Reranker": enter(Reranker(config=config)), "Embedder": enter(Embedder(config=config)),
             "Collection": self.collection, "Memory": memory, "Actions": memory.actions,
-            "Assistant": enter(Assistant(self.collection, config=config)), "Budget": MemoryBudget(10**10),
+            "Assistant": enter(Assistant(self.collection, config=config)),
         }  # fmt: skip
         self.classes: dict[str, Any] = {
             "Reranker": Reranker, "Embedder": Embedder, "Collection": Collection, "Memory": Memory,
-            "Assistant": Assistant, "Budget": MemoryBudget,
+            "Assistant": Assistant,
         }  # fmt: skip
         self.config = config
 
@@ -91,7 +91,7 @@ class PythonCalls(Attack):
         owner, name, parameter, wrong = case.data
         function = getattr(self.objects[owner], name) if name else self.classes[owner]
         arguments = _arguments(function, parameter, _WRONG[wrong][1]())
-        if not name and owner not in ("Budget", "Assistant") and parameter != "config":
+        if not name and owner != "Assistant" and parameter != "config":
             arguments.setdefault("config", self.config)
         if not name and owner in ("Collection", "Memory") and parameter != "path":
             arguments["path"] = place / "unused"

@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -18,7 +19,7 @@ from naive.waiting import PATIENCE_S
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
-from edge.errors import BudgetExceeded
+from edge.errors import ArgumentError, BudgetExceeded
 from edge.resident import anonymous_resident, trim_heap
 
 LIMIT = 1000
@@ -347,3 +348,9 @@ def test_threads_hammering_the_ledger() -> None:
     assert not wrong
     assert refused, "the test must have met refusals"
     assert budget.used == sum(cache.lease.nbytes for cache in caches) == sum(budget.holders().values())
+
+
+@pytest.mark.parametrize("limit", ["300MB", 3e8, None])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limit: Any) -> None:
+    with pytest.raises(ArgumentError, match="number of bytes"):
+        MemoryBudget(limit)

@@ -267,9 +267,9 @@ def test_many_short_documents_take_what_is_reserved(tmp_path: Path) -> None:
         small_pages()
         most = 0
         class Watched(MemoryBudget):
-            def _resize(self, lease, nbytes):
+            def _resize(self, lease, nbytes, **options):
                 global most
-                super()._resize(lease, nbytes)
+                super()._resize(lease, nbytes, **options)
                 most = max(most, self.used)
         model = synth.synth("tiny-bert", {str(tmp_path / "pack")!r})
         tokenizer = PairTokenizer(model.tokenizer_path, model.spec, budget=Watched(1 << 40, part=True))
