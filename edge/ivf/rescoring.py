@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -129,20 +129,15 @@ class Rescorer:
                 yield self._sources[int(sources[low])], low, high
 
 
-Done = Callable[[int, Ids, Vectors], None]
-"""Called with a query's number, its ids [k] and scores [k], as soon as they are final."""
-
-
 class Results:
     """The best `k` rows of each query, best first, the smaller id first among equals, padded with -1 and -inf. Threads
     may share it if no two work on the same query."""
 
-    def __init__(self, queries: int, k: int, done: Done | None) -> None:
+    def __init__(self, queries: int, k: int) -> None:
         self.k = k
         self.lists_read = self.bytes_read = self.hits = self.nprobe = 0
         self._ids = np.full((queries, k), -1, np.int64)
         self._scores = np.full((queries, k), -np.inf, np.float32)
-        self._done = done
         self._counting = threading.Lock()
 
     def add(self, query: int, scores: Vectors, ids: Ids) -> None:
@@ -164,11 +159,6 @@ class Results:
     def complete(self, query: int) -> bool:
         """Whether all k places of the query are taken."""
         return bool(self._ids[query, -1] >= 0)
-
-    def finish(self, query: int) -> None:
-        """Reports the query's results, which are final."""
-        if self._done is not None:
-            self._done(query, self._ids[query].copy(), self._scores[query].copy())
 
     def found(self) -> Found:
         """The results of all queries."""

@@ -25,7 +25,7 @@ from edge.ivf.device import SearchPlace
 from edge.ivf.dispatch import PLANNING_NBYTES, Dispatch, SearchCost, fitting_nprobe, group, search_bytes
 from edge.ivf.plan import checked_queries, keys_of, member, probe
 from edge.ivf.reading import DeviceTier, read_order
-from edge.ivf.rescoring import Done, Results, exact_scores
+from edge.ivf.rescoring import Results, exact_scores
 from edge.ivf.scan import Scan
 from edge.trace import Trace
 
@@ -108,7 +108,6 @@ class IndexSearcher:
         allowed: Ids | None = None,
         window: Lookahead | None = None,
         place: DeviceTier | None = None,
-        done: Done | None = None,
     ) -> Found:
         """The k rows with the largest inner products among the rows of each query's `nprobe` best lists.
 
@@ -117,7 +116,6 @@ class IndexSearcher:
             allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
             window: a lookahead to end now. The search runs on the device that it has filled.
             place: the further device to search on; chosen by the lists that the devices hold if not given.
-            done: called in the caller's thread with each query's results as soon as they are complete.
 
         Raises:
             InputError: queries have the wrong shape or are not finite, or k or nprobe is below 1.
@@ -129,7 +127,7 @@ class IndexSearcher:
             raise InputError(f"k and nprobe must be at least 1, not {k} and {nprobe}")
         if window is not None:
             window.finish()
-        results = Results(len(queries), k, done)
+        results = Results(len(queries), k)
         started = time.perf_counter()
         needed: list[ListPart] = []
         pending = slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
@@ -150,7 +148,7 @@ class IndexSearcher:
         if place is None and window is not None:
             place = next((tier for tier in self.places if tier.residency is window.residency), None)
         several = len(self.dispatch.answering) > 1
-        if place is None and several and len(queries) > 1 and done is None:
+        if place is None and several and len(queries) > 1:
             self._search_on_all(snapshot, queries, nprobe, run)
         else:
             if place is None:
@@ -193,11 +191,8 @@ class IndexSearcher:
             last = allowed is None or high >= nlist
             own = numbers[active]
 
-            def emit(query: int, scores: Vectors, ids: Ids, own: Ids = own, last: bool = last) -> None:
-                number = int(own[query])
-                results.add(number, scores, ids)
-                if last or results.complete(number):
-                    results.finish(number)
+            def emit(query: int, scores: Vectors, ids: Ids, own: Ids = own) -> None:
+                results.add(int(own[query]), scores, ids)
 
             probed = order[active, low:high]
             try:

@@ -13,7 +13,7 @@ number of results and candidates. docs/decisions/streaming-and-pruning.md compar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -73,9 +73,7 @@ class ProgressivePruning:
         *,
         mode: Mode = "top-k",
         threshold: float = math.inf,
-        first_layer: int = 1,
         candidates: int,
-        cluster: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.int64]] | None = None,
     ) -> None:
         """Prepares for a pool of `candidates`.
 
@@ -83,9 +81,6 @@ class ProgressivePruning:
             k: number of results wanted.
             mode: with `top-k`, winners stop early, too; `ranked` drops only hopeless candidates.
             threshold: dispersion above which clusters are trusted. With infinity nothing is pruned.
-            first_layer: layers to run before scores are used (before it, some models' scores are noise).
-            cluster: replaces `cluster_scores` on log-odds, so that passes which share partitions need not compute them
-                again.
 
         Raises:
             InputError: k is not positive.
@@ -96,13 +91,11 @@ class ProgressivePruning:
         # If every candidate is a result, only the order remains to be found.
         self.mode: Mode = "ranked" if k >= candidates else mode
         self.threshold = threshold
-        self.first_layer = first_layer
         self.remaining = self.k
-        self._cluster = cluster or cluster_scores
 
     def wants(self, layer: int) -> bool:
         """Whether `decide` would use the scores after `layer` layers; if not, computing them is wasted."""
-        return layer >= self.first_layer and math.isfinite(self.threshold)
+        return layer > 0 and math.isfinite(self.threshold)
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision:
         """Judges the active candidates after `layer` layers.
@@ -116,7 +109,7 @@ class ProgressivePruning:
         go_on = Decision(layer, cv, none, none, none, ids, finished=False)
         if not self.wants(layer) or cv <= self.threshold:
             return go_on
-        labels = self._cluster(log_odds(scores))
+        labels = cluster_scores(log_odds(scores))
         # K-th candidate by score. Among equal scores the smaller number comes first, as in the final ranking.
         order = np.lexsort((ids, -scores))
         boundary = labels[order[min(self.remaining, len(ids)) - 1]]

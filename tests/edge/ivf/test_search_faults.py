@@ -84,17 +84,6 @@ def test_a_disk_that_fails_once_leaves_nothing_behind(
     rig.check(queries, rig.search(queries, 3, 9), 3, 9)
 
 
-def test_an_error_of_the_caller_passes_through(rigs: list[Rig], tmp_path: Path) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(900, DIM), nlist=9))
-
-    def refuse(*arguments: object) -> None:
-        raise KeyError("the caller's")
-
-    with pytest.raises(KeyError):
-        rig.search(gridded(20, DIM, seed=2), 3, 4, done=refuse)
-    assert set(rig.budget.holders()) <= {"lists"}
-
-
 @pytest.mark.parametrize("codec", ["flat", "sq8"])
 @pytest.mark.parametrize("fast", [0, 25_000])
 def test_threads_share_a_searcher(rigs: list[Rig], tmp_path: Path, codec: str, fast: int) -> None:

@@ -143,35 +143,6 @@ def test_more_equals_than_a_heap_holds_are_told_apart_by_their_ids(rigs: list[Ri
     rig.check(queries, found, 3, 2)
 
 
-def test_results_come_as_soon_as_their_last_list_is_scanned(rigs: list[Rig], tmp_path: Path) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(400, DIM), nlist=10, files=1))
-    queries = rig.lists.snapshot.centroids[[0, 5]].copy()
-    seen: list[tuple[int, int]] = []
-    scans = 0
-    codec = rig.lists.snapshot.codec
-    inner = codec.scanner
-
-    def counting() -> object:
-        scanner = inner()
-        scan = scanner.scan
-
-        def counted(*arguments: object) -> None:
-            nonlocal scans
-            scans += 1
-            scan(*arguments)
-
-        scanner.scan = counted
-        return scanner
-
-    codec.scanner = counting
-    found = rig.search(queries, 3, 1, done=lambda query, ids, scores: seen.append((query, scans)))
-    assert sorted(query for query, _ in seen) == [0, 1]
-    assert seen[0][1] < scans, "the first query was not made to wait for the second"
-    got: dict[int, list[int]] = {}
-    rig.search(queries, 3, 1, done=lambda query, ids, scores: got.update({query: ids.tolist()}))
-    assert [got[0], got[1]] == found.ids.tolist()
-
-
 @pytest.mark.parametrize("codec", ["flat", "sq8"])
 @pytest.mark.parametrize("fast", [0, 30_000])
 def test_the_least_memory_gives_the_same_results(tmp_path: Path, codec: str, fast: int) -> None:

@@ -91,15 +91,14 @@ def test_dispersion_of_nearly_nothing_does_not_explode() -> None:
     k=st.integers(1, 35),
     mode=st.sampled_from(["top-k", "ranked"]),
     threshold=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
-    first_layer=st.integers(1, 3),
     seed=st.integers(0, 10**6),
     grid=st.sampled_from([2, 5, 1000]),
 )
 def test_a_request_from_layer_to_layer(
-    candidates: int, k: int, mode: Mode, threshold: float, first_layer: int, seed: int, grid: int
+    candidates: int, k: int, mode: Mode, threshold: float, seed: int, grid: int
 ) -> None:
     random = np.random.default_rng(seed)
-    pruning = ProgressivePruning(k, mode=mode, threshold=threshold, first_layer=first_layer, candidates=candidates)
+    pruning = ProgressivePruning(k, mode=mode, threshold=threshold, candidates=candidates)
     slots = min(k, candidates)
     assert pruning.k == slots
     active = random.permutation(candidates)
@@ -107,7 +106,7 @@ def test_a_request_from_layer_to_layer(
     dropped: set[int] = set()
     for layer in range(1, 7):
         scores = np.round(random.random(len(active)) ** 3 * grid) / grid
-        assert pruning.wants(layer) == (layer >= first_layer)
+        assert pruning.wants(layer)
         decision = pruning.decide(layer, active, scores)
         score = dict(zip(active.tolist(), scores.tolist(), strict=True))
         now = [set(part.tolist()) for part in (decision.selected, decision.dropped, decision.deferred)]
@@ -116,7 +115,7 @@ def test_a_request_from_layer_to_layer(
         assert set.union(*now) == set(active.tolist())
         assert decision.layer == layer
         assert decision.cv == dispersion(scores)
-        if layer < first_layer or decision.cv <= threshold:
+        if decision.cv <= threshold:
             assert (now[0], now[1], len(decision.clusters)) == (set(), set(), 0)
         else:
             cluster = dict(zip(active.tolist(), decision.clusters.tolist(), strict=True))
@@ -157,11 +156,11 @@ def test_an_infinite_threshold_never_asks_and_never_prunes(scores: list[float], 
     assert not decision.finished
 
 
-def test_nothing_is_asked_before_the_first_layer_that_means_something() -> None:
-    pruning = ProgressivePruning(1, threshold=0.0, first_layer=3, candidates=3)
-    assert [pruning.wants(layer) for layer in (1, 2, 3, 4)] == [False, False, True, True]
-    assert pruning.decide(2, np.arange(3), array([0.9, 0.1, 0.1])).deferred.tolist() == [0, 1, 2]
-    assert pruning.decide(3, np.arange(3), array([0.9, 0.1, 0.1])).finished
+def test_nothing_is_asked_before_the_first_layer() -> None:
+    pruning = ProgressivePruning(1, threshold=0.0, candidates=3)
+    assert [pruning.wants(layer) for layer in (0, 1, 2)] == [False, True, True]
+    assert pruning.decide(0, np.arange(3), array([0.9, 0.1, 0.1])).deferred.tolist() == [0, 1, 2]
+    assert pruning.decide(1, np.arange(3), array([0.9, 0.1, 0.1])).finished
 
 
 def test_it_stops_at_once_when_the_boundary_fills_the_slots() -> None:
