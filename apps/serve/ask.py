@@ -17,7 +17,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.serve.body import Texts, Whole, as_list
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.search import record
-from edge.scheduling.urgency import current_urgency
+from edge.scheduling.waiting_line import current_urgency
 
 MOST_TURNS = 1000
 
@@ -96,7 +96,7 @@ def written(stream: AnswerStream, show: Show = None) -> Answer:
     """The finished answer. `show` is called with each piece of its text; a withdrawn request ends the writing.
 
     Raises:
-        Withdrawn, DeadlinePassed: see `edge.scheduling.urgency`.
+        Withdrawn, DeadlinePassed: see `edge.scheduling.waiting_line`.
     """
     urgency = current_urgency()
     with stream, urgency.heard(stream.cancel):

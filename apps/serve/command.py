@@ -24,7 +24,7 @@ from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, pee
 from edge.apps.serve.limits import LEAVE_S, Limits
 from edge.config import format_size
 from edge.errors import CapabilityError, ConfigError, InputError, StorageError
-from edge.files.own_folder import make_folder
+from edge.files.output_file import make_folder
 from edge.files.sealed import replace as write_whole
 from edge.text.control_characters import STEERING
 
@@ -137,7 +137,7 @@ def serve(
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
     from edge.apps.serve.security import is_loopback, known_token
     from edge.apps.serve.server import Access, HttpServer
-    from edge.runtimes.tuning import Tuning
+    from edge.runtimes.engine import Tuning
 
     load_libraries()
     config = configure(memory=memory, runtime=runtime, threads=threads, llm=llm, reranker=reranker, embedder=embedder)

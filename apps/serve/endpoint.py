@@ -19,7 +19,7 @@ from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refusal_of, refu
 from edge.apps.serve.security import CLIENT, client_of
 from edge.apps.serve.working import urgency_of
 from edge.budget import Lease
-from edge.scheduling.urgency import PERSON, PROGRAM, Urgency
+from edge.scheduling.waiting_line import PERSON, PROGRAM, Urgency
 from edge.text.control_characters import escaped
 
 if TYPE_CHECKING:

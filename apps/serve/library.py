@@ -25,7 +25,7 @@ from edge.apps.store.folder import COLLECTION, MEMORY
 from edge.errors import BudgetExceeded, CollectionMissing, InputError
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, installed_generators
 from edge.runtimes.generation.extractive import ExtractiveGenerator
-from edge.scheduling.urgency import current_urgency
+from edge.scheduling.waiting_line import current_urgency
 
 DEFAULT = "default"
 """The name of the collection that is used where none is named."""

@@ -24,8 +24,8 @@ from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
 from edge.apps.serve.refusals import HttpRefusal
 from edge.runtimes.generation.base import Message, Sampling
-from edge.runtimes.stats import RunStats
-from edge.scheduling.urgency import current_urgency
+from edge.runtimes.passes import RunStats
+from edge.scheduling.waiting_line import current_urgency
 
 Vectors = npt.NDArray[np.float32]
 

@@ -31,7 +31,7 @@ from edge.apps.serve.metrics import state
 from edge.apps.serve.refusals import HttpRefusal
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
-from edge.runtimes.stats import RunStats
+from edge.runtimes.passes import RunStats
 
 _MOST_TEXTS = 100_000
 """Texts of the user's own programs. A program with more does its work itself."""

@@ -16,7 +16,7 @@ from naive.waiting import PATIENCE_S, result_of
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.serve import library as assistants
 from edge.errors import BudgetExceeded, Withdrawn
-from edge.scheduling.urgency import Urgency, urgent
+from edge.scheduling.waiting_line import Urgency, urgent
 from tests.apps.serve.every_request import Request, Site, site
 
 pytest.importorskip("starlette")
