@@ -144,7 +144,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
     "rerank": Operation(("edge.apps.rerank", "edge.runtimes.reranker"), _ranking),
     "embed": Operation(("edge.apps.embed", "edge.runtimes.embedder"), _embedding),
-    "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.files", "edge.apps.mcp.stdio", "mcp.server"), _searching),
+    "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio", "mcp.server"), _searching),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.application"), _serving),
 }
 """The operations by verb; `mcp` stands for both MCP servers."""

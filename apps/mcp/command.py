@@ -2,14 +2,75 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edge.apps.mcp.clients import CLIENTS, client_named, configuration
 from edge.apps.memory.console import path_option
 from edge.apps.options import CommandGroup, Setup, collections_option, setup_options
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProgram:
+    """A program that talks to MCP servers.
+
+    Attributes:
+        name: the name that `--client` accepts.
+        place: the file, or the action, that adds a server to the client.
+        style: the format of the text.
+    """
+
+    name: str
+    place: str
+    style: str
+
+
+CLIENTS = (
+    AgentProgram("claude-code", "run this once", "claude"),
+    AgentProgram("claude-desktop", "claude_desktop_config.json (Settings > Developer > Edit Config)", "mcpServers"),
+    AgentProgram("cursor", "~/.cursor/mcp.json, or .cursor/mcp.json in a project", "mcpServers"),
+    AgentProgram("vscode", ".vscode/mcp.json", "servers"),
+    AgentProgram("windsurf", "~/.codeium/windsurf/mcp_config.json", "mcpServers"),
+    AgentProgram("zed", "settings.json of Zed", "context_servers"),
+    AgentProgram("gemini", "~/.gemini/settings.json", "mcpServers"),
+    AgentProgram("codex", "~/.codex/config.toml", "toml"),
+)
+
+
+def client_named(name: str) -> AgentProgram:
+    """The client of this name, one of `CLIENTS`."""
+    return next(client for client in CLIENTS if client.name == name)
+
+
+def configuration(client: AgentProgram, server: str, arguments: Sequence[str]) -> str:
+    """The text to paste.
+
+    Args:
+        server: the client's name for the server, such as `edge-files`.
+        arguments: the command line after `edge`.
+    """
+    command, *first = program()
+    arguments = [*first, *arguments]
+    if client.style == "claude":
+        return f"claude mcp add {server} -- {shlex.join([command, *arguments])}"
+    if client.style == "toml":
+        return f"[mcp_servers.{server}]\ncommand = {json.dumps(command)}\nargs = {json.dumps(arguments)}"
+    entry: dict[str, object] = {"command": command, "args": arguments}
+    if client.style == "servers":
+        entry = {"type": "stdio", **entry}
+    return json.dumps({client.style: {server: entry}}, indent=2, ensure_ascii=False)
+
+
+def program() -> list[str]:
+    """The command that starts `edge`, by its full path, because clients do not search the same folders as a shell."""
+    found = shutil.which("edge")
+    return [found] if found else [sys.executable, "-c", "from edge.apps.cli import main; main()"]
 
 
 @click.group(cls=CommandGroup)
@@ -31,9 +92,9 @@ def memory(
     setup: Setup,
 ) -> None:
     """Serve add_memory, search_memory, list_memories, update_memory and delete_memory."""
-    from edge.apps.mcp.memory import memory_server
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
+    from edge.apps.mcp.tools import memory_server
     from edge.apps.memory.console import whose
     from edge.apps.memory.memory import Memory
 
@@ -51,9 +112,9 @@ def memory(
 def files(collections: tuple[str, ...], setup: Setup) -> None:
     """Serve search, get, get_documents and status of indexed collections, without changing them."""
     from edge.apps.collection.together import Together
-    from edge.apps.mcp.files import files_server
     from edge.apps.mcp.protocol import load_sdk
     from edge.apps.mcp.stdio import serve
+    from edge.apps.mcp.tools import files_server
 
     load_sdk()
     _greet("files")

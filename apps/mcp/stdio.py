@@ -1,9 +1,8 @@
-"""`serve`: an MCP server over stdin and stdout that holds every message under a lease while it is answered.
+"""`serve`: an MCP server over stdin and stdout that holds every message under a lease until its answer is written.
 
-The SDK reads lines of any length, parses them, and starts a task for each. So a client could make it use any amount of
-memory. This module reads a line piece by piece under a lease, and refuses a line that is too long without keeping it.
-If there is too little memory for the next message, that message waits in the client's pipe until others have been
-answered.
+The SDK's transport reads lines of any length and starts a task for each, so a client could make it use any amount of
+memory. It is given files of ours: lines have a bound, and if there is too little memory for the next message, that
+message waits in the client's pipe until others have been answered.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from edge.apps.mcp.envelope import Envelope, Id, parsed_nbytes
 from edge.apps.mcp.protocol import ANSWER
+from edge.apps.store.json_size import JsonSize
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded
@@ -38,12 +37,31 @@ _PER_MESSAGE = 256 << 10
 _TOO_LARGE, _NO_MEMORY, _NO_MESSAGE = -32600, -32000, -32700
 """JSON-RPC error codes: an invalid request, an error of the server, and a message that cannot be parsed."""
 
-_ANSWERED = re.compile(r'"id":("(?:[^"\\]|\\.)*"|-?\d+)')
-_HEAD = 300
+Id = str | int | None
+
+_ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,20})'
+_FIRST = re.compile(rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*' + _ID)
+_LAST = re.compile(rb",\s*" + _ID + rb"\s*\}\s*$")
+"""The id of a message is its first member beside short ones, or its last one: clients write it before or after the
+parameters. A message that is not read to be answered needs no more than these ends."""
+
+_ENDS = 500
+_LONGEST = 300
+"""Characters of a fault that are repeated."""
+
+
+def id_of(head: bytes, tail: bytes) -> Id:
+    """The id of a message by its first and last bytes; None if they do not show one."""
+    found = _FIRST.match(head) or _LAST.search(tail)
+    try:
+        identifier: Id = None if found is None else json.loads(found[1])
+    except ValueError:  # no UTF-8, or a number such as 007
+        return None
+    return identifier
 
 
 def serve(server: MCPServer[Any], budget: MemoryBudget) -> None:
-    """Serves requests until stdin ends.
+    """Serves requests until stdin ends and all of them are answered.
 
     Meanwhile, descriptor 0 is the null device and descriptor 1 is stderr, so that no other output gets between the
     messages.
@@ -58,8 +76,7 @@ async def _serve(server: MCPServer[Any], budget: MemoryBudget, source: int, targ
     from mcp.server.stdio import stdio_server
 
     output = Output(target)
-    messages = Messages(source, output, budget)
-    output.answered = messages.answered
+    messages = Messages(os.fdopen(source, "rb", closefd=False), output, budget)
     watch: Any = messages.watch
     server.middleware.append(watch)
     lowlevel = server._lowlevel_server
@@ -69,7 +86,11 @@ async def _serve(server: MCPServer[Any], budget: MemoryBudget, source: int, targ
 
 
 class Output:
-    """Writes lines to a descriptor, one at a time, from any task."""
+    """Writes lines to a descriptor, one at a time, from any task.
+
+    Attributes:
+        answered: called with the id of a message after its answer is written.
+    """
 
     def __init__(self, descriptor: int) -> None:
         import anyio
@@ -79,43 +100,38 @@ class Output:
         self.answered: Any = lambda identifier: None
 
     async def write(self, line: str) -> None:
-        """Writes a whole line. Then releases the memory of the message that the line answers."""
+        """Writes a whole line."""
         import anyio
 
+        data = line.encode("utf-8", "replace")
         async with self._lock:
-            await anyio.to_thread.run_sync(_write, self._descriptor, line)
-        found = _ANSWERED.search(line[:_HEAD])
-        if found is not None:
-            self.answered(json.loads(found[1]))
+            await anyio.to_thread.run_sync(_write, self._descriptor, data)
+        self.answered(id_of(data[:_ENDS], b""))
 
     async def flush(self) -> None:
         """Does nothing, because `write` does not buffer."""
 
 
 class Messages:
-    """The lines of a descriptor. Each is held under a lease from its first byte until its answer is written."""
+    """The lines of a file. Each is held under a lease from its first byte until its answer is written."""
 
-    def __init__(self, descriptor: int, output: Output, budget: MemoryBudget, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, file: BinaryIO, output: Output, budget: MemoryBudget, *, most_bytes: int = MOST_BYTES) -> None:
         import anyio
 
-        self._descriptor = descriptor
+        self._file = file
         self._output = output
         self._budget = budget
         self._most = most_bytes
-        self._rest = b""
-        self._ended = False
         self._held: dict[Id, list[Lease]] = {}
-        self._notification: Lease | None = None
         self._changed = anyio.Event()
+        output.answered = self.answered
 
     def __aiter__(self) -> Messages:
         return self
 
     async def __anext__(self) -> str:
-        """The next message, without its end of line."""
-        if self._notification is not None:  # a notification gets no answer, and the SDK has now received it
-            self._notification.release()
-            self._notification = None
+        """The next message, without its end of line. The end of the file comes when every message is answered."""
+        self.answered(None)  # a notification gets no answer, and the SDK has now received it
         while True:
             lease = self._budget.reserve("messages", 0)
             try:
@@ -150,21 +166,28 @@ class Messages:
             raise
 
     async def _line(self, lease: Lease) -> str | None:
-        """Reads to the end of the line; None if the line was refused."""
-        envelope = Envelope()
-        line = bytearray()
-        length = 0
-        reason = ""
+        """Reads to the end of the line; None if the line was refused.
+
+        Raises:
+            StopAsyncIteration: there is none.
+        """
+        import anyio
+
+        size, line, reason, code = JsonSize(), bytearray(), "", _TOO_LARGE
+        head = tail = b""
         while True:
-            piece = await self._piece()
-            if not piece and not length:
+            piece = await anyio.to_thread.run_sync(self._file.readline, _PIECE, abandon_on_cancel=True)
+            if not piece and not size.length:
+                while self._held:
+                    await self._change()
                 raise StopAsyncIteration
-            envelope.feed(piece)
-            length += len(piece)
-            if length > self._most and not reason:
+            size.feed(piece)
+            head, tail = (head + piece)[:_ENDS], (tail + piece)[-_ENDS:]
+            needed = _PER_MESSAGE + size.nbytes()
+            if not reason and size.length > self._most:
                 reason = f"it is longer than the {format_size(self._most)} that a message may have"
-            if not reason and not await self._grow(lease, _needed(length, envelope)):
-                reason = f"it needs {format_size(_needed(length, envelope))} of memory, more than the limit leaves"
+            elif not reason and not await self._grow(lease, needed):
+                reason, code = f"it needs {format_size(needed)} of memory, more than the limit leaves", _NO_MEMORY
             if reason:
                 line.clear()
                 lease.release()
@@ -172,43 +195,28 @@ class Messages:
                 line += piece
             if not piece or piece.endswith(b"\n"):
                 break
-        code = _TOO_LARGE if length > self._most else _NO_MEMORY
-        text = ""
+        identifier = id_of(head, tail)
         if not reason:
-            text, reason = _message(line)
-            code = _NO_MESSAGE
+            reason, code, identifier = (*_fault(line, identifier),)
         if reason:
-            await self._refuse(envelope.id, code, f"the message of {format_size(length)} was not read: {reason}")
+            await self._refuse(identifier, code, f"the message of {format_size(size.length)} was not read: {reason}")
             return None
-        if envelope.id is None or envelope.id in self._held:
-            if self._notification is not None:
-                self._notification.release()
-            self._notification = lease
-        else:
-            self._held[envelope.id] = [lease]
-        return text
-
-    async def _piece(self) -> bytes:
-        """The next bytes, at most up to the end of a line; empty at the end of the input."""
-        import anyio
-
-        if not self._rest and not self._ended:
-            self._rest = await anyio.to_thread.run_sync(os.read, self._descriptor, _PIECE, abandon_on_cancel=True)
-            self._ended = not self._rest
-        end = self._rest.find(b"\n") + 1 or len(self._rest)
-        piece, self._rest = self._rest[:end], self._rest[end:]
-        return piece
+        self._held.setdefault(identifier, []).append(lease)
+        return line.decode("utf-8", "replace")
 
     async def _grow(self, lease: Lease, nbytes: int) -> bool:
         """Resizes a lease, if necessary after other messages have been answered. False if it still does not fit."""
-        import anyio
-
         while not _fits(lease, nbytes):
             if not self._held:
                 return False
-            self._changed = anyio.Event()
-            await self._changed.wait()
+            await self._change()
         return True
+
+    async def _change(self) -> None:
+        import anyio
+
+        self._changed = anyio.Event()
+        await self._changed.wait()
 
     async def _refuse(self, identifier: Id, code: int, text: str) -> None:
         if identifier is None:
@@ -218,24 +226,19 @@ class Messages:
         await self._output.write(json.dumps({"jsonrpc": "2.0", "id": identifier, "error": error}) + "\n")
 
 
-def _message(line: bytearray) -> tuple[str, str]:
-    """A line as text, or the reason why it is not a message. The SDK would not answer an invalid message."""
+def _fault(line: bytearray, identifier: Id) -> tuple[str, int, Id]:
+    """Why a line is no message, with an error code, since the SDK would not answer it; and the id of the message."""
     from mcp_types import jsonrpc_message_adapter
 
-    text = line.decode("utf-8", "replace")
-    if not text.strip():
-        return text, ""
+    if not line.strip():
+        return "", 0, None
     try:
-        jsonrpc_message_adapter.validate_json(text, by_name=False)
+        message = jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False)
     except ValueError as error:
         details: list[Any] = getattr(error, "errors", list)()
         what = details[0]["msg"] if details else type(error).__name__
-        return "", f"it is no message of the protocol ({what[:_HEAD]})"
-    return text, ""
-
-
-def _needed(length: int, envelope: Envelope) -> int:
-    return _PER_MESSAGE + parsed_nbytes(length, envelope.structure, wide=envelope.wide)
+        return f"it is no message of the protocol ({what[:_LONGEST]})", _NO_MESSAGE, identifier
+    return "", 0, getattr(message, "id", None) if hasattr(message, "method") else None
 
 
 def _fits(lease: Lease, nbytes: int) -> bool:
@@ -246,8 +249,8 @@ def _fits(lease: Lease, nbytes: int) -> bool:
     return True
 
 
-def _write(descriptor: int, line: str) -> None:
-    data = memoryview(line.encode("utf-8", "replace"))
+def _write(descriptor: int, line: bytes) -> None:
+    data = memoryview(line)
     while data:
         data = data[os.write(descriptor, data) :]
 

@@ -18,7 +18,6 @@ import click
 import platformdirs
 from click.core import ParameterSource
 
-from edge.apps.mcp.clients import program
 from edge.apps.options import FiniteRange, collections_option, configure, engine_options
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
@@ -329,6 +328,8 @@ def install(arguments: Sequence[str]) -> int:
         InputError: another file lies there.
         StorageError: it cannot be written.
     """
+    from edge.apps.mcp.command import program
+
     service = service_for([*program(), "serve", *arguments])
     try:
         found = service.path.read_bytes() if service.path.exists() else None
@@ -354,6 +355,8 @@ def uninstall() -> int:
     Raises:
         StorageError: it cannot be removed.
     """
+    from edge.apps.mcp.command import program
+
     service = service_for([*program(), "serve"])
     if not service.path.exists():
         click.echo(f"there is no {service.path}")

@@ -140,12 +140,12 @@ def tool_paths(server: HttpServer) -> list[ServedPath]:
         return library.together(list(reversed(list(distinct.values())))).collections
 
     def files(stores: Mapping[str, Any]) -> MCPServer[Any]:
-        from edge.apps.mcp.files import files_server
+        from edge.apps.mcp.tools import files_server
 
         return files_server(Together(stores))
 
     def memory(stores: Mapping[str, Any]) -> MCPServer[Any]:
-        from edge.apps.mcp.memory import memory_server
+        from edge.apps.mcp.tools import memory_server
 
         return memory_server(stores[""])
 

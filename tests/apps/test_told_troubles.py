@@ -168,8 +168,7 @@ def test_its_json_form_says_it(place: tuple[Path, str], verb: tuple[str, ...]) -
 @pytest.mark.parametrize("kind", ["files", "memory"])
 def test_every_tool_says_it(place: tuple[Path, str], kind: str) -> None:
     pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
-    from edge.apps.mcp.files import files_server
-    from edge.apps.mcp.memory import memory_server
+    from edge.apps.mcp.tools import files_server, memory_server
 
     folder, identifier = place
     tools = FILE_TOOLS if kind == "files" else MEMORY_TOOLS

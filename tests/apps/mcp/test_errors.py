@@ -30,7 +30,7 @@ def said(ask: Callable[[Client], Any]) -> str:
         return {"count": count}
 
     async def session() -> str:
-        server = make_server("edge-test", "", [add], MemoryBudget(10**11, baseline=0), Health)
+        server = make_server("edge-test", "", MemoryBudget(10**11, baseline=0), Health, reads=[add])
         async with Client(server) as client:
             try:
                 result = await ask(client)

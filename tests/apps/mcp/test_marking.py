@@ -16,7 +16,7 @@ from edge.text.control_characters import STEERING
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from edge.apps import console
-from edge.apps.mcp.protocol import NOTICE, make_server, marked
+from edge.apps.mcp.protocol import NOTICE, answering, make_server
 from edge.apps.store.health import Health
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -28,7 +28,7 @@ def test_retrieved_text_stands_between_lines_that_it_cannot_forge() -> None:
     def search() -> dict[str, Any]:
         return {"results": [{"text": HOSTILE, "tags": (HOSTILE,), HOSTILE: 1}], "count": 1}
 
-    answers = [marked(search, "test")() for _ in range(2)]
+    answers = [answering(search, "test", MemoryBudget(10**11, baseline=0), Health)() for _ in range(2)]
     for answer in answers:
         (text,) = (part.text for part in answer.content)
         lines = text.split("\n")
@@ -51,7 +51,7 @@ def test_an_error_nobody_expected_is_answered_and_reported(tmp_path: Path, monke
             raise InputError(f"no {HOSTILE}")
         raise KeyError("a private text")
 
-    server = make_server("edge-test", "", [search], MemoryBudget(10**11, baseline=0), Health)
+    server = make_server("edge-test", "", MemoryBudget(10**11, baseline=0), Health, reads=[search])
 
     async def ask(query: str) -> str:
         with pytest.raises(Exception, match="Error executing tool") as caught:

@@ -61,10 +61,10 @@ def test_the_memory_server(home: Path, tmp_path: Path) -> None:
     async def talk(client: Any) -> None:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == [
-            "add_memory", "search_memory", "list_memories", "update_memory", "delete_memory",
+            "search_memory", "list_memories", "add_memory", "update_memory", "delete_memory",
         ]  # fmt: skip
         assert all(tool.description for tool in tools)
-        assert tools[0].input_schema["required"] == ["text"]
+        assert tools[2].input_schema["required"] == ["text"]
         added = await call(
             client, "add_memory", text="I am allergic to nuts", metadata={"kind": "health"}, timestamp="2026-05-08"
         )
@@ -93,6 +93,51 @@ def test_the_memory_server(home: Path, tmp_path: Path) -> None:
     place = str(tmp_path / "memory")
     ask(home, "memory", "--path", place, "--user-id", "ann", talk=talk)
     ask(home, "memory", "--path", place, talk=stranger)
+
+
+def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> None:
+    from types import SimpleNamespace
+
+    from edge.apps.mcp.tools import files_server, memory_server
+    from edge.apps.store.health import Health
+    from edge.budget import MemoryBudget
+
+    store: Any = SimpleNamespace(budget=MemoryBudget(10**11, baseline=0), health=Health)
+
+    async def every() -> list[Any]:
+        found = []
+        for server in (files_server(store), memory_server(store)):
+            async with mcp.Client(server) as client:
+                found += (await client.list_tools()).tools
+        return found
+
+    tools = result_of(every())
+    hints = {tool.name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint) for tool in tools}
+    reads = dict.fromkeys(["search", "get", "get_documents", "status", "search_memory", "list_memories"], (True, False))
+    assert hints == reads | {
+        "add_memory": (False, False), "update_memory": (False, True), "delete_memory": (False, True),
+    }  # fmt: skip
+    for tool in tools:
+        properties = tool.input_schema.get("properties", {})
+        assert all("type" in schema for schema in properties.values()), (tool.name, properties)
+        assert "null" not in json.dumps(tool.input_schema)
+    (get,) = (tool for tool in tools if tool.name == "get")
+    assert get.input_schema["properties"]["line_end"]["type"] == "integer"
+
+
+def test_answers_in_flight_at_the_end_of_the_input_are_written(home: Path, tmp_path: Path) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    added = {"name": "add_memory", "arguments": {"text": "I like tea."}}
+    asked = [("initialize", hello), *[("tools/call", added)] * 3, ("ping", {})]
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": number})
+        for number, (method, params) in enumerate(asked)
+    ]
+    done = subprocess.run(
+        [*EDGE, "mcp", "memory", "--path", str(tmp_path / "m")], input="\n".join([*lines, ""]), text=True,
+        capture_output=True, env=environment_of(home), check=True,
+    )  # fmt: skip
+    assert sorted(json.loads(line)["id"] for line in done.stdout.splitlines()) == list(range(len(asked))), done.stderr
 
 
 def test_the_file_server(home: Path, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from edge.budget import MemoryBudget
 anyio = pytest.importorskip("anyio")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-from edge.apps.mcp.protocol import ANSWER, MOST_BYTES, bounded  # noqa: E402
+from edge.apps.mcp.protocol import ANSWER, MOST_BYTES, answering  # noqa: E402
 from edge.apps.mcp.stdio import Messages, Output  # noqa: E402
+from edge.apps.store.health import Health  # noqa: E402
 
 MB = 1 << 20
 
@@ -36,8 +37,7 @@ class Client:
         self._answers, target = os.pipe()
         self.budget = MemoryBudget(limit, baseline=0)
         self.output = Output(target)
-        self.messages = Messages(self._source, self.output, self.budget, most_bytes=most_bytes)
-        self.output.answered = self.messages.answered
+        self.messages = Messages(os.fdopen(self._source, "rb"), self.output, self.budget, most_bytes=most_bytes)
 
     def send(self, *lines: bytes) -> None:
         """Writes in a thread: a pipe holds 64 kB, and further bytes wait to be read."""
@@ -93,8 +93,35 @@ def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() -> Non
         assert refusal["id"] == "long"
         assert "3.15 MB was not read: it is longer than the 1.05 MB" in refusal["error"]["message"]
         assert most < 10 * MB  # as far as it was read: eight times a megabyte
+        client.messages.answered(1)
+        client.messages.answered(3)
         with pytest.raises(StopAsyncIteration):
             await anext(client.messages)
+
+    run(talk)
+
+
+def test_the_end_of_the_input_waits_for_the_answers() -> None:
+    """A client may close its end as soon as it has asked. The SDK would cancel what is at work then."""
+
+    async def talk() -> None:
+        client = Client(40 * MB)
+        client.send(request(1), request(2))
+        for number in (1, 2):
+            assert identifier(await anext(client.messages)) == number
+        ended = anyio.Event()
+
+        async def read() -> None:
+            with pytest.raises(StopAsyncIteration):
+                await anext(client.messages)
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            for number in (1, 2):
+                await anyio.sleep(0.05)
+                assert not ended.is_set()
+                client.messages.answered(number)
 
     run(talk)
 
@@ -156,8 +183,6 @@ def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
                 assert client.budget.used <= 10 * MB
             tasks.cancel_scope.cancel()
         assert seen == [0, 1, 2, 3, 4, None]
-        for number in seen:
-            client.messages.answered(number)  # type: ignore[arg-type]
         assert client.budget.used == 0
 
     run(talk)
@@ -166,14 +191,17 @@ def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
 def test_an_answer_is_bounded_and_held_until_it_is_written() -> None:
     from mcp.server.mcpserver.exceptions import ToolError
 
+    def asked(content: dict[str, Any], budget: MemoryBudget) -> Any:
+        return answering(lambda: content, "test", budget, Health)().structured_content
+
     budget = MemoryBudget(60 * MB, baseline=0)
     leases: list[Any] = []
     ANSWER.set(leases)
-    assert bounded(lambda: {"text": "x" * 1000}, budget)() == {"text": "x" * 1000}
+    assert asked({"text": "x" * 1000}, budget)["text"] == "x" * 1000
     assert budget.used == 0  # part of the memory that every message holds
-    assert bounded(lambda: {"text": "x" * 10_000}, budget)() == {"text": "x" * 10_000}
+    assert asked({"text": "x" * 10_000}, budget)["text"] == "x" * 10_000
     assert budget.used == sum(lease.nbytes for lease in leases) > 10_000
     with pytest.raises(ToolError, match="the answer is longer than"):
-        bounded(lambda: {"texts": ["x" * 1000] * (MOST_BYTES // 1000)}, budget)()
+        asked({"texts": ["x" * 1000] * (MOST_BYTES // 1000)}, budget)
     with pytest.raises(ToolError, match="answers needs"):
-        bounded(lambda: {"text": "\u4e00" * 300_000}, MemoryBudget(MB, baseline=0))()
+        asked({"text": "\u4e00" * 300_000}, MemoryBudget(MB, baseline=0))
