@@ -145,6 +145,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "rerank": Operation(("edge.apps.rerank", "edge.runtimes.reranker"), _ranking),
     "embed": Operation(("edge.apps.embed", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.stdio", "mcp.server"), _searching),
-    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.application"), _serving),
+    "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.server"), _serving),
 }
 """The operations by verb; `mcp` stands for both MCP servers."""

@@ -10,11 +10,12 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.searching import read_hits
 from edge.apps.collection.together import Together
 from edge.apps.mcp.protocol import make_server
-from edge.apps.memory.memory import Memory
 from edge.errors import InputError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+
+    from edge.apps.memory.memory import Memory
 
 _FILES = (
     "Searches the user's indexed files by meaning and by words. Search first, then get the lines around a result, or "

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -43,6 +44,22 @@ Texts = str | Annotated[list[str], Meta(max_length=MOST_ENTRIES)]
 
 PathText = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 """A text that can be a path."""
+
+
+def with_idle(
+    base: type[Any], refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({}), harmless: Sequence[str] = ()
+) -> Any:
+    """A base class of bodies, with fields of a dialect that are read and not obeyed.
+
+    Args:
+        refused: fields whose values are refused, but for those that change nothing.
+        harmless: fields whose values change nothing.
+    """
+    refused = {**getattr(base, "REFUSED", {}), **refused}
+    harmless = (*getattr(base, "HARMLESS", ()), *harmless)
+    fields = [(name, Any, None) for name in (*refused, *harmless) if name not in base.__struct_fields__]
+    namespace = {"REFUSED": refused, "HARMLESS": harmless}
+    return msgspec.defstruct(f"Idle{base.__name__}", fields, bases=(base,), kw_only=True, namespace=namespace)
 
 
 def as_list(texts: Texts | None) -> list[str]:

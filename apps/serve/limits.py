@@ -1,13 +1,27 @@
-"""`Limits`: the bounds of a server. And what a server needs: its libraries, and memory for one search."""
+"""What a client may take of the server: `Limits`, and the threads that work on requests.
+
+A thread works with the urgency of its request, and ends when the request's client has gone.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.serve.security import CLIENT
 from edge.errors import CapabilityError
+from edge.scheduling.waiting_line import BATCH, PERSON, PROGRAM, Urgency, urgent
 
 if TYPE_CHECKING:
+    from anyio import CapacityLimiter, Event
+    from starlette.requests import Request
+
     from edge.budget import OperationPlan
     from edge.config import Config
 
@@ -91,3 +105,172 @@ def serving_plan(config: Config, limits: Limits) -> OperationPlan:
         "the server", config, embedder=None, reranker=None, rerank=True, candidates=2 * POOL, databases=1
     )
     return OperationPlan(plan.operation, (OperationStage("its connections", kept=server_nbytes(limits)), *plan.stages))
+
+
+Result = TypeVar("Result")
+
+PRIORITY, TIMEOUT = "x-edge-priority", "x-edge-timeout"
+"""Headers: `person`, `program` or `batch`; seconds after which the result is of no use."""
+
+_PRIORITIES = {"person": PERSON, "program": PROGRAM, "batch": BATCH}
+
+_MOST = 3
+"""One client may work in so many times as many threads as it leaves free: 18 of 24, if no other client works."""
+
+
+def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urgency:
+    """How urgent a request is, by its headers.
+
+    Raises:
+        HttpRefusal: a header says something else.
+    """
+    name = request.headers.get(PRIORITY, "")
+    if name and name not in _PRIORITIES:
+        raise HttpRefusal(422, f"the header {PRIORITY} is person, program or batch, not {name[:40]!r}")
+    given = request.headers.get(TIMEOUT, "")
+    try:
+        seconds = float(given) if given else limits.request_s
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise HttpRefusal(422, f"the header {TIMEOUT} is a number of seconds above 0, not {given[:40]!r}")
+    return Urgency(_PRIORITIES.get(name, default), seconds=min(seconds, limits.request_s))
+
+
+class ThreadLine:
+    """The threads of a server, lent to requests. Used on the event loop only.
+
+    A free thread goes to the client that works in the fewest, and among its requests to the one that has waited
+    longest. The rule for one client's most threads is that of `Shares`.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._working: Counter[str] = Counter()
+        self._waiting: list[tuple[str, Event]] = []
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Inside the block, a request of this client has a thread."""
+        import anyio
+
+        entry = (client, anyio.Event())
+        self._waiting.append(entry)
+        self._give()
+        try:
+            await entry[1].wait()
+            yield
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            else:
+                self._working[client] -= 1
+            self._give()
+
+    def _give(self) -> None:
+        """Gives the free threads to the requests whose turn it is."""
+        for entry in sorted(self._waiting, key=lambda entry: self._working[entry[0]]):
+            if self._may(entry[0]):
+                self._working[entry[0]] += 1
+                self._waiting.remove(entry)
+                entry[1].set()
+        self._working = +self._working
+
+    def _may(self, client: str) -> bool:
+        left = self._threads - self._working.total() - 1
+        return left >= 0 and self._working[client] + 1 <= max(1, _MOST * left)
+
+
+class Workers:
+    """The threads that work on requests."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.busy = 0
+        self._changed = threading.Condition()
+        self._limiter: CapacityLimiter | None = None
+        self._line = ThreadLine(limits.workers)
+
+    async def run(self, urgency: Urgency, work: Callable[[], Result]) -> Result:
+        """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors.
+
+        A task that is cancelled withdraws the work, and ends when the thread has: what the request holds is not given
+        back while its work still uses it.
+        """
+        import anyio
+
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.limits.workers)
+
+        def counted() -> Result:
+            urgency.check()
+            self._count(1)
+            try:
+                with urgent(urgency):
+                    return work()
+            finally:
+                self._count(-1)
+
+        async with self._line.turn(CLIENT.get()):
+            thread = asyncio.ensure_future(anyio.to_thread.run_sync(counted, limiter=self._limiter))
+            with anyio.CancelScope(shield=True):
+                cancelled = await settled(thread, urgency.cancel)
+        if cancelled:
+            with suppress(Exception, asyncio.CancelledError):
+                thread.result()
+            raise asyncio.CancelledError
+        return thread.result()
+
+    def ended(self, seconds: float) -> bool:
+        """Waits until no thread works on a request; returns whether that is so after some seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.busy, seconds)
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self.busy += more
+            self._changed.notify_all()
+
+    async def attended(self, request: Request, urgency: Urgency, work: Callable[[], Result]) -> Result:
+        """As `run`; the work is withdrawn when the client goes away. The request's body must have been read."""
+        import anyio
+
+        found: list[Result] = []
+        errors: list[Exception] = []
+
+        async def attend() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            urgency.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(attend)
+            try:
+                found.append(await self.run(urgency, work))
+            except Exception as error:
+                errors.append(error)
+            group.cancel_scope.cancel()
+        if errors:
+            raise errors[0]
+        return found[0]
+
+
+async def settled(work: asyncio.Future[Any], withdraw: Callable[[], None]) -> bool:
+    """Waits for the end of some work, also if this task is cancelled meanwhile; each time, `withdraw` is called.
+
+    Returns:
+        Whether this task was cancelled.
+    """
+    cancelled = False
+    while not await _awaited(work):
+        cancelled = True
+        withdraw()
+    return cancelled
+
+
+async def _awaited(work: asyncio.Future[Any]) -> bool:
+    try:
+        await asyncio.wait([work])
+    except asyncio.CancelledError:
+        return False
+    return True

@@ -4,7 +4,7 @@ that speak to it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -12,25 +12,19 @@ from edge.apps.memory.arguments import check_metadata, check_text
 from edge.apps.memory.console import DEFAULT_USER
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.scope import SCOPE_FIELDS
-from edge.apps.serve.body import Whole
+from edge.apps.serve.body import Whole, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 
+_ACCOUNT = ("org_id", "project_id", "version", "output_format")
 
-class ScopeFields(Struct, kw_only=True):
+
+class ScopeFields(with_idle(Struct, {"app_id": ()}, _ACCOUNT), kw_only=True):  # type: ignore[misc]
     """The user, the agent and the run whose memories are meant."""
-
-    REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"app_id": ()}
-    HARMLESS: ClassVar[tuple[str, ...]] = ("org_id", "project_id", "version", "output_format")
 
     user_id: str | int | None = None
     agent_id: str | int | None = None
     run_id: str | int | None = None
-    app_id: Any = None
-    org_id: Any = None
-    project_id: Any = None
-    version: Any = None
-    output_format: Any = None
 
     def named(self) -> dict[str, Any]:
         """The ids that the request names; None for the others."""
@@ -45,30 +39,21 @@ class ScopeFields(Struct, kw_only=True):
         return {**named, "user_id": DEFAULT_USER}
 
 
-class AddBody(ScopeFields, kw_only=True):
-    """Messages to remember. They are stored as they were said, so no option of an extraction changes anything."""
+_EXTRACTION = (
+    "infer", "includes", "excludes", "custom_categories", "custom_instructions", "async_mode", "enable_graph",
+    "memory_type", "prompt",
+)  # fmt: skip
+"""Messages are stored as they were said, so no option of an extraction changes anything."""
 
-    HARMLESS: ClassVar = (
-        *ScopeFields.HARMLESS, "infer", "includes", "excludes", "custom_categories", "custom_instructions",
-        "async_mode", "enable_graph", "memory_type", "prompt",
-    )  # fmt: skip
-    REFUSED: ClassVar = {**ScopeFields.REFUSED, "immutable": (False,)}
+
+class AddBody(with_idle(ScopeFields, {"immutable": (False,)}, _EXTRACTION), kw_only=True):  # type: ignore[misc]
+    """Messages to remember."""
 
     messages: Any
     metadata: Any = None
     timestamp: Any = None
     expiration_date: Any = None
     importance: Any = None
-    infer: Any = None
-    includes: Any = None
-    excludes: Any = None
-    custom_categories: Any = None
-    custom_instructions: Any = None
-    async_mode: Any = None
-    enable_graph: Any = None
-    memory_type: Any = None
-    prompt: Any = None
-    immutable: Any = None
 
 
 class FindBody(ScopeFields, kw_only=True):

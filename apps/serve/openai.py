@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -19,7 +19,7 @@ from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
 from edge.apps.assistant.base import AskOptions
 from edge.apps.serve.ask import AskFields, Show, options_of, written
-from edge.apps.serve.body import Whole
+from edge.apps.serve.body import Whole, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
 from edge.apps.serve.refusals import HttpRefusal
@@ -40,10 +40,8 @@ Input = str | Annotated[list[str], Meta(max_length=MOST_TEXTS)]
 """Texts to embed. Lists of tokens are refused: their numbers mean nothing to another model."""
 
 
-class EmbeddingsBody(Struct, kw_only=True):
+class EmbeddingsBody(with_idle(Struct, harmless=("user",)), kw_only=True):  # type: ignore[misc]
     """Texts to embed, also with Jina's `task` or Cohere's `input_type`."""
-
-    HARMLESS: ClassVar = ("user",)
 
     input: Input
     model: str | None = None
@@ -51,7 +49,6 @@ class EmbeddingsBody(Struct, kw_only=True):
     dimensions: Whole | None = None
     task: str | None = None
     input_type: str | None = None
-    user: Any = None
 
 
 def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
@@ -137,20 +134,21 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class ChatBody(AskFields, kw_only=True):
-    """A conversation, whose last message is answered."""
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "n": (1,), "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"), "audio": (),
+    "modalities": (["text"],), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
+    "web_search_options": (), "moderation": (),
+}  # fmt: skip
+_HARMLESS = (
+    "tools", "parallel_tool_calls", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
+)  # fmt: skip
+"""A model is free to call none of the `tools`; the others are hints, or notes for the service's accounts."""
 
-    REFUSED: ClassVar = {
-        "n": (1,), "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
-        "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"), "audio": (),
-        "modalities": (["text"],), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
-        "web_search_options": (), "moderation": (),
-    }  # fmt: skip
-    HARMLESS: ClassVar = (
-        "tools", "parallel_tool_calls", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options",
-        "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
-    )  # fmt: skip
-    """A model is free to call none of the `tools`; the others are hints, or notes for the service's accounts."""
+
+class ChatBody(with_idle(AskFields, _REFUSED, _HARMLESS), kw_only=True):  # type: ignore[misc]
+    """A conversation, whose last message is answered."""
 
     messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)]
     model: str | None = None
@@ -159,33 +157,6 @@ class ChatBody(AskFields, kw_only=True):
     stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    response_format: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    audio: Any = None
-    modalities: Any = None
-    logit_bias: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    web_search_options: Any = None
-    moderation: Any = None
-    tools: Any = None
-    parallel_tool_calls: Any = None
-    metadata: Any = None
-    prediction: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    reasoning_effort: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    store: Any = None
-    user: Any = None
-    verbosity: Any = None
 
 
 Reply = tuple[str, str, dict[str, Any], dict[str, int]]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 from uuid import uuid4
 
 from msgspec import Meta, Struct
 
-from edge.apps.serve.body import MOST_ENTRIES, Whole
+from edge.apps.serve.body import MOST_ENTRIES, Whole, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 from edge.runtimes.reranker import Ranking
@@ -23,12 +23,13 @@ class RerankText(Struct):
     text: str
 
 
-class RerankBody(Struct, kw_only=True):
-    """Documents to rank: texts, or objects with a `text` or with `rank_fields`."""
+_REFUSED = {"max_chunks_per_doc": (), "truncate_prompt_tokens": (-1,), "return_embeddings": (False,)}
+_HARMLESS = ("priority", "user", "truncation", "max_tokens_per_doc")
+"""`max_tokens_per_doc` bounds the costs of a service. Here the model's own length cuts documents."""
 
-    REFUSED: ClassVar = {"max_chunks_per_doc": (), "truncate_prompt_tokens": (-1,), "return_embeddings": (False,)}
-    HARMLESS: ClassVar = ("priority", "user", "truncation", "max_tokens_per_doc")
-    """`max_tokens_per_doc` bounds costs of a service. Here the model's own length cuts documents."""
+
+class RerankBody(with_idle(Struct, _REFUSED, _HARMLESS), kw_only=True):  # type: ignore[misc]
+    """Documents to rank: texts, or objects with a `text` or with `rank_fields`."""
 
     query: str | RerankText
     documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST_ENTRIES)]
@@ -36,13 +37,6 @@ class RerankBody(Struct, kw_only=True):
     top_n: Whole | None = None
     return_documents: bool | None = None
     rank_fields: Annotated[list[str], Meta(max_length=MOST_FIELDS)] | None = None
-    max_chunks_per_doc: Any = None
-    truncate_prompt_tokens: Any = None
-    return_embeddings: Any = None
-    priority: Any = None
-    user: Any = None
-    truncation: Any = None
-    max_tokens_per_doc: Any = None
 
 
 def rerank(call: Call, body: RerankBody) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from edge.apps.collection.searching import POOL
 from edge.apps.collection.together import Together
 from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list
-from edge.apps.serve.endpoint import Call, ServedPath
-from edge.apps.serve.events import Events
+from edge.apps.serve.endpoint import Call, Events, ServedPath
 from edge.runtimes.scoring import LayerReport
 
 

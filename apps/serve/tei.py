@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from edge.apps.serve.body import MOST_ENTRIES, Whole
+from edge.apps.serve.body import MOST_ENTRIES, Whole, with_idle
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.openai import MOST_TEXTS, QUERIES, Input, embedded, texts_of
 from edge.apps.serve.refusals import HttpRefusal
@@ -18,30 +18,21 @@ _CUT: dict[str, tuple[Any, ...]] = {"truncate": (True,), "truncation_direction":
 """Texts are always cut at their end to the model's length."""
 
 
-class TeiRerankBody(RerankBody, kw_only=True):
+class TeiRerankBody(with_idle(RerankBody, _CUT), kw_only=True):  # type: ignore[misc]
     """`texts` to rank, or `documents` in the shape of Jina and Cohere."""
-
-    REFUSED: ClassVar = {**RerankBody.REFUSED, **_CUT}
 
     documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST_ENTRIES)] | None = None  # type: ignore[assignment]
     texts: Annotated[list[str], Meta(max_length=MOST_ENTRIES)] | None = None
     raw_scores: bool | None = None
     return_text: bool | None = None
-    truncate: Any = None
-    truncation_direction: Any = None
 
 
-class EmbedBody(Struct, kw_only=True):
+class EmbedBody(with_idle(Struct, {**_CUT, "normalize": (True,)}), kw_only=True):  # type: ignore[misc]
     """Texts to embed."""
-
-    REFUSED: ClassVar = {**_CUT, "normalize": (True,)}
 
     inputs: Input
     dimensions: Whole | None = None
     prompt_name: str | None = None
-    normalize: Any = None
-    truncate: Any = None
-    truncation_direction: Any = None
 
 
 def rerank_texts(call: Call, body: TeiRerankBody) -> Any:

@@ -16,9 +16,8 @@ import msgspec
 
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
-from edge.apps.serve.application import paths
 from edge.apps.serve.documents import Editor
-from edge.apps.serve.server import HttpServer
+from edge.apps.serve.server import HttpServer, paths
 from edge.config import Config
 from edge.resident import anonymous_resident
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.serve.events import Events
+from edge.apps.serve.endpoint import Events
 from edge.apps.serve.limits import CLOSE_S, GRACE_S, LEAVE_S
 from edge.apps.serve.server import HttpServer
 from edge.resident import anonymous_resident

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from naive.program import config_of
 
 from edge.apps.serve.body import Shares
-from edge.apps.serve.limits import Limits
+from edge.apps.serve.limits import Limits, ThreadLine
 from edge.apps.serve.security import client_of
 from edge.apps.serve.server import Access, HttpServer
-from edge.apps.serve.working import ThreadLine
 from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from edge.apps.serve import openai, refusals, rerank, tei
-from edge.apps.serve.endpoint import Endpoint, ServedPath
-from edge.apps.serve.events import Events
+from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.refusals import Shape, plain
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 from tests.apps.serve.every_request import Request, Site, site

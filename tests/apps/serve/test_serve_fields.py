@@ -1,0 +1,94 @@
+"""Every field of each dialect is obeyed, refused unless its value changes nothing, or known to change nothing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge.apps.memory.scope import SCOPE_FIELDS
+from edge.apps.serve import ask, documents, mem0, metrics, openai, own, rerank, search, tei
+from edge.apps.serve.body import decoded
+from edge.apps.serve.refusals import HttpRefusal
+
+SUBJECTS = (ask, documents, mem0, metrics, openai, own, rerank, search, tei)
+BODIES = sorted(
+    {kind for subject in SUBJECTS for path in subject.PATHS for kind in (path.body, path.query) if kind is not None},
+    key=lambda kind: kind.__name__,
+)
+FOLDER = Path(inspect.getfile(rerank)).parent
+
+NEEDED = {
+    "query": "a", "documents": ["a"], "inputs": "a", "input": "a", "messages": [], "question": "a", "targets": "a",
+    "path": "a", "name": "a", "memories": [{"memory_id": "a"}], "texts": ["a"], "mode": "ranked", "threshold": "auto",
+    "top_k": 1, "collections": [["a", "b"]], "collection": "a", "pipeline": "a", "options": {}, "verb": "get",
+    "arguments": [], "named": {}, "scope": {},
+}  # fmt: skip
+
+
+def least(kind: type[Any]) -> dict[str, Any]:
+    """The required fields of a body, with values."""
+    fields = msgspec.structs.fields(kind)
+    return {field.name: NEEDED[field.name] for field in fields if field.required}
+
+
+def read(body: dict[str, Any], kind: type[Any]) -> Any:
+    return decoded(msgspec.json.encode(body), kind)
+
+
+def attributes() -> set[str]:
+    """All names that the server's code reads of objects, and all texts in it."""
+    found = set(SCOPE_FIELDS)
+    for path in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+@pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
+def test_every_field_is_obeyed_or_refused_or_harmless(kind: type[Any]) -> None:
+    refused, harmless = getattr(kind, "REFUSED", {}), getattr(kind, "HARMLESS", ())
+    names, known = {field.name for field in msgspec.structs.fields(kind)}, attributes()
+    assert {*refused, *harmless} <= names
+    assert not set(refused) & set(harmless)
+    assert {name for name in names - {*refused, *harmless} if name not in known} == set(), "a field that nobody reads"
+    for name in harmless:
+        assert read({**least(kind), name: {"any": "value"}}, kind)
+    for name, allowed in refused.items():
+        with pytest.raises(HttpRefusal, match=f"the field `{name}` asks for something") as raised:
+            read({**least(kind), name: "something else"}, kind)
+        assert raised.value.status == 422
+        for value in (None, *allowed):
+            assert read({**least(kind), name: value}, kind)
+
+
+TEI = {
+    "EmbedBody": {"inputs", "normalize", "prompt_name", "truncate", "truncation_direction", "dimensions"},
+    "TeiRerankBody": {"query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"},
+}
+JINA = {"model", "query", "documents", "top_n", "return_documents", "truncation", "return_embeddings"}
+
+
+def test_the_published_fields_of_the_dialects_are_known() -> None:
+    chat = pytest.importorskip("openai.types.chat.completion_create_params").CompletionCreateParamsBase
+    embeddings = pytest.importorskip("openai.types.embedding_create_params").EmbeddingCreateParams
+    cohere = pytest.importorskip("cohere")
+    published: list[tuple[type[Any], set[str]]] = [
+        (openai.ChatBody, set(typing.get_type_hints(chat))),
+        (openai.EmbeddingsBody, set(typing.get_type_hints(embeddings))),
+        *((rerank.RerankBody, set(inspect.signature(client.rerank).parameters) - {"self", "request_options"})
+          for client in (cohere.Client, cohere.ClientV2)),
+        (rerank.RerankBody, JINA),
+        (tei.EmbedBody, TEI["EmbedBody"]),
+        (tei.TeiRerankBody, TEI["TeiRerankBody"]),
+    ]  # fmt: skip
+    for kind, names in published:
+        assert names - set(kind.__struct_fields__) == set(), kind.__name__
