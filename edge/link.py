@@ -199,7 +199,8 @@ class Ticket:
         started = self._lane.clock.now()
         stall = 0.0  # measured only if necessary: reading the clock for hundreds of finished transfers adds up
         if not self._finished.is_set():
-            self._lane.link._run_now(self)
+            if self._lane.link._claim(self):
+                self._lane.link._transfer(self)
             self._finished.wait()
             stall = self._lane.clock.now() - started
         if self.cancelled:
@@ -217,7 +218,8 @@ class Ticket:
         """Blocks until the transfer has ended. It counts no waiting time, and leaves the transfer's error to those who
         need the block."""
         if not self._finished.is_set():
-            self._lane.link._run_now(self)
+            if self._lane.link._claim(self):
+                self._lane.link._transfer(self)
             self._finished.wait()
 
     def settle(self) -> None:
@@ -359,28 +361,21 @@ class Link:
                 ticket._end(cancelled=True)
             else:
                 self._transfer(ticket)
-                self._ended()
             del ticket  # otherwise an idle link would keep the last buffer alive
 
-    def _run_now(self, ticket: Ticket) -> None:
-        """Runs the next transfer of an idle link in the waiting thread, which saves two switches of threads."""
+    def _claim(self, ticket: Ticket) -> bool:
+        """Whether the waiting thread runs the transfer itself, which saves two switches of threads: the link is idle,
+        and the transfer is the next one."""
         with self.condition:
             quiet = self._speak(ticket)
             mine = self._running is None and bool(self._queue) and self._queue[0][3] is ticket
             if not mine or ticket._lane.closed or self.clock.now() > self._queue[0][1]:
                 if quiet:
                     self.condition.notify_all()  # the worker does it after those before it
-                return
+                return False
             heapq.heappop(self._queue)
             self._running = ticket._lane
-        self._transfer(ticket)
-        self._ended()
-
-    def _ended(self) -> None:
-        with self.condition:
-            self._running = None
-            if len(self._queue) > self._quiet or self._closing:  # waking a thread for nothing takes long
-                self.condition.notify_all()
+            return True
 
     def _speak(self, ticket: Ticket) -> bool:
         """Counts a ticket among those of the worker, or out of the queue. Returns whether it was a quiet one."""
@@ -409,6 +404,10 @@ class Link:
             self.rate.add(moved, ticket.seconds)
         ticket._lane._moved(ticket, started, moved)
         ticket._end()
+        with self.condition:
+            self._running = None
+            if len(self._queue) > self._quiet or self._closing:  # waking a thread for nothing takes long
+                self.condition.notify_all()
 
     def _due(self, ticket: Ticket, nbytes: int, worked: float) -> float:
         """The time at which a transfer ends whose work took `worked` seconds.

@@ -35,10 +35,10 @@ from edge.runtimes.needs import (
     hidden_dtype,
     least_pass,
     request_nbytes,
+    saturating_tokens,
     too_small,
 )
 from edge.runtimes.passes import Job, JoinedJobs, RunStats
-from edge.runtimes.saturation import saturating_tokens
 from edge.scheduling.waiting_line import Taken, WaitingLine
 from edge.streaming.forwarding import forward
 from edge.streaming.memory_plan import SLACK, MemoryPlan

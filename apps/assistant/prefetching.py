@@ -20,7 +20,7 @@ import numpy as np
 from edge.apps.assistant.base import Ahead, Cancelled, Library, Vectors
 from edge.apps.assistant.question import judged_question
 from edge.errors import EdgeError
-from edge.scheduling.background import Background, Behind
+from edge.scheduling.background import Background
 from edge.scheduling.predictor import BenefitGate, Seconds, TimePredictor
 
 LOOKAHEAD = "lookahead"
@@ -121,7 +121,7 @@ class Prefetcher:
         vectors: QueryVectors,
         gate: BenefitGate,
         *,
-        behind: Behind | None = None,
+        behind: Background | None = None,
     ) -> None:
         """
         Args:

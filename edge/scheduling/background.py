@@ -12,35 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from edge.errors import InputError
 from edge.resident import Closing
 from edge.trace import Trace
 
 Work = Callable[[], object]
-
-
-class Behind(Protocol):
-    """Runs work beside its caller."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether some work waits or is running."""
-
-    @property
-    def seconds(self) -> float:
-        """Total seconds of the work so far."""
-
-    def submit(self, work: Work) -> None:
-        """Submits work. It replaces work that is still waiting."""
-
-    def settle(self) -> None:
-        """Drops waiting work, and waits for running work to end.
-
-        Raises:
-            Exception: raised again if a piece of work raised it since the last call.
-        """
 
 
 class Background:
@@ -57,18 +35,18 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """See `Behind`."""
+        """Whether some work waits or is running."""
         with self._lock:
             return self._thread is not None
 
     @property
     def seconds(self) -> float:
-        """See `Behind`."""
+        """Total seconds of the work so far."""
         with self._lock:
             return self._took + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def submit(self, work: Work) -> None:
-        """See `Behind`."""
+        """Submits work. It replaces work that is still waiting."""
         with self._lock:
             self._waiting = work
             if self._thread is None:
@@ -76,7 +54,11 @@ class Background:
                 self._thread.start()
 
     def settle(self) -> None:
-        """See `Behind`."""
+        """Drops waiting work, and waits for running work to end.
+
+        Raises:
+            Exception: raised again if a piece of work raised it since the last call.
+        """
         with self._lock:
             self._waiting = None
             thread = self._thread

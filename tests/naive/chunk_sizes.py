@@ -12,7 +12,7 @@ from unittest.mock import patch
 from edge.config import Config
 from edge.files.sealed import recall, remember
 from edge.models.synth import synth
-from edge.runtimes import saturation
+from edge.runtimes import needs
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 
@@ -31,9 +31,9 @@ def _measured() -> bytes:
     with TemporaryDirectory() as name:
         folder = Path(name)
         with (
-            patch.object(saturation.platformdirs, "user_cache_dir", lambda *_, **__: name),
-            patch.object(saturation, "_STEADY", math.inf),
-            patch.object(saturation, "_WORKING", 0.0),
+            patch.object(needs.platformdirs, "user_cache_dir", lambda *_, **__: name),
+            patch.object(needs, "_STEADY", math.inf),
+            patch.object(needs, "_WORKING", 0.0),
         ):
             for threads in (0, 1):
                 config = Config(memory=10**11, threads=threads, scratch_dir=str(folder / "scratch"))

@@ -12,8 +12,8 @@ import pytest
 
 from edge.budget import MemoryBudget
 from edge.files.sealed import recall
-from edge.runtimes import saturation
-from edge.runtimes.saturation import choose, saturating_tokens
+from edge.runtimes import needs
+from edge.runtimes.needs import choose, saturating_tokens
 
 
 def test_the_smallest_size_near_the_best_throughput_wins() -> None:
@@ -38,7 +38,7 @@ class Machine:
         self.measured = 0
         self.held: list[int] = []
         self.budget = MemoryBudget(1 << 20, part=True)
-        patch.setattr(saturation.platformdirs, "user_cache_dir", lambda *_, **__: str(folder))
+        patch.setattr(needs.platformdirs, "user_cache_dir", lambda *_, **__: str(folder))
 
     def process(self, runs: Runs = (1.0, 1.1), working: float = 0.9, *, best: int = 128) -> int:
         """The size that a new process uses, at two calls."""
@@ -49,8 +49,8 @@ class Machine:
             slow = {size: 2.0 if size < best else 1.0 for size in sizes}
             return {size: [size // 100 * run * slow[size] for run in runs] for size in sizes}, working
 
-        self.patch.setattr(saturation, "_measure", measure)
-        self.patch.setattr(saturation, "_disturbed", {})
+        self.patch.setattr(needs, "_measure", measure)
+        self.patch.setattr(needs, "_disturbed", {})
         kernel: Any = SimpleNamespace(
             spec=SimpleNamespace(nbytes=1, hidden=1), hidden_dtype="f4", workspace=lambda tokens, _: tokens
         )
@@ -73,7 +73,7 @@ def test_a_steady_measurement_is_made_once(machine: Machine) -> None:
     assert [machine.process() for _ in range(3)] == [128] * 3
     assert machine.measured == 1
     assert machine.stored == [128]
-    assert machine.held == [max(saturation._SIZES) * 9 + 3], "the largest size that is tried is leased"
+    assert machine.held == [max(needs._SIZES) * 9 + 3], "the largest size that is tried is leased"
 
 
 @pytest.mark.parametrize(("runs", "working"), [((1.0, 2.0), 0.9), ((1.0, 1.1), 0.5)], ids=["uneven", "a-core-lost"])
@@ -98,14 +98,14 @@ def test_the_share_of_working_threads_is_measured() -> None:
             spec=SimpleNamespace(hidden=4, tensors=tuple), hidden_dtype="float32", bind=lambda weights: weights,
             run=lambda *_, compute=compute: sum(range(300_000)) if compute else time.sleep(0.005),
         )  # fmt: skip
-        seconds, working = saturation._measure(kernel, [128, 256], 2)
+        seconds, working = needs._measure(kernel, [128, 256], 2)
         assert [len(runs) for runs in seconds.values()] == [5, 5]
         shares.append(working)
     assert 0 <= shares[0] < shares[1] < 0.55
 
 
 def test_where_nothing_is_free_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saturation, "_measure", None)
+    monkeypatch.setattr(needs, "_measure", None)
     kernel: Any = SimpleNamespace(spec=SimpleNamespace(nbytes=1, hidden=1), hidden_dtype="f4", workspace=lambda t, _: t)
     assert saturating_tokens(kernel, "onnx", 2, MemoryBudget(500, part=True)) == 128
     assert saturating_tokens(kernel, "onnx", 2, MemoryBudget(1 << 20, part=True), spared=1 << 20) == 128
