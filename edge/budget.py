@@ -14,9 +14,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from numbers import Integral
 from types import TracebackType
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 from weakref import WeakSet
 
 from edge.config import format_size
@@ -143,7 +142,7 @@ class MemoryBudget:
             BudgetExceeded: the process already holds more than the limit.
             ArgumentError: the limit is not a whole number.
         """
-        if not isinstance(limit, Integral):
+        if not isinstance(limit, SupportsIndex):
             raise ArgumentError(f"the limit of a budget is a number of bytes, not {limit!r}")
         self.limit = limit
         self._part = part
