@@ -60,7 +60,8 @@ class AnswerStats:
         stall_s, hidden_s: time that a caller waited for the disk, and time that the disk worked while no caller waited.
         peak_resident, limit: the peak of the process's anonymous memory, and its limit.
         placement: where a language model's weights are.
-        interrupted: whether the answer was cut short.
+        interrupted: whether the answer was cut short by the user.
+        cut: whether the answer ended at the most tokens that it may have.
     """
 
     pipeline: str = ""
@@ -94,6 +95,7 @@ class AnswerStats:
     limit: int = 0
     placement: str = ""
     interrupted: bool = False
+    cut: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The figures in the form that `--json` prints. `floor` is the former name of `min_relevance`."""

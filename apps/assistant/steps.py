@@ -162,6 +162,11 @@ class Steps:
         """Whether the last reply ended by itself, and not at its length limit or because the caller stopped it."""
         return self.generator.stats is None or self.generator.stats.finish == "stop"
 
+    @property
+    def cut(self) -> bool:
+        """Whether the last reply ended at its length limit."""
+        return self.generator.stats is not None and self.generator.stats.finish == "length"
+
     def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> Seconds | None:
         """The predicted duration of the reply to a prompt; None if the predictor has seen no similar reply."""
         sampling = self.sampling(prompt)

@@ -199,8 +199,9 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
     finally:
         watch.close()
         steps.close()
+        counted = measured(before, steps.trace.snapshot())
         stats = replace(
-            measured(before, steps.trace.snapshot()),
+            counted,
             pipeline=steps.pipeline,
             generator=steps.generator.name,
             question=writing.question,
@@ -212,6 +213,7 @@ def _written(writing: Writing, texts: Texts, steps: Steps, done: Callable[[Answe
             limit=steps.library.budget.limit,
             placement=_placement(steps),
             interrupted=not ended,
+            cut=ended and counted.generations > 0 and steps.cut,
         )
         text = "".join(shown).rstrip()
         citations = steps.showing.citations.of(text, steps.given) if found else ()

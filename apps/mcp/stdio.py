@@ -227,7 +227,7 @@ class Messages:
 
 
 def _fault(line: bytearray, identifier: Id) -> tuple[str, int, Id]:
-    """Why a line is no message, with an error code, since the SDK would not answer it; and the id of the message."""
+    """The fault of a line that is no message, which the SDK would not answer, with its error code; and its id."""
     from mcp_types import jsonrpc_message_adapter
 
     if not line.strip():

@@ -67,7 +67,7 @@ class AskBody(AskFields, kw_only=True):
 
 
 def options_of(fields: AskFields) -> AskOptions:
-    """How the question is to be answered. Raises `InputError` as `AskOptions` does."""
+    """The options of a question. Raises `InputError` as `AskOptions` does."""
     usual = AskOptions()
     given = {
         name: getattr(fields, name)

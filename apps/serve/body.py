@@ -86,7 +86,7 @@ refused."""
 
 @dataclass(slots=True)
 class _Claim:
-    """What a request holds of its client's share.
+    """The part of its client's share that a request holds.
 
     Attributes:
         nbytes: of its lease, less the part that is not counted.
@@ -97,10 +97,10 @@ class _Claim:
 
 
 class Requests:
-    """The requests that are being read or worked on, as far as their memory goes."""
+    """The memory of the requests that are being read or worked on."""
 
     def __init__(self, budget: MemoryBudget, limits: Limits, needed: int = 0) -> None:
-        """`needed`: bytes of the limit that large requests leave to the work: what the server needs for one search."""
+        """`needed`: bytes of the limit that large requests leave to the work, enough for one search."""
         self.budget = budget
         self.limits = limits
         self._needed = needed
@@ -109,7 +109,7 @@ class Requests:
 
     @property
     def open(self) -> int:
-        """How many there are."""
+        """The number of requests."""
         return len(self._claims)
 
     @asynccontextmanager
@@ -267,7 +267,7 @@ class Shares:
         return self._whole // 2
 
     def grows(self, client: str, amount: int) -> bool:
-        """Adds an amount to what a client holds, if it may hold that much; returns whether it may."""
+        """Gives a client an amount more, if it may hold that much; returns whether it may."""
         if not amount:
             return True
         with self._lock:
@@ -278,7 +278,7 @@ class Shares:
             return True
 
     def shrinks(self, client: str, amount: int) -> None:
-        """Takes an amount away from what a client holds."""
+        """Takes an amount back from a client."""
         with self._lock:
             self._held[client] -= amount
             if not self._held[client]:
@@ -335,7 +335,7 @@ _NAMES = {
 
 
 def _wrong(message: str) -> HttpRefusal:
-    """What msgspec says of a value, in a sentence that names the field."""
+    """An error of msgspec as a sentence that names the field."""
     found = _EXPECTED.fullmatch(message)
     if found is None:
         found = _ELSE.fullmatch(message)

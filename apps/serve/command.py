@@ -157,9 +157,9 @@ def serve(
         )
         opened = [bound_socket(host, port)]
         held.callback(opened[0].close)
-        opened += held.enter_context(owners_socket(opened[0]))
-        address = address_of(opened[0])
-        click.echo(f"edge: serving on {address} within {format_size(config.memory)}")
+        opened += held.enter_context(owners_socket())
+        server.url = address_of(opened[0])
+        click.echo(f"edge: serving on {server.url} within {format_size(config.memory)}")
         if outside:
             click.echo(f"edge: {host} can be reached from other machines, so every request needs the token", err=True)
         if token:
@@ -184,7 +184,7 @@ def _some_thread_works() -> bool:
 
 
 def _controlled(what: str, context: click.Context) -> int:
-    """Does what is not serving. Options of the server belong to `--install` alone.
+    """Carries out `--status`, `--stop`, `--install` or `--uninstall`. Other options belong to `--install` alone.
 
     Raises:
         InputError: there are others.
@@ -221,7 +221,7 @@ def _given(context: click.Context) -> list[str]:
 
 
 _END_S = 30.0
-"""A server gives its requests a few seconds, then closes what it holds (`limits.GRACE_S`, `limits.LEAVE_S`)."""
+"""A server gives its requests a few seconds, then closes its stores and models (`limits.GRACE_S`, `limits.LEAVE_S`)."""
 
 
 def running_pid() -> int | None:
@@ -238,7 +238,7 @@ def running_pid() -> int | None:
 
 
 def status() -> int:
-    """Prints what runs; returns the exit code: 0 if a server runs, 1 if none does."""
+    """Describes the server that runs; returns the exit code: 0 if a server runs, 1 if none does."""
     pid = running_pid()
     if pid is None:
         click.echo("no server of yours runs")

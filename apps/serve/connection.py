@@ -1,6 +1,6 @@
 """`OwnServer`: the server of this user, which the user's programs find and ask over a Unix socket.
 
-The socket and a note lie in a folder of the owner's. The command line begins with this module, so it imports nothing
+The socket lies in a folder of the owner's. The command line begins with this module, so it imports nothing
 heavy: not even Python's HTTP client, whose libraries for mail and encryption take longer to import than an answer takes
 to come.
 """
@@ -23,12 +23,12 @@ import platformdirs
 from edge.config import Config
 from edge.errors import StorageError
 
-_SOCKET, _NOTE = "serve.sock", "serve.json"
+_SOCKET = "serve.sock"
 _LONGEST = 100
 """Bytes of a socket's path; systems allow 104 to 108."""
 
 _SOL_LOCAL, _LOCAL_PEERCRED, _LOCAL_PEERPID = 0, 1, 2
-"""macOS's options that tell who is at the other end (<sys/un.h>)."""
+"""macOS's options that identify the process at the other end (<sys/un.h>)."""
 
 
 def folder_path() -> Path:
@@ -149,23 +149,6 @@ def listen(path: Path) -> socket.socket:
     return made
 
 
-def write_note(note: dict[str, Any]) -> Path:
-    """Leaves a note on the running server beside its socket; returns where."""
-    path = runtime_folder() / _NOTE
-    path.write_text(json.dumps(note), "utf-8")
-    path.chmod(0o600)
-    return path
-
-
-def read_note() -> dict[str, Any] | None:
-    """The note of the last server; None if there is none."""
-    try:
-        found = json.loads((runtime_folder() / _NOTE).read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 OWN = "/own"
 """Paths below it are answered over the Unix socket only."""
 
@@ -173,7 +156,7 @@ _HELLO_S = 1.0
 """A server that does not even say its name within this time is not asked for more."""
 
 _MORE_S = 30.0
-"""How much longer than its own bound on a request a server is waited for."""
+"""A program waits for the server's bound on a request and so many seconds more."""
 
 _ENGINE = ("models_dir", "data", "runtime", "device", "device_memory")
 SEARCH = (*_ENGINE, "reranker", "embedder", "mode", "threshold")
@@ -215,19 +198,11 @@ class Lost(Unserved):
 
 
 def settings_of(config: Config) -> dict[str, str]:
-    """What two processes must agree upon to get equal results."""
+    """The settings that two processes must share to get equal results."""
     named = (
-        "reranker",
-        "embedder",
-        "mode",
-        "threshold",
-        "runtime",
-        "device",
-        "device_memory",
-        "llm",
-        "context",
+        "reranker", "embedder", "mode", "threshold", "runtime", "device", "device_memory", "llm", "context",
         "llm_remote",
-    )
+    )  # fmt: skip
     values = {name: str(getattr(config, name)) for name in named}
     values["models_dir"] = str(Path(config.models_dir).expanduser().absolute()) if config.models_dir else ""
     values["data"] = str(platformdirs.user_data_path("edge-rag", appauthor=False))
@@ -236,10 +211,10 @@ def settings_of(config: Config) -> dict[str, str]:
 
 
 class OwnServer:
-    """A server of this user that answers.
+    """A server of this user.
 
     Attributes:
-        hello: what it says of itself: `pid`, `url`, `settings`, `collections`, `memory`, ...
+        hello: its description of itself: `pid`, `url`, `settings`, `collections`, `memory`, ...
     """
 
     def __init__(self) -> None:
@@ -368,7 +343,7 @@ def connected(config: Config, names: tuple[str, ...], alone: str = "") -> OwnSer
 
 
 def own_options(**given: Any) -> str:
-    """Why a command works alone: the first of some options that was given, which are about the process itself."""
+    """The reason why a command works alone: the first of some options about the process itself that was given."""
     for name, value in given.items():
         if value:
             return f"--{name.replace('_', '-')} is about this process"

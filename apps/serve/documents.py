@@ -58,7 +58,7 @@ _FARTHEST = 20
 """More missing lines than this are one blank line: a document may consist of blank lines almost alone."""
 
 MOST_PARSED = 12_000_000
-"""Bytes that the elements of a document, and what they are made from, may take."""
+"""Bytes that the elements of a document and their sources may take."""
 
 _PER_LINE, _PER_MARK, _PER_PIPE = 5_000, 1_300, 400
 _MARKS = re.compile(r"[*_`~\[\]()!]")
@@ -144,7 +144,7 @@ def _spanned(node: SyntaxTreeNode, numbers: Sequence[int]) -> list[int] | None:
 
 
 def _harmless(node: SyntaxTreeNode) -> str:
-    """Where a link leads; empty unless that is an address elsewhere."""
+    """The address of a link; empty unless it leads elsewhere."""
     href = str(node.attrs.get("href", ""))
     try:
         scheme = urlsplit(href).scheme.lower()
@@ -200,7 +200,7 @@ def preview(collection: Collection, passage: int | None, path: str, line: int, m
 
     Args:
         passage: number of the passage, as a search result has it; None goes by `path` and `line`.
-        most: bytes of text, in UTF-8. One passage is shown whatever its length, cut at this size.
+        most: bytes of text, in UTF-8. One passage is always shown, cut at this size.
 
     Raises:
         NotIndexed: there is no such passage or document.
@@ -291,7 +291,7 @@ def _nbytes(lines: Sequence[NumberedLine]) -> int:
 
 
 def _pages(lines: Sequence[NumberedLine]) -> list[list[int]]:
-    """Where pages begin: pairs of the place among the lines, from 0, and the number of the page."""
+    """The beginnings of pages: pairs of the place among the lines, from 0, and the number of the page."""
     found: list[list[int]] = []
     for place, line in enumerate(lines):
         if line.page is not None and (not found or found[-1][1] != line.page):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ DEFAULT = "default"
 """The name of the collection that is used where none is named."""
 
 OWN_LLM = "llm"
-"""The name of what writes answers on this server."""
+"""The name of this server's own generator."""
 
 
 _LOOK_S = 0.1
@@ -182,7 +182,7 @@ class OpenStore(Generic[Store]):
 
 
 class ServedLibrary:
-    """Thread-safe. A request can only reach what has a name here: paths that a request brings open nothing."""
+    """Thread-safe. A request can only reach stores that have a name here: paths that a request brings open nothing."""
 
     def __init__(
         self, pool: ModelPool, collections: Sequence[str] = (), *, memory: Path | None = None, llm: str = "",
@@ -194,7 +194,7 @@ class ServedLibrary:
             collections: names and directories of those that are served; if there are none, the usual one and all that
                 have a name (`edge collections`).
             memory: directory of the memory; the usual one if not given.
-            llm: what writes answers, where a request does not choose; see `Assistant`.
+            llm: the generator, where a request does not choose one; see `Assistant`.
             longest_s: a request works for at most so long.
         """
         self.pool = pool
@@ -204,9 +204,8 @@ class ServedLibrary:
         self._llm = llm or pool.config.llm
         self._longest_s = longest_s
         self._turns = OpeningTurns()
-        self._collections: dict[Path, OpenStore[Collection]] = {}
+        self._stores: dict[tuple[Hashable, str | None], OpenStore[Any]] = {}
         self._assistants = Assistants()
-        self._memories: dict[str | None, OpenStore[Memory]] = {}
 
     def names(self) -> Mapping[str, Path]:
         """The directories of the collections by their names; the first is used where a request names none."""
@@ -238,14 +237,24 @@ class ServedLibrary:
         return self._opened(path)
 
     def _opened(self, path: Path) -> Collection:
-        with self._turns.turn(path):
-            held = self._collections.get(path)
-            if held is not None and held.is_replaced:
-                self._close_later(self._collections.pop(path).store)
-                held = None
-            if held is None:
-                held = self._collections[path] = OpenStore(self._open(path), path / COLLECTION)
-            return held.store
+        return self._current(path, "", lambda: (self._open(path), path / COLLECTION))
+
+    def _current(self, kind: Hashable, name: str | None, opening: Callable[[], tuple[Store, Path]]) -> Store:
+        """An open store, opened if it is not or if another one was put in its place.
+
+        Args:
+            kind, name: its key. Of one kind, one store is opened at a time.
+            opening: gives the store and the file of its database.
+        """
+        with self._turns.turn(kind):
+            found = self._stores.get((kind, name))
+            if found is not None and found.is_replaced:
+                self._close_later(self._stores.pop((kind, name)).store)
+                found = None
+            if found is None:
+                found = self._stores[kind, name] = OpenStore(*opening())
+            store: Store = found.store
+            return store
 
     def _open(self, path: Path) -> Collection:
         pool = self.pool
@@ -262,9 +271,9 @@ class ServedLibrary:
         return Together({name: self.collection(name) for name in chosen})
 
     def generators(self) -> list[str]:
-        """The names of what may write answers: `extractive`, the server's own, the known generators that were pulled.
+        """The names of the generators: `extractive`, the server's own, the known ones that were pulled.
 
-        A path or an address is no name: what the owner has not configured is not opened for a request.
+        A path or an address is no name: a request opens nothing that the owner has not configured.
         """
         return [ExtractiveGenerator.name, OWN_LLM, *self.pulled_generators()]
 
@@ -273,7 +282,7 @@ class ServedLibrary:
         return [name for name, _ in installed_generators(self.pool.config.models_dir or None)]
 
     def assistant(self, name: str = "", llm: str = "", pipeline: str = "plain") -> AbstractContextManager[Assistant]:
-        """What answers questions from a collection, open inside the block.
+        """An assistant that answers questions from a collection, open inside the block.
 
         Args:
             llm: one of `generators`, or empty for the server's own.
@@ -293,28 +302,20 @@ class ServedLibrary:
         return self._assistants.using(self.collection_in(path), self._llm, pipeline)
 
     def memory(self, user: str | None = None) -> Memory:
-        """The memory; with `user`, what belongs to that user alone, for clients that name nobody. Raises as `Memory`
-        does."""
-        with self._turns.turn(Memory):
-            held = self._memories.get(user)
-            if held is not None and held.is_replaced:
-                self._close_later(self._memories.pop(user).store)
-                held = None
-            if held is None:
-                opened = self._open_memory(user)
-                held = self._memories[user] = OpenStore(opened, opened.path / MEMORY)
-            return held.store
+        """The memory; with `user`, that of this user alone, for clients that name nobody. Raises as `Memory` does."""
+        return self._current(Memory, user, lambda: self._open_memory(user))
 
     def own_memory(self) -> Memory:
         """The memory of the default user alone. Raises as `Memory` does."""
         return self.memory(DEFAULT_USER)
 
-    def _open_memory(self, user: str | None = None) -> Memory:
+    def _open_memory(self, user: str | None = None) -> tuple[Memory, Path]:
         pool = self.pool
-        return Memory(
+        memory = Memory(
             self.memory_path, config=pool.config, budget=pool.budget, trace=pool.trace,
             embedder=self.embedder(), reranker=self.reranker(), user_id=user,
         )  # fmt: skip
+        return memory, memory.path / MEMORY
 
     def reranker(self, name: str = "") -> LentReranker:
         """The reranker of a name, or the configured one."""
@@ -345,16 +346,13 @@ class ServedLibrary:
         """Closes everything."""
         with ExitStack() as closing:
             closing.callback(self.pool.close)
-            for collection in self._collections.values():
-                closing.callback(collection.store.close)
-            for memory in self._memories.values():
-                closing.callback(memory.store.close)
+            for opened in self._stores.values():
+                closing.callback(opened.store.close)
             closing.callback(self._assistants.close)
-        self._collections.clear()
-        self._memories.clear()
+        self._stores.clear()
 
     def _close_later(self, store: _Store) -> None:
-        """Closes what requests may still be using when all of them have ended."""
+        """Closes a store when all requests that may use it have ended."""
         timer = threading.Timer(self._longest_s, store.close)
         timer.daemon = True
         timer.start()

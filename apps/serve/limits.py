@@ -1,4 +1,4 @@
-"""What a client may take of the server: `Limits`, and the threads that work on requests.
+"""The bounds of a server, and the threads that work on requests, shared among its clients.
 
 A thread works with the urgency of its request, and ends when the request's client has gone.
 """
@@ -54,7 +54,7 @@ class Limits:
 
 
 CONNECTION_BYTES = 96 << 10
-"""Memory of an open connection: what the HTTP library keeps of its head, the buffers of both directions."""
+"""Memory of an open connection: its head in the HTTP library, the buffers of both directions."""
 
 WORKER_BYTES = 160 << 10
 """Memory of a thread that works on a request: the touched part of its stack, Python's own frames and objects."""
@@ -67,7 +67,7 @@ LEAVE_S = 5.0
 """Then they are withdrawn, and their threads have so long to notice. Whatever works longer is cut off."""
 
 CLOSE_S = 1.0
-"""Closing what is open has at least so long, even if all that time has passed."""
+"""Closing stores and models has at least so long, even if all that time has passed."""
 
 
 LIBRARIES = ("anyio", "h11", "starlette.applications", "starlette.responses", "uvicorn", "msgspec")
@@ -119,7 +119,7 @@ _MOST = 3
 
 
 def urgency_of(request: Request, limits: Limits, default: int = PROGRAM) -> Urgency:
-    """How urgent a request is, by its headers.
+    """The urgency of a request, by its headers.
 
     Raises:
         HttpRefusal: a header says something else.
@@ -194,7 +194,7 @@ class Workers:
     async def run(self, urgency: Urgency, work: Callable[[], Result]) -> Result:
         """Runs `work` in a thread when it is the client's turn. Returns its result and raises its errors.
 
-        A task that is cancelled withdraws the work, and ends when the thread has: what the request holds is not given
+        A task that is cancelled withdraws the work, and ends when the thread has: the request's memory is not given
         back while its work still uses it.
         """
         import anyio

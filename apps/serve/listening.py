@@ -7,12 +7,11 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.serve.connection import listen, socket_path, write_note
+from edge.apps.serve.connection import listen, socket_path
 from edge.apps.serve.limits import GRACE_S, LEAVE_S, Limits
 from edge.errors import InputError, StorageError
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _LINGER_S = 2.0
-"""How long the rest of a body is thrown away that no endpoint reads."""
+"""Seconds in which the rest of a body is thrown away that no endpoint reads."""
 
 
 class _Closing:
@@ -38,7 +37,7 @@ class _Closing:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Ends the connection as soon as what was written is taken, and after some seconds in any case."""
+        """Ends the connection as soon as the client has taken the answer, and after some seconds in any case."""
         if not self._transport.is_closing():
             self._transport.close()
             self._last = self._loop.call_later(self._seconds, self._transport.abort)
@@ -55,7 +54,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class BoundedProtocol(H11Protocol):
-        """Drops who is slow, and who is one too many."""
+        """Drops clients that are slow, and those that are too many."""
 
         _head: asyncio.TimerHandle | None = None
         _taking: asyncio.TimerHandle | None = None
@@ -151,7 +150,7 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
     )
 
     class Quiet(uvicorn.Server):
-        """Ends at the first signal, and lets the caller close what it opened."""
+        """Ends at the first signal, and lets the caller close the server."""
 
         should_exit: bool
         force_exit: bool
@@ -216,19 +215,16 @@ def address_of(listening: socket.socket) -> str:
 
 
 @contextmanager
-def owners_socket(listening: socket.socket) -> Iterator[list[socket.socket]]:
-    """The Unix socket for programs of the same user, with a note that says how the server is reached; nothing where
-    the system has no such sockets."""
+def owners_socket() -> Iterator[list[socket.socket]]:
+    """The Unix socket for programs of the same user; none where the system has no such sockets."""
     path = socket_path()
     if path is None:
         yield []
         return
     made = listen(path)
-    note = write_note({"pid": os.getpid(), "url": address_of(listening), "started": time.time()})
     try:
         yield [made]
     finally:
         made.close()
-        for file in (path, note):
-            with suppress(OSError):
-                file.unlink()
+        with suppress(OSError):
+            path.unlink()

@@ -68,7 +68,7 @@ class FindBody(ScopeFields, kw_only=True):
 
 
 class ListQuery(ScopeFields, kw_only=True):
-    """Which memories of a scope are listed."""
+    """A list of the memories of a scope."""
 
     top_k: Whole | None = None
     limit: Whole | None = None

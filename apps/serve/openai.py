@@ -34,7 +34,7 @@ _FLOAT_BYTES, _BASE64_BYTES = 32, 8
 """Memory of one number of an answer: its text twice, and as base64 likewise."""
 
 QUERIES = ("query", "search_query", "retrieval.query")
-"""How clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
+"""The names by which clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
 
 Input = str | Annotated[list[str], Meta(max_length=MOST_TEXTS)]
 """Texts to embed. Lists of tokens are refused: their numbers mean nothing to another model."""
@@ -129,7 +129,7 @@ class ChatMessage(Struct, kw_only=True):
 
 
 class StreamOptions(Struct):
-    """What a stream holds besides the answer."""
+    """The parts of a stream besides the answer."""
 
     include_usage: bool | None = None
 
@@ -222,7 +222,8 @@ def _grounded(call: Call, body: ChatBody, messages: list[Message], show: Show) -
         answer = written(conversation.stream(said[-1].content), show)
     citations = [citation.to_json() for citation in answer.citations]
     counts = _usage(answer.stats.prompt_tokens, answer.stats.new_tokens)
-    return answer.text, "stop", {"citations": citations, "found": answer.found}, counts
+    finish = "length" if answer.stats.cut else "stop"
+    return answer.text, finish, {"citations": citations, "found": answer.found}, counts
 
 
 def _plain(call: Call, body: ChatBody, messages: list[Message], show: Show) -> Reply:

@@ -1,6 +1,6 @@
 """The paths below `/own`, for the command line and the library of the server's own user, over the Unix socket only.
 
-The answers hold everything that a command prints, so that it prints the same whoever did the work.
+The answers hold everything that a command prints, so that it prints the same with a server and without one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edge.apps.memory.scope import Scope
 from edge.apps.memory.served import READS, WRITES
 from edge.apps.serve.ask import written
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list
-from edge.apps.serve.connection import OWN, PROGRAM, read_note, settings_of
+from edge.apps.serve.connection import OWN, PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.metrics import state
 from edge.apps.serve.refusals import HttpRefusal
@@ -40,7 +40,7 @@ _ManyTexts = Annotated[list[str], Meta(max_length=_MOST_TEXTS)]
 
 
 async def hello(call: Call) -> dict[str, Any]:
-    """Describes this server, so that a program can tell whether it does what the program would do alone."""
+    """Describes this server, so that a program can tell whether its results would equal those of working alone."""
     server = call.server
     return {
         "program": PROGRAM,
@@ -54,11 +54,11 @@ async def hello(call: Call) -> dict[str, Any]:
 
 
 async def status(call: Call) -> dict[str, Any]:
-    """Tells `edge serve --status` what this server holds and does."""
-    room, note = state(call.server), read_note() or {}
+    """Describes for `edge serve --status` the process, the requests, the models and the collections."""
+    room = state(call.server)
     return {
         **await hello(call),
-        "url": note.get("url", "") if note.get("pid") == os.getpid() else "",
+        "url": call.server.url,
         "requests": room["requests"],
         "models": [model for model in room["models"] if model["open"]],
         "collections": call.library.described(),

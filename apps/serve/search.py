@@ -1,5 +1,5 @@
 """`/v1/search` finds passages of the collections, at once or stage by stage. `/v1/collections` lists the collections
-and their files, `/v1/documents` reads them, `/v1/offers` and `/v1/scopes` tell the page what else there is."""
+and their files, `/v1/documents` reads them, `/v1/offers` and `/v1/scopes` are for the page."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Gate:
             raise HttpRefusal(403, "pages of other sites may not use this server")
 
     def _client(self, headers: dict[str, str], scope: Any) -> str:
-        """Whose request it is, as far as rates go: its token's, or its address's where it brings none that counts.
+        """The name by which the rate of a request is counted: its token, or its address if it brings none that counts.
 
         Raises:
             HttpRefusal: a token is needed, and it brings none or another one.
@@ -190,13 +190,20 @@ def by_socket(scope: Any) -> bool:
 
 
 def single_headers(headers: Any) -> dict[str, str]:
-    """Headers by their names. Two of one name would let the checks see one and the application the other."""
+    """Headers by their names.
+
+    Raises:
+        HttpRefusal: two headers of one name would let the checks see one and the application the other, or two headers
+            say where the body ends (RFC 9112, section 6.3).
+    """
     found: dict[str, str] = {}
     for raw, value in headers:
         name = raw.decode("latin-1").lower()
         if name in found and name in ("host", "origin", "authorization", "content-length"):
             raise HttpRefusal(400, f"the header {name} occurs twice")
         found[name] = value.decode("latin-1")
+    if "transfer-encoding" in found and "content-length" in found:
+        raise HttpRefusal(400, "the headers content-length and transfer-encoding exclude one another")
     return found
 
 
@@ -245,13 +252,13 @@ _FILE = "serve-token.json"
 
 
 def token_file() -> Path:
-    """Where the token's checksum is kept."""
+    """The file of the token's checksum."""
     return platformdirs.user_data_path("edge-rag", appauthor=False) / _FILE
 
 
 def known_token(*, new: bool = False) -> tuple[str, str]:
     """The SHA-256 of the token in hexadecimal, and the token itself where it is made now; empty where it was made
-    before, because then nobody knows it but who was told.
+    before, because only its checksum is stored.
 
     Args:
         new: make another one, which ends the old one.

@@ -40,7 +40,7 @@ from edge.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may use a server.
+    """The clients that may use a server.
 
     Attributes:
         hosts: further names by which this machine is called.
@@ -60,6 +60,7 @@ class HttpServer(Closing):
     Attributes:
         drawing: held while a page is drawn.
         writing: answers that are being written, by the names that the owner's programs gave them.
+        url: its address, as a browser takes it.
         started: when the server was made, in seconds since 1970.
         cut_off: whether something was still at work when the server was closed.
     """
@@ -82,6 +83,7 @@ class HttpServer(Closing):
     recording: TraceRecording = field(init=False)
     drawing: threading.Lock = field(default_factory=threading.Lock, init=False)
     writing: dict[str, AnswerStream] = field(default_factory=dict, init=False)
+    url: str = field(default="", init=False)
     started: float = field(default_factory=time.time, init=False)
     cut_off: bool = field(default=False, init=False)
     _leave_by: float | None = field(default=None, init=False)

@@ -67,7 +67,7 @@ def embed(call: Call, body: EmbedBody) -> Any:
 
 _TYPES = {"int8": "int8", "fp16": "float16", "fp32": "float32"}
 _POOLINGS = {"mean": "mean", "first-token": "cls", "last-token": "last_token"}
-"""How text-embeddings-inference names precisions and poolings."""
+"""The names of precisions and poolings in text-embeddings-inference."""
 
 
 def info(call: Call) -> dict[str, Any]:

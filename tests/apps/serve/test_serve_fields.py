@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,11 @@ from edge.apps.memory.scope import SCOPE_FIELDS
 from edge.apps.serve import ask, documents, mem0, metrics, openai, own, rerank, search, tei
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
+from tests.apps.serve.conftest import Running
+from tests.apps.serve.test_serve_interrupt import Writer, writer
+from tests.apps.serve.test_serve_security import connected
+
+__all__ = ["writer"]
 
 SUBJECTS = (ask, documents, mem0, metrics, openai, own, rerank, search, tei)
 BODIES = sorted(
@@ -92,3 +99,46 @@ def test_the_published_fields_of_the_dialects_are_known() -> None:
     ]  # fmt: skip
     for kind, names in published:
         assert names - set(kind.__struct_fields__) == set(), kind.__name__
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", ["llm", "default"])
+def test_a_reply_that_the_most_tokens_cut_says_so(
+    start_server: Callable[..., Running], tmp_path: Path, writer: Writer, model: str, stream: bool
+) -> None:
+    address = f"http://127.0.0.1:{writer.server_address[1]}/v1"
+    server = start_server(runtime=tmp_path / "run", EDGE_LLM=address)
+    history = [
+        {"role": "user", "content": "What is the weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {}}]},
+    ]
+    messages = [*history, {"role": "user", "content": "When does the river flood?"}]
+    body = {"model": model, "messages": messages, "max_tokens": 5, "check": False, "min_score": 0, "stream": stream}
+    with server.client() as client:
+        answer = client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        stopped = client.post("/v1/chat/completions", json={**body, "stop": ["x"], "stream": False})
+    server.stop()
+    if stream:
+        *_, last, done = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert (json.loads(last[6:])["choices"][0]["finish_reason"], done) == ("length", "data: [DONE]")
+    else:
+        assert answer.json()["choices"][0]["finish_reason"] == "length"
+    assert stopped.status_code == (200 if model == "llm" else 422)
+
+
+@pytest.mark.parametrize(("method", "body"), [("PUT", {"text": "x"}), ("DELETE", None), ("GET", None)])
+def test_an_unknown_memory_is_not_found(server: Running, method: str, body: dict[str, Any] | None) -> None:
+    with server.client() as client:
+        answer = client.request(method, "/memories/nothing", json=body)
+    assert (answer.status_code, answer.json()["detail"][:25]) == (404, "there is no memory 'nothi")
+
+
+def test_a_request_with_two_ends_is_refused_and_its_connection_closed(server: Running) -> None:
+    raw = connected(server)
+    head = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"
+    raw.sendall(head + b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    raw.settimeout(10)
+    said = b"".join(iter(lambda: raw.recv(1 << 16), b""))
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.count(b"HTTP/1.1 ") == 1
