@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from edge.apps.assistant.layout import units
 from edge.apps.assistant.marks import MARK, MarkReader, Sources, marks_of
-from edge.apps.assistant.units import Unit
+from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
+from edge.apps.documents.kinds import Part
 from edge.text.sentences import sentences
 
 _MARK_OR_CODE = re.compile(rf"`[^`\n]*`|{MARK.pattern}", re.IGNORECASE)
@@ -138,7 +137,7 @@ def _statement(text: str, number: int) -> str:
 
 
 def _citation(number: int, hit: Hit, statement: str) -> Citation:
-    at, quote = support(hit.text, statement)
+    at, quote = support(hit.text, statement, hit.kinds)
     line = hit.line_at(at)
     return Citation(
         number, hit.id, hit.path, line, hit.line_start, hit.line_end, hit.page, hit.title, quote, hit.stages.relevance
@@ -155,12 +154,15 @@ _WORD = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})[^\W_])+")
 Span = tuple[int, int]
 
 
-def support(passage: str, statement: str) -> tuple[int, str]:
+def support(passage: str, statement: str, kinds: tuple[Part, ...] = ()) -> tuple[int, str]:
     """The part of a passage that supports a statement best.
 
     The longest part that the statement quotes word for word comes before all others. Otherwise it is the part that
     shares the most words with the statement; of two equal parts the shorter one; and the passage's beginning if no
     part shares a word.
+
+    Args:
+        kinds: those of the passage's parts, as for `units`.
 
     Returns:
         The position of that part's nearest line, in characters from the passage's beginning; and the part on one
@@ -169,7 +171,8 @@ def support(passage: str, statement: str) -> tuple[int, str]:
     wanted = set(_stems(statement))
     quoted = " ".join(statement.split())
     words = _ENDING.sub("", MARK.sub("", quoted))
-    parts = _parts(passage) or [Unit(" ".join(passage.split()), "sentence", 0, len(passage))]
+    parts = [unit for unit in units(passage, kinds) if unit.kind != "navigation"]
+    parts = parts or [Unit(" ".join(passage.split()), "sentence", 0, len(passage))]
 
     def worth(unit: Unit) -> tuple[int, int, int]:
         text, own = _stems(unit.text), _stems(f"{unit.text} {passage[unit.start : unit.end]}")
@@ -189,12 +192,6 @@ def support(passage: str, statement: str) -> tuple[int, str]:
     # A part that is too long to be quoted whole is quoted from its nearest line on.
     quote = best.text if best.end - best.start <= QUOTE_CHARS else " ".join(passage[line : best.end].split())
     return line, _cut(quote)
-
-
-@lru_cache(maxsize=16)
-def _parts(text: str) -> tuple[Unit, ...]:
-    """The parts of a passage that can be cited. Long list items and docstrings are split into sentences."""
-    return tuple(unit for unit in units(text) if unit.kind != "navigation")
 
 
 def _lines(text: str, span: Span) -> list[Span]:

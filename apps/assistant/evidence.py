@@ -14,18 +14,19 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.assistant.layout import quotable
 from edge.apps.assistant.names import Naming
-from edge.apps.assistant.units import Unit
+from edge.apps.assistant.units import Unit, quotable
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.store.function_words import FUNCTION_WORDS
 from edge.models import evidence
 from edge.models.evidence import Evidence, log_odds
+from edge.runtimes.generation.base import Document
 
 Floats = npt.NDArray[np.float32]
 
@@ -201,9 +202,9 @@ class UnitJudge:
         self._words = WordNearness("")
         self._unnamed: set[str] = set()
 
-    def windows(self, question: str, passages: Sequence[tuple[str, str]]) -> list[Window]:
-        """The judged units of passages, given as (title, text) pairs, in their order. There are none of passages that
-        `reading` found to lack the names of the same question.
+    def windows(self, question: str, passages: Sequence[Document]) -> list[Window]:
+        """The judged units of passages (see `document_of`), in their order. There are none of passages that `reading`
+        found to lack the names of the same question.
 
         Raises:
             The errors of `Collection.search`.
@@ -211,10 +212,10 @@ class UnitJudge:
         with self._lock:
             self._begin(question)
             found = [
-                (number, unit, below_headings(title, unit))
-                for number, (title, text) in enumerate(passages)
-                if text not in self._unnamed
-                for unit in quotable(text)
+                (number, unit, below_headings(passage.title, unit))
+                for number, passage in enumerate(passages)
+                if passage.text not in self._unnamed
+                for unit in _units_in(passage)
             ]
             missing = list(dict.fromkeys(text for _, _, text in found if text not in self._known))
             if missing:
@@ -222,7 +223,7 @@ class UnitJudge:
                 cosines = vectors[1:] @ vectors[0]
                 relevance = self._collection.relevance(question, missing)
                 self._known |= zip(missing, zip(relevance, map(float, cosines), strict=True), strict=True)
-            whole = [f"{title}\n{text}" for title, text in passages]
+            whole = [f"{passage.title}\n{passage.text}" for passage in passages]
             self._words.learn((*whole, *(text for _, _, text in found)), self._collection.embed_queries)
             least = [float(self._words.nearest(text).min()) for text in whole]
             return [self._window(unit, number, text, least[number]) for number, unit, text in found]
@@ -253,10 +254,10 @@ class UnitJudge:
         with self._lock:
             self._begin(question)
             self._unnamed = set()
-        windows = self.windows(question, [(title_of(hit), hit.text) for hit in hits])
+        windows = self.windows(question, [document_of(hit) for hit in hits])
         with self._lock:
             self._unnamed = {hit.text for hit in hits} - {hit.text for hit in naming.hits}
-        named = self.windows(question, [(title_of(hit), hit.text) for hit in naming.hits])
+        named = self.windows(question, [document_of(hit) for hit in naming.hits])
         best = max(named, key=lambda window: window.score, default=None)
         most = 1.0 if best is None else naming.most(naming.hits[best.passage])
         return Reading(tuple(signals(windows, hits)), tuple(signals(named, naming.hits)), most)
@@ -275,6 +276,15 @@ def signals(windows: Sequence[Window], hits: Sequence[Hit]) -> list[float]:
         best.least_near,
         best.repeated,
     ]
+
+
+def document_of(hit: Hit) -> Document:
+    """A hit as a generator is given it, with its units that can be quoted."""
+    return Document(str(hit.id), hit.text, title_of(hit), quotable(hit.text, hit.kinds))
+
+
+def _units_in(passage: Document) -> Sequence[Unit]:
+    return quotable(passage.text) if passage.parts is None else cast(Sequence[Unit], passage.parts)
 
 
 def title_of(hit: Hit) -> str:

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from hashlib import blake2b
 
 from edge.apps.assistant.evidence import UnitJudge, Window
@@ -106,15 +107,14 @@ _HIDDEN = float("-inf")
 
 
 class PickedSentences(ExtractiveGenerator):
-    """Answers with the best units of the passages (see `layout`), scored by the reranker and by their vectors (see
+    """Answers with the best units of the passages (see `units`), scored by the reranker and by their vectors (see
     `evidence`). Units much worse than the best one are left out, so that answers are short."""
 
     def __init__(self, judge: UnitJudge) -> None:
-        super().__init__(self._score, most=_MOST, floor=-1e9, cut=self._quotable)
+        super().__init__(self._score, most=_MOST, floor=-1e9)
         self._judge = judge
         self._asked: Kind | None = None
         self._windows: list[Window] = []
-        self._places: dict[str, int] = {}
 
     def stream(
         self,
@@ -127,13 +127,12 @@ class PickedSentences(ExtractiveGenerator):
         """See `ExtractiveGenerator.stream`."""
         question = judged_question(next((m.content for m in reversed(messages) if m.role == "user"), ""))
         self._asked = asked_value(question)
-        self._windows = self._judge.windows(question, [(document.title, document.text) for document in documents])
-        self._places = {document.text: number for number, document in reversed(list(enumerate(documents)))}
-        return super().stream(messages, sampling, documents=documents, cancel=cancel)
-
-    def _quotable(self, text: str) -> list[str]:
-        place = self._places[text]
-        return [window.unit.text for window in self._windows if window.passage == place]
+        self._windows = self._judge.windows(question, documents)
+        judged = [
+            replace(document, parts=[window.unit for window in self._windows if window.passage == number])
+            for number, document in enumerate(documents)
+        ]
+        return super().stream(messages, sampling, documents=judged, cancel=cancel)
 
     def _score(self, question: str, found: Sequence[str]) -> list[float]:
         """Scores units in log-odds. Units not worth showing get minus infinity."""

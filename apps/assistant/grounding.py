@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from edge.apps.assistant.layout import units
 from edge.apps.assistant.marks import MARK, numbers_of
+from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
+from edge.apps.documents.kinds import Part
 from edge.text.sentences import boundaries
 
 _COUNTS = (
@@ -86,6 +87,29 @@ class Unsupported:
     shown: str
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A passage that statements are checked against.
+
+    Attributes:
+        text: its headings, and below them the passage.
+        units: its units, below those headings.
+    """
+
+    text: str
+    units: tuple[Unit, ...]
+
+    @classmethod
+    def of(cls, text: str, parts: tuple[Part, ...] = (), context: str = "") -> Source:
+        """A passage; `parts` as for `units`, `context` its title and headings."""
+        above = " > ".join(line.strip() for line in context.splitlines() if line.strip())
+        found = units(text, parts)
+        if not above:
+            return cls(text, found)
+        below = (replace(unit, heading=f"{above} > {unit.heading}" if unit.heading else above) for unit in found)
+        return cls(f"{context}\n\n{text}", (Unit(above, "heading", 0, 0), *below))
+
+
 class Grounding:
     """Checks an answer sentence by sentence while it is written. Repeated sentences are left out, because small models
     fall into loops.
@@ -100,7 +124,7 @@ class Grounding:
         self.repeated = 0
         self._written: set[tuple[str, ...]] = set()
         self._question = question
-        self._passages = [f"{hit.context or hit.title}\n\n{hit.text}" for hit in passages]
+        self._passages = [Source.of(hit.text, hit.kinds, hit.context or hit.title) for hit in passages]
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -133,7 +157,7 @@ class Grounding:
         cited = sorted({n for mark in MARK.finditer(sentence) for n in numbers_of(mark[1])})
         cited = [number for number in cited if 1 <= number <= len(self._passages)]
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
-        facts = missing(MARK.sub("", sentence), self._question, [text for _, text in given])
+        facts = missing(MARK.sub("", sentence), self._question, [source for _, source in given])
         if not facts or _FENCE in sentence:
             return sentence
         body = sentence.strip()
@@ -149,12 +173,12 @@ class Grounding:
         return f"{before}{shown}{after}"
 
 
-def missing(statement: str, question: str, passages: Sequence[str]) -> list[str]:
+def missing(statement: str, question: str, passages: Sequence[Source]) -> list[str]:
     """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names. If all
     are held, the words of a statement that is about something else than the passages."""
     about = _content(statement) | _content(question)
     parts = [(facts, stems & about) for passage in passages for facts, stems in _parts(passage)]
-    known = {word for passage in passages for word in _words(passage)} | set(_words(question))
+    known = {word for passage in passages for word in _words(passage.text)} | set(_words(question))
     found: list[str] = []
     for value, counted, text in _quantities(statement):
         held = [(facts, shared) for facts, shared in parts if value in {number for number, _ in facts}]
@@ -165,13 +189,13 @@ def missing(statement: str, question: str, passages: Sequence[str]) -> list[str]
     return list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
 
 
-def quotation(question: str, statement: str, passages: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+def quotation(question: str, statement: str, passages: Sequence[tuple[int, Source]]) -> tuple[int, str] | None:
     """The number of a passage and its sentence that shares most words with the question and the statement; None if no
     sentence shares enough."""
     asked, said = _content(question), _content(statement)
     best: tuple[int, int, int, str] | None = None
     for number, passage in passages:
-        for unit in units(passage):
+        for unit in passage.units:
             own = _content(f"{unit.text} {unit.heading}")
             shared = (2 * len(own & asked) + len(own & said), -len(own))
             if unit.quotable and shared[0] >= _LEAST_SHARED and (best is None or shared > best[:2]):
@@ -195,10 +219,10 @@ def _ended(text: str) -> int | None:
     return None
 
 
-def _elsewhere(statement: str, question: str, passages: Sequence[str]) -> list[str]:
+def _elsewhere(statement: str, question: str, passages: Sequence[Source]) -> list[str]:
     """The content words of a statement that is about something else than the passages; empty if it is about them, or
     if the passages share no word with the question: they may be in another language."""
-    held = frozenset[str]().union(*map(_content, passages))
+    held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
     said, asked = _content(statement), _content(question)
     if len(said) < _MANY_WORDS or not asked & held or len(said & (held | asked)) >= _FEW_HELD * len(said):
         return []
@@ -206,12 +230,12 @@ def _elsewhere(statement: str, question: str, passages: Sequence[str]) -> list[s
 
 
 @lru_cache(maxsize=32)
-def _parts(passage: str) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
+def _parts(passage: Source) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
     """The quantities and the content words of each unit of a passage. The content words include those of the unit's
     headings and of the unit before it, because a sentence may continue the subject of the one before."""
     found = []
     before: frozenset[str] = frozenset()
-    for unit in units(passage):
+    for unit in passage.units:
         own = _content(unit.text)
         facts = frozenset((value, counted) for value, counted, _ in _quantities(unit.text))
         every = frozenset((value, word) for value, _, _ in _quantities(unit.text) for word in own)

@@ -7,7 +7,7 @@ import re
 from typing import Literal
 
 from edge.apps.assistant.grounding import NUMBERS
-from edge.apps.assistant.units import continues
+from edge.apps.documents.kinds import continues
 from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
 from edge.text.sentences import sentences

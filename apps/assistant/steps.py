@@ -11,7 +11,7 @@ from functools import partial
 
 from edge.apps.assistant.answer import Round
 from edge.apps.assistant.base import MIN_RELEVANCE, AskOptions, Cancelled, Library, NotInDocuments, Vectors
-from edge.apps.assistant.evidence import title_of
+from edge.apps.assistant.evidence import document_of
 from edge.apps.assistant.passages import cached_first, documents_read, fused
 from edge.apps.assistant.prefetching import Becoming, Prefetcher, Query, QueryVectors
 from edge.apps.assistant.prompts import Prompt
@@ -118,7 +118,7 @@ class Steps:
         """
         self._go_on()
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
-        documents = [_document(hit) for hit in passages]
+        documents = [document_of(hit) for hit in passages]
         order = cached_first(
             self.generator, prompt.messages, passages, documents, sampling, self.options.order_tolerance
         )
@@ -170,7 +170,7 @@ class Steps:
     def expect(self, prompt: Prompt, passages: Sequence[Hit] = ()) -> Seconds | None:
         """The predicted duration of the reply to a prompt; None if the predictor has seen no similar reply."""
         sampling = self.sampling(prompt)
-        documents = [_document(hit) for hit in passages]
+        documents = [document_of(hit) for hit in passages]
         return self._left(prompt, self._prompt_work(prompt.messages, documents, sampling), sampling.max_tokens, 0)
 
     def _left(self, prompt: Prompt, work: PromptWork, most: int, written: int) -> Seconds | None:
@@ -257,7 +257,7 @@ class Steps:
         pool = fused(pools)[: self.options.pool]
         if self.options.rerank and isinstance(self.generator, ReusesStates):
             # Most of the best found passages will be in the prompt. Their states are read while the reranker computes.
-            self.generator.read_ahead([_document(hit).id for hit in pool[: self.most]])
+            self.generator.read_ahead([str(hit.id) for hit in pool[: self.most]])
         hits = self._rank(rank_by, pool)
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
@@ -377,7 +377,3 @@ class Steps:
             restore_s=min(stats.restore_s, clock.first),
             seconds=clock.seconds,
         )
-
-
-def _document(hit: Hit) -> Document:
-    return Document(str(hit.id), hit.text, title_of(hit))

@@ -1,217 +1,38 @@
-"""`Unit`: a part of a passage that holds one statement; and what tells units apart: kinds of lines, records, list
-items and paragraphs."""
+"""The parts of a passage as units: texts on one line, each with its headings. A unit holds one statement.
+
+The kinds of the parts were stored when the file was read. An answer without a language model quotes units, a citation
+names a unit's line, and the sentences of an answer are checked against them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
-from edge.text.sentences import spans
-
-ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
-ITEM = re.compile(r"^\s*(?:[-*•–+]|\d{1,3}[.)]|\(\w\)|[A-Za-z][.)])\s+")
-FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})")
-RULE = re.compile(r"^\s*\|?\s*:?-{2,}[\s:|-]*$")
-"""A rule, which separates the head of a table from its rows, or one part of a text from the next."""
-
-DOCSTRING = re.compile(r"^\s*[rRuUbBfF]{0,2}(\"\"\"|\'\'\')")
-SECTION = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
-"""The head of a section of a configuration file: `[mail]` or `mail:`."""
-
-COMMENT = re.compile(r"^\s*(?:#(?!\s*#|include)\s?|//+\s?|--\s|;\s)")
-WORD = re.compile(r"[^\W_]+")
-INDENTED = re.compile(r"^(?: {4}|\t)")
-
-_KEYWORDS = (
-    "fn|let|def|class|import|from|use|pub|impl|return|const|var|public|static|if|for|while|elif|else|try|except|raise"
-    "|with|async|function|yield"
-)
-_CODE = re.compile("|".join((
-    r"^\s*[$%]\s",  # a command behind a prompt
-    r"^\s*>>>",
-    r"^\s*(?:#include|/\*|\*/|<\w+[^>]*>$|@\w[\w.]*(?:\(.*\))?$|[{}()\[\];,]+$)",
-    rf"^\s*(?:{_KEYWORDS})\b.*[{{;:(]$",
-    r"^\s*(?:import [\w.]+(?: as \w+)?|from [\w.]+ import .+|return\b.*[\w)\]}\"']|raise \w+\(.*)$",
-    r"^\s*(?:fi|done|esac|set -\w+)$",
-    r"^(?:\s*\S+){0,3}\s*[;{}]$",  # the end of a statement or block
-    r"^.*[=()\[\]].*[;{}]$",
-    r"^.*(?:\)\s*->.*|=>.*)$",
-    r"^\s*[\w.]+\(.*\)\s*$",  # a call
-    r"^.*\w\([^ )]*\)\s*$",
-    r"^\s*[\w.]+\(.*[(,]\s*$",
-    r"^\s+[\w.]+(?:, [\w.]+)* = .*",  # an assignment within a block
-    r"^\s*\w+ [-+*/|]= .*",
-    r"^\s*(?:self|this)[.]\w.*",
-)))  # fmt: skip
-_COMMAND = re.compile(r"^\s*[\w./-]+(?: \S+)* (?:--?\w[\w-]*|\"?\$\{?\w+|&&)(?: |=|/|:|\"|$)")
-"""A line of a shell script."""
-
-_SETTING = re.compile(
-    r"^\s*(?:export\s+|ENV\s+)?[\"']?[A-Za-z_][\w.-]*[\"']?(?:\s*:\s*[\w\[\], .|]+)?\s*(?:=|:(?=\s))\s*\S.*$"
-)
-_SETTING_CHARS = 120
-_SETTING_WORDS = 6
-_CALL = re.compile(r"[\w\])]\(.*\)?\s*$")
-_LABEL = re.compile(r"^[A-Z][\w'-]*(?: [\w'-]+){0,3}: ")
-_MENU = re.compile(r"\s+(?:[|·•›»/>]|[-–])\s+|\s*[|·•›»]\s*")
-_MENU_WORDS = 3
-_CELLS = re.compile(r"(?<!\\)\|")
-_LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)\s]*\)")
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{2,3})(?=\S)(.+?)(?<=\S)\1(?![\w*])")
-_BARE_LINKS = re.compile(r"\s*(?:\[[^\]]+\]\s*){2,}")
-_ALPHABET = re.compile(r"\s*(?:\w\s+){6,}\w\s*")
-_VALUE = re.compile(r"\d|[@$€£%]")
-
-_WRAPPED = 60
-_CONTINUED = 25
-"""A line that does not end a sentence continues in the next line if it has at least `_WRAPPED` characters, as wrapped
-lines do. If the next line begins with a small letter, `_CONTINUED` characters are enough."""
-
-_FULL = 0.85
-"""The share of the longest line's width that a wrapped line fills at least."""
-
-HEADING_WORDS = 10
-
-
-def continues(last: str, line: str, width: int = 0) -> bool:
-    """Whether a line continues the sentence of the line before.
-
-    Args:
-        last: the line before.
-        width: the width of the passage's longest line. A line that begins with a capital continues the line before
-            only if its first word would not have fitted there.
-    """
-    last = last.rstrip()
-    if not last or not line.strip() or ENDED.search(last) or ITEM.match(line) or _LABEL.match(line):
-        return False
-    if line.lstrip().startswith("|") or last.lstrip().startswith("|"):
-        return False
-    if line.lstrip()[:1].islower():
-        return len(last) >= _CONTINUED
-    return len(last) >= _WRAPPED and len(last) + 1 + len(line.split()[0]) > _FULL * width
-
-
-def is_code(line: str) -> bool:
-    """Whether a line looks like a statement of a program or of a shell script."""
-    return _CODE.match(line) is not None or _COMMAND.match(line) is not None
-
-
-def is_setting(line: str) -> bool:
-    """Whether a line gives a value to a name, like a line of a configuration file or a constant."""
-    if _SETTING.match(line) is None or ENDED.search(line.rstrip()) or len(line) > _SETTING_CHARS:
-        return False
-    if "=" in line.partition('"')[0]:
-        return not line[:1].isspace() and not _CALL.search(line) and not line.rstrip().endswith(("(", "[", "{", "\\"))
-    return re.match(r"^\s*[a-z_][\w.-]*:\s", line) is not None and len(line.split()) <= _SETTING_WORDS
-
-
-def is_heading(text: str) -> bool:
-    """Whether a part of a text is as short as a heading, does not end like a sentence, and holds no value."""
-    words = len(WORD.findall(text))
-    return words < HEADING_WORDS and not ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
-
-
-def is_menu(line: str) -> bool:
-    """Whether a line holds only links, short names between bars, or the alphabet."""
-    if _LINK.search(line) and not WORD.search(_LINK.sub("", line)):
-        return True
-    bare = re.sub(r"\[([^\]]*)\](?!\()", r"\1 |", line) if _BARE_LINKS.fullmatch(line) else line
-    bare = re.sub(r"^\s*>\s+", "", plain(bare)).rpartition(":")[2]
-    parts = [part.strip() for part in _MENU.split(bare) if part.strip()]
-    names = all(len(part.split()) <= _MENU_WORDS + (len(parts) > 2) and not _VALUE.search(part) for part in parts)
-    between = len(parts) >= 2 and names and not ENDED.search(line.rstrip())
-    return between or _ALPHABET.fullmatch(line) is not None
-
-
-def cells(line: str) -> list[str]:
-    """The cells of a table row; the whole line as one cell if it is no table row."""
-    line = line.strip()
-    if "|" not in line:
-        return [line]
-    return [plain(cell) for cell in _CELLS.split(line.strip("|") if line.startswith("|") else line)]
-
-
-def plain(text: str) -> str:
-    """A text on one line, without the Markdown marks of links and emphasis."""
-    return " ".join(_EMPHASIS.sub(r"\2", _LINK.sub(r"\1", text)).split())
-
-
-def indent(line: str) -> int:
-    """The number of white-space characters at the beginning of a line."""
-    return len(line) - len(line.lstrip())
-
-
-def is_comment_above(line: str, below: str) -> bool:
-    """Whether `# words` is a comment of a configuration file or script, and not a heading: it ends like a sentence, or
-    the line below it is a setting, code or another comment."""
-    if not line.lstrip().startswith("# "):
-        return False
-    if line.rstrip().endswith(".") or line.startswith((" ", "\t")):
-        return True
-    return bool(below.strip()) and (
-        is_setting(below) or is_code(below) or SECTION.match(below) is not None or below.startswith("# ")
-    )
-
-
-_INDEX = re.compile(r"\[\d+\]\.?")
-_FIELD = re.compile(r"([^\s:][^:]*): \S")
-_MOST_WORDS = 60
-"""A longer record is not one statement. Each of its values stands alone."""
-
-
-def records(lines: Sequence[str]) -> dict[int, int]:
-    """The index of the first line of each record, and the index behind its last line.
-
-    A record has two lines at least. At least half of its names are those of a line `name | name | name` or of other
-    records: the rows of a table may lack values.
-
-    >>> records(["name: Lena", "birthday: 3 May", "", "name: Tom", "birthday: 9 June", "", "Note: none", "See: above"])
-    {0: 2, 3: 5}
-    """
-    headers: set[str] = set().union(*(cells(line) for line in lines if "|" in line))
-    found: list[tuple[int, int, set[str]]] = []
-    for first, end in _paragraphs(lines):
-        fields = [_FIELD.match(_INDEX.sub("", line)) for line in lines[first:end]]
-        names = {field[1] for field in fields if field}
-        if all(fields):
-            found.append((first, end, names))
-    return {
-        first: end
-        for number, (first, end, names) in enumerate(found)
-        if end - first > 1
-        and sum(len(line.split()) for line in lines[first:end]) <= _MOST_WORDS
-        and 2 * len(names & headers.union(*(others for _, _, others in found[:number] + found[number + 1 :])))
-        >= len(names)
-    }
-
-
-def one_row(lines: Sequence[str]) -> str:
-    """A record on one line, without its own index: `[0].name: Kim` is `name: Kim`."""
-    return ", ".join(_INDEX.sub("", line, count=1) if _INDEX.match(line) else line for line in lines)
-
-
-def _paragraphs(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """The index of the first line of each paragraph, and the index behind its last line."""
-    first = 0
-    for number, line in enumerate([*lines, ""]):
-        if not line.strip():
-            if number > first:
-                yield first, number
-            first = number + 1
-
+from edge.apps.documents import kinds
+from edge.apps.documents.kinds import COMMENT_MARK, ITEM_MARK, QUOTE_MARK, WORD, Part, is_setting, unmarked
 
 Kind = Literal["sentence", "item", "row", "setting", "docstring", "code", "heading", "navigation"]
 
+_NAMES: dict[int, Kind] = {
+    kinds.SENTENCE: "sentence", kinds.ITEM: "item", kinds.ROW: "row", kinds.COLUMNS: "heading",
+    kinds.SETTING: "setting", kinds.DOCSTRING: "docstring", kinds.CODE: "code", kinds.COMMAND: "setting",
+    kinds.COMMENT: "sentence", kinds.NAVIGATION: "navigation",
+}  # fmt: skip
 _QUOTABLE = frozenset({"sentence", "item", "row", "setting", "docstring"})
 
-_WHOLE_WORDS = 60
-"""List items and docstring paragraphs of more words than this are split into sentences."""
-
-_EMPTY_LINE = re.compile(r"(\n[ \t]*\n)")
-_ARGUMENTS = re.compile(r"\s*\w+:")
-_ENTRY = re.compile(r"^([ \t]*)\S.*$", re.MULTILINE)
+_HEADING_MARKS = re.compile(r"^\s{0,3}#{1,6}\s+|\s+#+\s*$|^[^\w\n]{3,}$", re.MULTILINE)
+_LONE_MARK = re.compile(r"(?<=\s)([?!.:;])(?=\s)")
+_DEFINED = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
+_PROMPT = re.compile(r"^\s*(?:[$%]|>>>)\s+")
+_INDEX = re.compile(r"\[\d+\]\.?")
+_CELLS = re.compile(r"(?<!\\)\|")
+_LONGEST_CODE = 100
+_DEFINED_LINES = 6
+"""The lines above a docstring among which the name of its function is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,35 +58,144 @@ class Unit:
         return self.kind in _QUOTABLE
 
 
-def whole(text: str, start: int, end: int, kind: Kind, heading: str) -> Iterator[Unit]:
-    """Yields a part of a passage as one unit, without the mark of a list item. A long part is split into sentences."""
-    part = text[start:end]
-    long = len(part.split()) > _WHOLE_WORDS
-    for first, last in spans(part) if long else [(0, len(part))]:
-        shown = plain(ITEM.sub("", part[first:last]) if kind == "item" else part[first:last])
-        if WORD.search(shown):
-            yield Unit(shown, kind, start + first, start + last, heading)
+@lru_cache(maxsize=64)
+def units(text: str, parts: tuple[Part, ...] = ()) -> tuple[Unit, ...]:
+    """The units of a passage in their order.
+
+    Args:
+        text: the passage.
+        parts: the kinds and ends of its parts; not given, they are recognized as those of plain text.
+
+    >>> text = "# Rent\\n\\nIt is 870 euros a month and\\ndue at once. Pay it.\\n- by bank"
+    >>> [(unit.kind, unit.text) for unit in units(text)]  # doctest: +NORMALIZE_WHITESPACE
+    [('heading', 'Rent'), ('sentence', 'It is 870 euros a month and due at once.'), ('sentence', 'Pay it.'),
+     ('item', 'by bank')]
+    """
+    return tuple(_Passage(text).read(parts or kinds.recognised(text)))
 
 
-def paragraphs(text: str, start: int, end: int, kind: Kind, heading: str) -> Iterator[Unit]:
-    """Yields the paragraphs of a docstring. The entries of a section such as `Args:` are units of their own."""
-    at = start
-    for part in _EMPTY_LINE.split(text[start:end]):
-        begin, at = at, at + len(part)
-        body = part.strip()
-        if not WORD.search(body):
-            continue
-        begin += len(part) - len(part.lstrip())
-        first, _, rest = body.partition("\n")
-        if rest and _ARGUMENTS.fullmatch(first):
-            yield from _entries(text, begin + len(first) + 1, begin + len(body), kind, heading)
+def quotable(text: str, parts: tuple[Part, ...] = ()) -> list[Unit]:
+    """The units of a passage that can be quoted. A passage without sentences, items or rows gives its headings and
+    code lines, or else all its units. The arguments are those of `units`."""
+    found = units(text, parts)
+    return (
+        [unit for unit in found if unit.quotable]
+        or [unit for unit in found if unit.kind in ("heading", "code")]
+        or list(found)
+    )
+
+
+class _Passage:
+    """A passage whose units are read in order."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._found: list[Unit] = []
+        self._headings: dict[int, str] = {}
+        self._columns: list[str] = []
+
+    def read(self, parts: tuple[Part, ...] | list[Part]) -> list[Unit]:
+        start = 0
+        for kind, end in parts:
+            part = self._text[start:end]
+            begin = start + len(part) - len(part.lstrip())
+            stop = start + len(part.rstrip())
+            start = end
+            if begin < stop and kind != kinds.NOTHING:
+                self._take(kind, begin, stop)
+        return self._found
+
+    def _take(self, kind: int, start: int, end: int) -> None:
+        text = self._text[start:end]
+        above = " > ".join(self._headings[depth] for depth in sorted(self._headings))
+        if kind >= kinds.HEADING:
+            shown = unmarked(_HEADING_MARKS.sub("", text)).strip("[]:").strip('"')
+            depth = kind - kinds.HEADING
+            self._headings = {d: name for d, name in self._headings.items() if d < depth} | {depth: shown}
+            self._add(shown, "heading", start, end, "")
+        elif kind in (kinds.CODE, kinds.COMMAND):
+            self._take_code(kind, start, end, above)
+        elif kind == kinds.COLUMNS:
+            self._columns = _cells(text)
+            self._add(", ".join(self._columns), "heading", start, end, above)
         else:
-            yield from whole(text, begin, begin + len(body), kind, heading)
+            name = self._defined(start) if kind == kinds.DOCSTRING else ""
+            self._add(self._shown(kind, text), _NAMES[kind], start, end, name or above)
+
+    def _add(self, text: str, kind: Kind, start: int, end: int, heading: str) -> None:
+        shown = " ".join(text.split())
+        if WORD.search(shown):
+            self._found.append(Unit(shown, kind, start, end, heading))
+
+    def _shown(self, kind: int, text: str) -> str:
+        if kind == kinds.ROW:
+            return self._row(text)
+        if kind == kinds.SETTING:
+            return _setting(text)
+        if kind == kinds.COMMENT:
+            return ITEM_MARK.sub("", _said(text.split("\n")))
+        if kind == kinds.ITEM:
+            return unmarked(ITEM_MARK.sub("", text))
+        return _LONE_MARK.sub(r"`\1`", unmarked(QUOTE_MARK.sub("", text))) if kind == kinds.SENTENCE else unmarked(text)
+
+    def _row(self, text: str) -> str:
+        """A row of a table with the names of its columns, or a record without its own index."""
+        lines = [_INDEX.sub("", line, count=1) if _INDEX.match(line) else line for line in text.split("\n")]
+        values = _cells(text) if len(lines) == 1 else []
+        if len(values) < 2:
+            return ", ".join(lines)
+        names = self._columns if len(self._columns) == len(values) else [""] * len(values)
+        pairs = zip(names, values, strict=True)
+        return ", ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
+
+    def _take_code(self, kind: int, start: int, end: int, above: str) -> None:
+        """Adds lines of code. The first is also appended to a sentence before it that ends in a colon. A command can be
+        quoted by itself."""
+        lines = list(_lines(self._text, start, end))
+        first = _PROMPT.sub("", self._text[slice(*lines[0])]).strip()
+        before = self._found[-1] if self._found else None
+        fits = len(first) <= _LONGEST_CODE
+        if before is not None and before.text.endswith(":") and before.quotable and fits:
+            self._found[-1] = replace(before, text=f"{before.text} `{first}`", end=lines[0][1])
+        elif kind == kinds.COMMAND and fits:
+            self._add(f"`{first}`", "setting", start, end, above)
+            return
+        for line in lines:
+            self._add(self._text[slice(*line)], "code", *line, above)
+
+    def _defined(self, start: int) -> str:
+        """The name of the function or class whose docstring begins here; empty if it is not in the passage."""
+        for unit in reversed(self._found[-_DEFINED_LINES:]):
+            if unit.kind == "docstring":
+                return unit.heading
+            if match := _DEFINED.match(unit.text):
+                return match[1]
+        return ""
 
 
-def _entries(text: str, start: int, end: int, kind: Kind, heading: str) -> Iterator[Unit]:
-    lines = list(_ENTRY.finditer(text[start:end]))
-    least = min(len(line[1].expandtabs(4)) for line in lines)
-    heads = [start + line.start() for line in lines if len(line[1].expandtabs(4)) == least]
-    for head, stop in zip(heads, [*heads[1:], end], strict=True):
-        yield Unit(" ".join(text[head:stop].split()), kind, head, stop, heading)
+def _setting(text: str) -> str:
+    """A setting in the form in which it is quoted: with the words of its comment before it."""
+    *comments, line = text.split("\n")
+    line = line.strip()
+    value, mark, behind = line.partition("  #")
+    said = _said(comments) if comments else behind
+    if said.strip():
+        return f"{said.strip().rstrip('.:')}: `{(line if comments or not mark else value).strip()}`"
+    return f"`{line}`" if "=" in line and is_setting(line) else line
+
+
+def _said(lines: list[str]) -> str:
+    return " ".join(COMMENT_MARK.sub("", line).strip() for line in lines)
+
+
+def _cells(line: str) -> list[str]:
+    line = line.strip()
+    return [unmarked(cell) for cell in _CELLS.split(line.strip("|") if line.startswith("|") else line)]
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The spans of the lines of a part that are not blank."""
+    for line in text[start:end].split("\n"):
+        if line.strip():
+            yield start, start + len(line)
+        start += len(line) + 1

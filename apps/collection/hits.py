@@ -59,6 +59,8 @@ class Hit:
         marks: (start, end) of the query's words in `snippet`.
         stages: ranks and scores in each stage.
         numbers: the line number of each line of `text`.
+        kinds: kind and end of each part of `text`, as the file's reader knew them (see `edge.apps.documents.kinds`);
+            empty if it was indexed by an older version.
         line: line of the sentence that matches the query best; 0 until `Collection.show` has set it.
         description: the user's descriptions of the folders above the file and of the file, outermost first.
         collection: name of the hit's collection, if several were searched together.
@@ -80,6 +82,7 @@ class Hit:
     marks: tuple[tuple[int, int], ...] = ()
     stages: Stages = field(default_factory=Stages)
     numbers: tuple[int, ...] = ()
+    kinds: tuple[tuple[int, int], ...] = ()
     line: int = 0
     description: str = ""
     collection: str = ""
@@ -138,6 +141,7 @@ def hit_from_json(document: dict[str, Any]) -> Hit:
             **document,
             "ordinals": tuple(document["ordinals"]),
             "numbers": tuple(document["numbers"]),
+            "kinds": tuple((kind, end) for kind, end in document["kinds"]),
             "marks": tuple((start, end) for start, end in document["marks"]),
             "stages": Stages(**document["stages"]),
         }
@@ -229,6 +233,7 @@ def _joined(best: Hit, other: Hit) -> Hit:
         best,
         text=f"{first.text}\n{second.text}",
         numbers=first.numbers + second.numbers,
+        kinds=first.kinds + tuple((kind, len(first.text) + 1 + end) for kind, end in second.kinds),
         line_start=min(best.line_start, other.line_start),
         line_end=max(best.line_end, other.line_end),
         ordinals=(first.ordinals[0], second.ordinals[1]),

@@ -99,9 +99,13 @@ class Block:
             the end.
         line_start, line_end: first and last line in the file.
         page: page, slide or chapter, if the format has them.
-        kind: `heading`, `prose` (may be cut between sentences) or `lines` (may be cut only between lines).
+        kind: what its reader knows of it. `heading`, and `columns` with the names of a table's columns. May be cut
+            between sentences: `paragraph`, `item`, and `prose`, whose parts only its wording tells. May be cut only
+            between lines: `row`, `table`, `code`, `settings`, `fields` (names with their values), and `lines`.
         path: headings above the block, outermost first; the path of a heading ends with the heading itself.
         lines: the line number of each line of `text`, if they are not consecutive from `line_start`.
+        parts: the kinds of its parts (see `kinds`), if `kind` does not tell them.
+        width: length of the longest wrapped line of the file, if it is plain text.
     """
 
     text: str
@@ -111,6 +115,8 @@ class Block:
     kind: str = "prose"
     path: tuple[str, ...] = ()
     lines: tuple[int, ...] | None = None
+    parts: tuple[tuple[int, int], ...] | None = None
+    width: int = 0
 
     def line_at(self, index: int) -> int:
         """The line number of the line of the text with this index, counted from 0."""
@@ -144,6 +150,7 @@ class Chunk:
         line_start, line_end: first and last line of `text` in the document.
         page: the page of the passage; a chunk never spans two pages.
         lines: the line number of each line of `text`, if they are not consecutive from `line_start`.
+        kinds: the kinds of the parts of `text`, as `kinds.packed_parts` writes them.
     """
 
     text: str
@@ -152,6 +159,7 @@ class Chunk:
     line_end: int
     page: int | None
     lines: tuple[int, ...] | None = None
+    kinds: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

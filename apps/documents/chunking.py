@@ -1,7 +1,7 @@
 """Splits blocks into chunks: passages with a limited number of word pieces that begin and end at natural boundaries.
 
 The best cuts are a shortest path over all units of a page. Each chunk costs the square of its unused share, each cut
-costs what `units` assigns to it, and each boundary between sections inside a chunk costs more the higher it is in the
+costs what its unit says, and each boundary between sections inside a chunk costs more the higher it is in the
 outline. So small neighbours are merged, long sections are cut into equal parts, and a sentence is cut only if it is
 longer than a chunk. Chunks do not overlap, and no visible character of a document is lost.
 """
@@ -9,11 +9,14 @@ longer than a chunk. Chunks do not overlap, and no visible character of a docume
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from edge.apps.documents.base import Block, Chunk, counts_up
-from edge.apps.documents.units import BREAK_AFTER_HEADING, BREAK_SECTION, Unit, estimate_pieces, units_of
+from edge.apps.documents.kinds import NOTHING, Part, packed_parts, parts_of
+from edge.text.sentences import boundaries
 
 MAX_TOKENS = 220
 """Estimated word pieces of a chunk with context. Embedders truncate at 256; the estimate may be a sixth too low."""
@@ -25,6 +28,11 @@ _MIXED_SIBLING = 0.35
 _BETWEEN = " > "
 _MOST_UNITS = 20_000
 """Units that are cut together. A longer page, such as a huge table, is cut in parts to bound the memory."""
+
+HEADINGS = frozenset({"heading", "columns"})
+_BY_SENTENCES = frozenset({"prose", "paragraph", "item"})
+_BY_LINES = frozenset({"lines", "row", "table", "code", "settings", "fields"})
+"""Kinds of blocks that are not cut, are cut between sentences, and are cut between lines."""
 
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
@@ -38,18 +46,19 @@ def chunks_of(blocks: Iterable[Block], title: str, *, max_tokens: int = MAX_TOKE
         max_tokens: the most estimated word pieces of a chunk's text and context together.
     """
     contexts = _Contexts(title, max_tokens // _CONTEXT_SHARE)
+    parts = _PartsOfBlocks()
     for page, blocks_of_page in groupby(blocks, lambda block: block.page):
         for stretch, units, rooms in _stretches(blocks_of_page, contexts, max_tokens):
             for first, end in _cut(stretch, units, rooms):
-                yield _chunk(stretch, units[first:end], contexts, page)
+                yield _chunk(stretch, units[first:end], contexts, page, parts)
 
 
 def _stretches(
     blocks: Iterable[Block], contexts: _Contexts, max_tokens: int
-) -> Iterator[tuple[list[Block], list[Unit], list[float]]]:
+) -> Iterator[tuple[list[Block], list[CutUnit], list[float]]]:
     """Splits a page into stretches of blocks, with units and their room. Only very long pages have several."""
     stretch: list[Block] = []
-    units: list[Unit] = []
+    units: list[CutUnit] = []
     rooms: list[float] = []
     for block in blocks:
         if len(units) >= _MOST_UNITS:
@@ -62,7 +71,7 @@ def _stretches(
     yield stretch, units, rooms
 
 
-def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float]) -> list[tuple[int, int]]:
+def _cut(blocks: Sequence[Block], units: Sequence[CutUnit], rooms: Sequence[float]) -> list[tuple[int, int]]:
     """The cheapest division of units into runs that fit their room: (first, end) of each run."""
     n = len(units)
     breaks, mixed = [0.0] * n, [0.0] * n
@@ -71,9 +80,9 @@ def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float])
         breaks[i] = units[i].cost
         if here is before:
             continue
-        if before.kind == "heading":
+        if before.kind in HEADINGS:
             breaks[i] = BREAK_AFTER_HEADING
-        elif here.kind == "heading" or here.path != before.path:
+        elif here.kind in HEADINGS or here.path != before.path:
             breaks[i] = BREAK_SECTION
             shared = _shared(here.path, before.path)
             mixed[i] = _MIXED_SIBLING if 0 < shared < len(here.path) else _MIXED_TOP
@@ -105,9 +114,17 @@ def _cut(blocks: Sequence[Block], units: Sequence[Unit], rooms: Sequence[float])
     return runs[::-1]
 
 
-def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, page: int | None) -> Chunk:
+def _chunk(
+    blocks: Sequence[Block],
+    units: Sequence[CutUnit],
+    contexts: _Contexts,
+    page: int | None,
+    parts_of_block: _PartsOfBlocks,
+) -> Chunk:
     texts: list[str] = []
     numbers: list[int] = []
+    parts: list[Part] = []
+    length = 0
     previous: Block | None = None
     path: tuple[str, ...] | None = None
     for index, run in groupby(units, lambda unit: unit.block):
@@ -115,8 +132,13 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
         if previous is not None:
             texts.append("\n\n" if _apart(previous, block) else "\n")
             numbers += [numbers[-1]] * (len(texts[-1]) - 1)
-        shown = block.text[pieces[0].start : pieces[-1].end].lstrip("\n")
+            length += len(texts[-1])
+        piece = block.text[pieces[0].start : pieces[-1].end]
+        shown = piece.lstrip("\n")
+        shift = length - pieces[-1].end + len(shown)
         texts.append(shown.rstrip())
+        length += len(texts[-1])
+        parts += parts_of_block.between(block, pieces[0].start, pieces[-1].end, shift, length)
         # Not counted from the block's beginning: that would take quadratic time in the length of a long block.
         first_line = pieces[0].first - shown.count("\n", 0, len(shown) - len(shown.lstrip()))
         numbers += [block.line_at(first_line + i) for i in range(texts[-1].count("\n") + 1)]
@@ -127,7 +149,7 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
     assert path is not None
     if opening.kind == "heading" and path == opening.path:  # the text contains the heading itself
         path = path[:-1]
-    text, numbers = _without_gaps("".join(texts), numbers)
+    text, numbers, parts = _without_gaps("".join(texts), numbers, parts)
     begins = opening.line_at(first.first)
     return Chunk(
         text,
@@ -136,17 +158,43 @@ def _chunk(blocks: Sequence[Block], units: Sequence[Unit], contexts: _Contexts, 
         closing.line_end if last.end == len(closing.text) else closing.line_at(last.last),
         page,
         None if numbers[0] == begins and counts_up(numbers) else tuple(numbers),
+        packed_parts(parts),
     )
 
 
-def _without_gaps(text: str, numbers: list[int]) -> tuple[str, list[int]]:
-    """The text with three or more blank lines reduced to one, and the numbers of the remaining lines."""
+class _PartsOfBlocks:
+    """The kinds of the parts of blocks. They are found once for a block, of which several chunks may have a piece."""
+
+    def __init__(self) -> None:
+        self._block: Block | None = None
+        self._parts: list[Part] = []
+        self._ends: list[int] = []
+
+    def between(self, block: Block, start: int, end: int, shift: int, most: int) -> Iterator[Part]:
+        """The parts from `start` to `end` of a block's text. Their ends are moved by `shift`, to `most` at most."""
+        if self._block is not block:
+            self._block, self._parts = block, parts_of(block)
+            self._ends = [ending for _, ending in self._parts]
+        last = start
+        for kind, last in self._parts[bisect_right(self._ends, start) :]:
+            yield kind, min(last + shift, most)
+            if last >= end:
+                return
+        if block.text[last:end].strip():
+            yield NOTHING, most
+
+
+def _without_gaps(text: str, numbers: list[int], parts: list[Part]) -> tuple[str, list[int], list[Part]]:
+    """The text with three or more blank lines reduced to one, the numbers of the remaining lines, and its parts."""
     left, at = [], 0
+    for gap in reversed(list(_BLANK_LINES.finditer(text))):
+        lost = len(gap[0]) - 2
+        parts = [(kind, end if end <= gap.start() else max(end - lost, gap.start())) for kind, end in parts]
     for gap in _BLANK_LINES.finditer(text):
         blank = text.count("\n", 0, gap.start()) + 1
         left += numbers[at : blank + 1]
         at = blank + gap[0].count("\n") - 1
-    return _BLANK_LINES.sub("\n\n", text), left + numbers[at:]
+    return _BLANK_LINES.sub("\n\n", text), left + numbers[at:], parts
 
 
 def _apart(before: Block, here: Block) -> bool:
@@ -198,3 +246,161 @@ class _Contexts:
 
 def _clipped(name: str) -> str:
     return name if len(name) <= _NAME_CHARS else name[:_NAME_CHARS].rsplit(" ", 1)[0] + "…"
+
+
+_WORD = re.compile("[A-Za-z]{1,24}")
+_DIGITS = re.compile("[0-9]{1,24}")
+_SINGLE = re.compile("[!-/:-@\\[-`{-~]|[^\\x00-\\x7f]")
+_HANGUL = re.compile("[\uac00-\ud7a3]")
+_ACCENTED = re.compile("[\u00c0-\u024f]")
+_WORD_PIECES = [0.0] + [1.0 + 0.12 * min(max(n - 3, 0), 7) + 0.5 * max(n - 10, 0) for n in range(1, 25)]
+_DIGIT_PIECES = [0.0] + [max(1.0, 0.5 * n) for n in range(1, 25)]
+
+MOST_PER_CHARACTER = 3
+"""The most pieces per character of any text."""
+
+
+def estimate_pieces(text: str) -> float:
+    """The word pieces of a text, estimated without a tokenizer, cheaply enough for every sentence. The estimate is
+    additive over texts that are cut at white space.
+
+    The rule is fitted to the 30,000-piece vocabularies of BERT models on English prose, source code, HTML and JSON. A
+    word of up to three letters is one piece; each further letter adds 0.12 pieces up to the tenth, and 0.5 beyond. A
+    digit is half a piece. Punctuation and every letter outside ASCII are one piece. Accented Latin letters count three,
+    because the words around them are split more often, too. Hangul syllables count two, because they are decomposed
+    into letters.
+    """
+    pieces = (
+        sum(map(_WORD_PIECES.__getitem__, map(len, _WORD.findall(text))))
+        + sum(map(_DIGIT_PIECES.__getitem__, map(len, _DIGITS.findall(text))))
+        + len(_SINGLE.findall(text))
+    )
+    if not text.isascii():
+        pieces += len(_HANGUL.findall(text)) + 2 * len(_ACCENTED.findall(text))
+    return pieces
+
+
+BREAK_SECTION = 0.0
+BREAK_BLOCK = 0.1
+BREAK_ITEM = 0.15
+BREAK_SENTENCE = 0.3
+BREAK_LINE = 0.4
+BREAK_INSIDE_LINES = 0.8
+BREAK_INSIDE = 1.5
+BREAK_WORD = 3.0
+BREAK_AFTER_HEADING = 3.0
+"""Costs of cuts, on the scale of `chunking`, where a half-empty chunk costs 0.25."""
+
+_WORD_CUT = 1.5
+"""Factor for the parts of a long word that is cut: their word pieces may be so many times the estimate."""
+
+_SHORT = 1 / 16
+_SHORT_CHARACTERS = 0.5
+"""A block of lines is not cut if it takes at most the share `_SHORT` of a chunk. Its word pieces are counted only if it
+has at most `_SHORT_CHARACTERS` characters per piece of the chunk."""
+
+_BREAK_INDENT = 0.05
+_MOST_INDENT = 8
+
+_ITEM = re.compile("\n(?=[ \t]*(?:[-*+•‣·]|\\(?(?:[0-9]{1,3}|[a-zA-Z])[.)])[ \t])")
+_WORDS = re.compile("\\S+\\s*|\\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class CutUnit:
+    """A part of a block.
+
+    Attributes:
+        block: index of the block.
+        start, end: range of characters in the block's text, including white space at the end.
+        pieces: estimated word pieces.
+        cost: cost of a cut before the unit.
+        first, last: index of the first and last line of the block's text on which the unit has visible characters.
+    """
+
+    block: int
+    start: int
+    end: int
+    pieces: float
+    cost: float
+    first: int
+    last: int
+
+
+def units_of(block: Block, index: int, most: float) -> Iterator[CutUnit]:
+    """Splits a block into units of at most `most` word pieces. Units without a visible character are left out. The
+    others cover every visible character of the block exactly once, in order."""
+    text = block.text
+    if block.kind in _BY_LINES and len(text) <= most * _SHORT_CHARACTERS and text.strip():
+        pieces = estimate_pieces(text)
+        if pieces <= most * _SHORT:  # a fast path for the rows of very long tables
+            begin = len(text) - len(text.lstrip())
+            yield CutUnit(
+                index, 0, len(text), pieces, BREAK_BLOCK, text.count("\n", 0, begin), text.rstrip().count("\n")
+            )
+            return
+    cuts = _sentences(text) if block.kind in _BY_SENTENCES else _lines(text) if block.kind in _BY_LINES else iter(())
+    start, cost, line = 0, BREAK_BLOCK, 0
+    for end, next_cost in _with_end(cuts, len(text)):
+        for a, b, pieces, inner in _shortened(text, start, end, most):
+            visible = text[a:b].lstrip()
+            begin = b - len(visible)
+            first = line + text.count("\n", a, begin)
+            last = first + visible.rstrip().count("\n")
+            if visible:
+                yield CutUnit(index, a, b, pieces, inner or cost, first, last)
+            line += text.count("\n", a, b)
+        start, cost = end, next_cost
+
+
+def _with_end(cuts: Iterator[tuple[int, float]], length: int) -> Iterator[tuple[int, float]]:
+    yield from cuts
+    yield length, 0.0
+
+
+def _sentences(text: str) -> Iterator[tuple[int, float]]:
+    """Offsets of sentences and list items, with the cost of a cut before each."""
+    items = {match.end() for match in _ITEM.finditer(text)}
+    begins = {begin for _, begin in boundaries(text) if begin < len(text)}
+    for start in sorted(items | begins):
+        yield start, BREAK_ITEM if start in items else BREAK_SENTENCE
+
+
+def _lines(text: str) -> Iterator[tuple[int, float]]:
+    """Offsets of lines, with the cost of a cut before each: low after a blank line, high before an indented line."""
+    position, blank = 0, False
+    for line in text.split("\n"):
+        stripped = line.lstrip()
+        if stripped and position:
+            indent = min(_MOST_INDENT, len(line[: len(line) - len(stripped)].expandtabs(4)))
+            closing = stripped[0] in ")]}"
+            yield position, (0.15 if blank else BREAK_LINE) + _BREAK_INDENT * indent + (0.4 if closing else 0.0)
+        blank = not stripped
+        position += len(line) + 1
+
+
+def _shortened(text: str, start: int, end: int, most: float) -> Iterator[tuple[int, int, float, float]]:
+    """Splits a range that may be too long into ranges of at most `most` word pieces: (start, end, word pieces, cost of
+    a cut before it, 0 for the first). Prefers cuts between lines, then between words. The ranges are quarters of
+    `most`, because these fill chunks better."""
+    pieces = estimate_pieces(text[start:end])
+    if pieces <= most:
+        yield start, end, pieces, 0.0
+        return
+    part = most / 4
+    at, size, cost = start, 0.0, 0.0
+    for word in _WORDS.finditer(text, start, end):
+        pieces = estimate_pieces(word[0])
+        line_began = word.start() > start and text[word.start() - 1] == "\n"
+        if at < word.start() and (size + pieces > part or (line_began and size > part / 2)):
+            yield at, word.start(), size, cost
+            at, size = word.start(), 0.0
+            cost = BREAK_INSIDE_LINES if line_began else BREAK_INSIDE
+        size += pieces
+        if pieces > part:
+            step = max(1, int(part / MOST_PER_CHARACTER))
+            for cut in range(word.start() + step, word.end(), step):
+                yield at, cut, _WORD_CUT * estimate_pieces(text[at:cut]), cost
+                at, cost = cut, BREAK_WORD
+            size = _WORD_CUT * estimate_pieces(text[at : word.end()])
+    yield at, end, size, cost

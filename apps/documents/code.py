@@ -19,6 +19,7 @@ from typing import Any
 
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.file_types import LANGUAGES
+from edge.apps.documents.kinds import NOTHING, Parts
 from edge.apps.documents.opened import OpenedFile
 
 _LONGEST_HEAD = 300
@@ -66,7 +67,7 @@ def whole_lines(lines: Sequence[str], first: int, end: int, path: tuple[str, ...
         first += 1
     text = "\n".join(lines[first:end]).rstrip()
     if text:
-        yield Block(text, first + 1, first + 1 + text.count("\n"), kind="lines", path=path)
+        yield Block(text, first + 1, first + 1 + text.count("\n"), kind="code", path=path)
 
 
 def _begins(line: str) -> bool:
@@ -86,6 +87,7 @@ def _head_name(text: str) -> str:
     return ""
 
 
+_QUOTED = re.compile(r"\s*[rRuU]?(\"\"\"|'''|[\"'])(.*?)\1\s*$", re.DOTALL)
 _COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
 _WHOLE_LINES = 40
 """A class or module with no more lines stays one block."""
@@ -102,7 +104,43 @@ def extract_python(file: OpenedFile) -> Document:
             tree = ast.parse(decoded.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Document("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
-    return Document("", list(_python_blocks(lines, tree.body, 0, len(lines), ())), decoded.encoding)
+    docstrings = list(_docstrings(tree))
+    found = _python_blocks(lines, tree.body, 0, len(lines), ())
+    return Document("", [_with_docstrings(block, docstrings) for block in found], decoded.encoding)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """The first and last line of each docstring, from 1."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                yield first.lineno, first.end_lineno or first.lineno
+
+
+def _with_docstrings(block: Block, docstrings: Sequence[tuple[int, int]]) -> Block:
+    """A block of whole lines whose parts tell docstrings from code."""
+    inside = sorted(pair for pair in docstrings if block.line_start <= pair[0] and pair[1] <= block.line_end)
+    if not inside:
+        return block
+    parts = Parts(block.text)
+    starts = [0, *(match.end() for match in re.finditer("\n", block.text)), len(block.text)]
+    done = 0
+    for first, last in inside:
+        start, end = starts[first - block.line_start], starts[last - block.line_start + 1]
+        quoted = _QUOTED.match(block.text, start, end)
+        if quoted is None:  # it shares its line with other code
+            continue
+        parts.code(done, start)
+        parts.docstring(quoted.start(2), quoted.end(2))
+        parts.add(NOTHING, quoted.end(2), end)
+        done = end
+    parts.code(done, len(block.text))
+    return replace(block, parts=tuple(parts.found))
 
 
 def _python_blocks(
@@ -176,6 +214,7 @@ _FUNCTIONS = frozenset({"arrow_function", "class", "function", "function_express
 _ABOVE = frozenset({"attribute_item", "block_comment", "comment", "line_comment", "multiline_comment", "decorator"})
 _BODIES = frozenset({"class_body", "declaration_list", "enum_class_body", "field_declaration_list", "template_body"})
 _DEEPEST = 8
+_SETTINGS = frozenset({".toml", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".properties", ".desktop", ".service"})
 _MINIFIED_LINE = 500
 """Code whose lines have more characters on average is minified."""
 
@@ -193,7 +232,8 @@ def extract(file: OpenedFile) -> Document:
         raise Skipped(Reason.UNSUPPORTED, "minified or generated code")
     blocks = syntax_blocks(decoded.text, file.suffix)
     if blocks is None:
-        blocks = list(code_blocks(lines, 0, len(lines), ()))
+        kind = "settings" if file.suffix in _SETTINGS else "code"
+        blocks = [replace(block, kind=kind) for block in code_blocks(lines, 0, len(lines), ())]
     return Document("", blocks, decoded.encoding)
 
 

@@ -17,6 +17,7 @@ from edge.apps.documents.archive import Archive, attribute, local, outermost
 from edge.apps.documents.base import Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.headings import Outline, first_heading, meaningful
+from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import OpenedFile
 from edge.errors import InputError
 
@@ -38,7 +39,7 @@ def extract_docx(file: OpenedFile) -> Document:
         main = archive.related("", "officeDocument") or "word/document.xml"
         document = archive.xml(main)
         styles = archive.related(main, "styles")
-        reader = _Reader(_heading_levels(archive.xml(styles)) if styles in archive.names else {})
+        reader = _TextReader(_heading_levels(archive.xml(styles)) if styles in archive.names else {})
         reader.read(document)
         for kind in ("footnotes", "endnotes"):
             notes = archive.related(main, kind)
@@ -50,7 +51,7 @@ def extract_docx(file: OpenedFile) -> Document:
     return Document(meaningful(title) or first_heading(reader.blocks), reader.blocks)
 
 
-class _Reader:
+class _TextReader:
     """Converts paragraphs and tables to blocks, in document order."""
 
     def __init__(self, levels: dict[str, int]) -> None:
@@ -81,7 +82,7 @@ class _Reader:
             level = self._level(paragraph)
             lines = (self._line,) * (text.count("\n") + 1)
             path = self._outline.enter(level, " ".join(text.split())) if level else self._outline.path
-            kind = "heading" if level else "prose"
+            kind = "heading" if level else "item" if paragraph.find("{*}pPr/{*}numPr") is not None else "paragraph"
             self.blocks.append(Block(text, self._line, self._line, kind=kind, path=path, lines=lines))
 
     def _table(self, table: Any, boxes: list[Any]) -> None:
@@ -95,7 +96,7 @@ class _Reader:
         if rows:
             first = self._line + 1
             self._line += len(rows)
-            self.blocks.append(Block("\n".join(rows), first, self._line, kind="lines", path=self._outline.path))
+            self.blocks.append(Block("\n".join(rows), first, self._line, kind="table", path=self._outline.path))
 
     def _level(self, paragraph: Any) -> int:
         properties = paragraph.find("{*}pPr")
@@ -222,7 +223,7 @@ def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
     line = 1
     path: tuple[str, ...] = ()
     for shape in titles[:1]:
-        text = " ".join(" ".join(_shape_paragraphs(shape)).split())
+        text = " ".join(" ".join(text for _, text in _shape_lines(shape)).split())
         if text:
             path = (text,)
             yield Block(text, line, line, page, "heading", path)
@@ -234,9 +235,11 @@ def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
     for shape, under in parts:
         if _placeholder(shape) in _FURNITURE:
             continue
-        for text in _shape_paragraphs(shape):
+        kind = "item" if _placeholder(shape) == "body" and under[-1:] != ("Notes",) else "paragraph"
+        for name, text in _shape_lines(shape):
             lines = (line,) * (text.count("\n") + 1)
-            yield Block(text, line, line, page, "prose", under, lines)
+            parts = ((ROW, len(text)),) if name == "tr" else None
+            yield Block(text, line, line, page, kind, under, lines, parts)
             line += 1
 
 
@@ -251,8 +254,8 @@ def _placeholder(shape: Any) -> str:
     return "" if element is None else (attribute(element, "type") or "body")
 
 
-def _shape_paragraphs(shape: Any) -> Iterator[str]:
-    """Texts of a shape's paragraphs and table rows."""
+def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
+    """The paragraphs (`p`) and table rows (`tr`) of a shape, with their texts."""
     for found in outermost(shape, {"tr", "p"}):
         if local(found) == "tr":
             cells = (
@@ -261,9 +264,9 @@ def _shape_paragraphs(shape: Any) -> Iterator[str]:
             )
             row = " | ".join(cells)
             if row.strip(" |"):
-                yield row.rstrip()
+                yield "tr", row.rstrip()
         elif text := _paragraph_text(found):
-            yield text
+            yield "p", text
 
 
 def _paragraph_text(paragraph: Any) -> str:

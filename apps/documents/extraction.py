@@ -207,8 +207,9 @@ class Extractor(Closing):
         with closing(worker.ask(request, path, seconds=self._allowed(path))) as answers:
             for answer in answers:
                 if isinstance(answer, list):
-                    text, context, first, last, page, numbers = answer
-                    chunk = Chunk(text, context, first, last, page, None if numbers is None else tuple(numbers))
+                    text, context, first, last, page, numbers, kinds = answer
+                    lines = None if numbers is None else tuple(numbers)
+                    chunk = Chunk(text, context, first, last, page, lines, bytes.fromhex(kinds))
                     chunks.append(chunk)
                     nbytes += len(chunk.text) + len(chunk.context) + _CHUNK_OVERHEAD
                     if nbytes > self._result.nbytes:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.headings import Outline, first_heading
+from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, Part, Parts
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
 
@@ -40,6 +41,7 @@ _ANCHORS = frozenset({"#", "¶", "§", "🔗"})
 
 _PREFORMATTED = frozenset({"pre", "listing", "plaintext", "xmp"})
 _CELLS = frozenset({"td", "th"})
+_ITEMS = frozenset({"li", "dd"})
 _CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})|<\?xml[^>]{0,100}?encoding=[\"']([\w.-]+)", re.I
 )
@@ -104,9 +106,9 @@ def html_blocks(text: str, *, page: int | None = None, outline: Outline | None =
         return "", []
     found = root.find(".//title")
     title = " ".join(" ".join(found.itertext()).split()) if found is not None else ""
-    blocks = _Reader(page, outline or Outline(), _NAVIGATION).read(root)
+    blocks = _PageReader(page, outline or Outline(), _NAVIGATION).read(root)
     if not blocks:  # the whole page is inside a navigation element that was never closed
-        blocks = _Reader(page, outline or Outline(), frozenset()).read(root)
+        blocks = _PageReader(page, outline or Outline(), frozenset()).read(root)
     return title or first_heading(blocks), blocks
 
 
@@ -115,7 +117,7 @@ def _closed(match: re.Match[str]) -> str:
     return match[0] if match[1].lower() in _VOID else f"<{match[1]}{match[2]}></{match[1]}>"
 
 
-class _Reader:
+class _PageReader:
     """Walks a tree in document order and collects the text between the borders of block elements."""
 
     def __init__(self, page: int | None, outline: Outline, navigation: frozenset[str]) -> None:
@@ -128,7 +130,11 @@ class _Reader:
         self._blocks: list[Block] = []
         self._heading = 0
         self._preformatted = 0
+        self._items = 0
         self._hidden = 0
+        self._cells: list[str] = []
+        self._linked = 0
+        self._links = 0
 
     def read(self, root: Any) -> list[Block]:
         from lxml import etree
@@ -153,7 +159,11 @@ class _Reader:
             self._flush()
             self._heading = _HEADINGS.get(tag, 0)
             self._preformatted += tag in _PREFORMATTED
+            self._items += tag in _ITEMS
+        elif tag == "a":
+            self._links += 1
         elif tag in _CELLS:
+            self._cells.append(tag)
             self._add(" | " if any(line for line, _ in self._lines) else "")
         elif tag == "br":
             self._break()
@@ -170,6 +180,9 @@ class _Reader:
             self._flush()
             self._heading = 0
             self._preformatted -= tag in _PREFORMATTED
+            self._items -= tag in _ITEMS
+        elif tag == "a":
+            self._links -= 1
         self._tail(element)
 
     def _hides(self, element: Any) -> bool:
@@ -212,6 +225,7 @@ class _Reader:
                 self._lines[-1] = (gathered + piece, number if gathered else self._line)
                 if not piece.isspace():
                     self._end_line = self._line
+                    self._linked += sum(map(str.isalnum, piece)) if self._links else 0
 
     def _break(self) -> None:
         self._lines.append(("", self._line))
@@ -219,6 +233,8 @@ class _Reader:
     def _flush(self) -> None:
         """Ends the current block. Its lines break where the lines of the file break."""
         gathered, self._lines = self._lines, [("", self._line)]
+        cells, self._cells = self._cells, []
+        linked, self._linked = self._linked, 0
         if self._preformatted:
             kept = [(line.rstrip(), number) for line, number in gathered]
             while kept and not kept[0][0]:
@@ -231,10 +247,20 @@ class _Reader:
             return
         text = "\n".join(line for line, _ in kept)
         numbers = tuple(number for _, number in kept)
-        path, kind = self._outline.path, "lines" if self._preformatted else "prose"
+        path, kind = self._outline.path, "code" if self._preformatted else "item" if self._items else "paragraph"
+        parts: tuple[Part, ...] | None = None
         if self._heading:
             path, kind = self._outline.enter(self._heading, " ".join(text.split())), "heading"
-        self._blocks.append(Block(text, numbers[0], max(self._end_line, numbers[-1]), self._page, kind, path, numbers))
+        elif self._preformatted:
+            shown = Parts(text)
+            shown.fence(0, len(text))
+            parts = tuple(shown.found)
+        elif linked and linked == sum(map(str.isalnum, text)):
+            parts = ((NAVIGATION, len(text)),)
+        elif len(cells) > 1:
+            parts = ((ROW if "td" in cells else COLUMNS, len(text)),)
+        last = max(self._end_line, numbers[-1])
+        self._blocks.append(Block(text, numbers[0], last, self._page, kind, path, numbers, parts))
 
 
 _CHAPTER_TYPES = frozenset({"application/xhtml+xml", "text/html", "application/html", "text/x-oeb1-document"})

@@ -128,7 +128,11 @@ def extract(file: OpenedFile) -> Document:
     decoded = file.text()
     try:
         blocks = [
-            _block(list(group), tuple(str(name) for name in key[:-1]))
+            _block(
+                list(group),
+                tuple(str(name) for name in key[:-1]),
+                "row" if key and isinstance(key[-1], int) else "fields",
+            )
             for key, group in groupby(leaves(decoded.text), lambda leaf: _record(leaf.path))
         ]
     except NotJson:
@@ -149,7 +153,7 @@ def extract_lines(file: OpenedFile) -> Document:
             blocks.append(Block(line.strip(), number, number, kind="lines"))
             continue
         if record:
-            blocks.append(_block(record, ()))
+            blocks.append(_block(record, (), "row"))
     return Document("", blocks, decoded.encoding)
 
 
@@ -158,7 +162,7 @@ def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
     return path[:2] if path and isinstance(path[0], str) else path[:1]
 
 
-def _block(record: Sequence[Leaf], path: tuple[str, ...]) -> Block:
+def _block(record: Sequence[Leaf], path: tuple[str, ...], kind: str) -> Block:
     """A record as lines. They name all keys, because a passage of several blocks has only the path they share."""
     texts = []
     for leaf in record:
@@ -167,7 +171,7 @@ def _block(record: Sequence[Leaf], path: tuple[str, ...]) -> Block:
         texts.append(f"{name}: {value}" if name else value)
     numbers = tuple(leaf.line for leaf in record)
     text = "\n".join(texts).rstrip()
-    return Block(text, numbers[0], numbers[-1], kind="lines", path=path, lines=numbers)
+    return Block(text, numbers[0], numbers[-1], kind=kind, path=path, lines=numbers)
 
 
 def _path(keys: Sequence[Key]) -> str:

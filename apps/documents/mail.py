@@ -195,7 +195,7 @@ class _MailReader:
         path = (*above, subject, sent) if sent else (*above, subject)
         shown = [f"{name}: {value}" for name, value in headers.items() if value]
         if shown:
-            self._add("\n".join(shown), "lines", path)
+            self._add("\n".join(shown), "fields", path)
         for number, part in enumerate(_parts(message)):
             if number >= _MOST_PARTS:
                 self.warn(f"a message of more than {_MOST_PARTS} parts, of which the first are read")
@@ -259,7 +259,7 @@ class _MailReader:
         """Adds the blocks of an attached document, if its format is supported. A document that cannot be read costs
         only itself."""
         below = (*path, f"attachment {name}")
-        self._add(f"Attachment: {name}", "lines", below)
+        self._add(f"Attachment: {name}", "fields", below)
         try:
             blocks = self._attached(name, part)
         except Skipped:
@@ -304,9 +304,11 @@ class _MailReader:
 
     def _blocks(self, blocks: Iterable[Block], path: tuple[str, ...]) -> None:
         for block in blocks:
-            self._add(block.text, block.kind, (*path, *block.path))
+            self._add(block.text, block.kind, (*path, *block.path), block.parts)
 
-    def _add(self, text: str, kind: str, path: tuple[str, ...]) -> None:
+    def _add(
+        self, text: str, kind: str, path: tuple[str, ...], parts: tuple[tuple[int, int], ...] | None = None
+    ) -> None:
         if not text.strip():
             return
         self._chars += len(text)
@@ -314,7 +316,7 @@ class _MailReader:
             raise too_much_text()
         first = self._line + 1
         self._line += text.count("\n") + 1
-        self.blocks.append(Block(text, first, self._line, self._page, kind, path))
+        self.blocks.append(Block(text, first, self._line, self._page, kind, path, parts=parts))
 
     def warn(self, what: str) -> None:
         """Reports a part that is not read; the first one counts."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from edge.apps.documents.base import Block, Document
 from edge.apps.documents.headings import Outline, first_heading
+from edge.apps.documents.kinds import COLUMNS, ITEM, ROW, Part, Parts
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import paragraphs
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_LINES = frozenset({"fence", "code_block", "table_open", "html_block"})
+_KINDS = {"fence": "code", "code_block": "code", "table_open": "table", "html_block": "lines"}
+_CLOSING = re.compile(r"[ \t>]*(?:`{3,}|~{3,})\s*")
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n(?:[^\n]*\n){0,400}?\1[ \t]*(?:\n|$)")
 _FRONT_TITLE = re.compile(r"^title[ \t]*[:=][ \t]*[\"']?([^\n\"']{1,200})", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
@@ -43,7 +45,7 @@ def extract(file: OpenedFile) -> Document:
     title, first = "", 0
     if front is not None:
         first = front[0].rstrip("\n").count("\n") + 1
-        blocks += paragraphs(lines, 0, first, (), kind="lines")
+        blocks += paragraphs(lines, 0, first, (), kind="settings")
         titled = _FRONT_TITLE.search(front[0])
         title = titled[1].strip() if titled else ""
     blocks += markdown_blocks(lines, Outline(), first)
@@ -96,10 +98,57 @@ def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most:
                 path = outline.enter(int(token.tag[1:]), _heading(tokens[index + 1].content))
                 yield Block(text, opened + 1, ended, kind="heading", path=path)
             elif ended > opened:
-                kind = "lines" if token.type in _LINES else "prose"
-                yield Block(text, opened + 1, ended, kind=kind, path=outline.path)
+                kind = _KINDS.get(token.type, "prose")
+                parts = _parts(text, tokens, index, opened - start)
+                yield Block(text, opened + 1, ended, kind=kind, path=outline.path, parts=parts)
         yield from paragraphs(lines, done, rest, outline.path, kind="lines")
         start = rest
+
+
+def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part, ...]:
+    """The parts of a block, as its tokens tell.
+
+    Args:
+        index: number of the token that begins the block.
+        first: the block's first line, as tokens count.
+    """
+    parts = Parts(text)
+    starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
+    block = tokens[index]
+    in_item = in_head = False
+    end = 0
+    for token in tokens[index:]:
+        if token.type == "list_item_open":
+            in_item = True
+        elif token.type in ("thead_open", "thead_close"):
+            in_head = token.nesting == 1
+        if token.map is not None:
+            begins = starts[min(token.map[0] - first, len(starts) - 1)]
+            ends = starts[min(token.map[1] - first, len(starts) - 1)]
+            if token.type == "fence":
+                ends = len(text) if token is block else ends  # it may go on beyond the tokens
+                body = text[begins:ends].rstrip("\n")
+                last = body.rfind("\n")
+                closed = last >= 0 and _CLOSING.fullmatch(body, last + 1) is not None
+                parts.fence(min(begins + body.find("\n") + 1, ends), begins + last if closed else ends)
+            elif token.type == "code_block":
+                parts.fence(begins, ends)
+            elif token.type == "html_block":
+                parts.plain(begins, ends)
+            elif token.type == "tr_open":
+                parts.add(COLUMNS if in_head else ROW, begins, ends)
+            elif token.type == "inline" and block.type != "table_open":
+                if in_item:
+                    parts.whole(ITEM, begins, ends)
+                else:
+                    parts.sentences(begins, ends)
+                in_item = False
+            end = max(end, ends if token is not block else 0)
+        if token.level == block.level and token.nesting <= 0:
+            break
+    if block.type == "table_open":  # rows beyond the tokens
+        parts.lines(ROW, max(end, 0), len(text))
+    return tuple(parts.found)
 
 
 def _reach(lines: list[str], start: int, most: int) -> int:

@@ -86,7 +86,8 @@ class _Text:
             level = int(given) if given.isdecimal() and len(given) < 3 else 1
         path = self._outline.enter(level, " ".join(text.split())) if level else self._outline.path
         lines = (self._line,) * (text.count("\n") + 1)
-        kind = "heading" if level else "prose"
+        in_list = next(paragraph.iterancestors("{*}list-item"), None) is not None
+        kind = "heading" if level else "item" if in_list else "paragraph"
         self.blocks.append(Block(text, self._line, self._line, self._page, kind, path, lines))
 
     def _table(self, table: Any) -> None:
@@ -94,7 +95,7 @@ class _Text:
         if rows:
             first = self._line + 1
             self._line += len(rows)
-            self.blocks.append(Block("\n".join(rows), first, self._line, self._page, "lines", self._outline.path))
+            self.blocks.append(Block("\n".join(rows), first, self._line, self._page, "table", self._outline.path))
 
 
 def _sheets(body: Any) -> Iterator[Block]:

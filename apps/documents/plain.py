@@ -18,6 +18,9 @@ from edge.apps.documents.opened import OpenedFile
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
 _LONGEST_TITLE = 200
 _SHORTEST_RULE = 4
+_WRAPPED_CHARS = 40
+"""A line is wrapped only if it has a space behind so many characters; a long address has none."""
+
 _PROSE_LETTERS = 0.87
 
 
@@ -33,28 +36,30 @@ def text_blocks(text: str, *, short: bool = False) -> list[Block]:
     lines = text.split("\n")
     blocks: list[Block] = []
     outline = Outline()
+    width = max((len(line) for line in lines if " " in line[_WRAPPED_CHARS:]), default=0)
     at = 0
     for title in titles(lines, short=short):
-        blocks += paragraphs(lines, at, title.first, outline.path)
+        blocks += paragraphs(lines, at, title.first, outline.path, width=width)
         path = outline.enter(title.level, title.text)
         heading = "\n".join(lines[title.first : title.end]).rstrip()
         blocks.append(Block(heading, title.first + 1, title.end, kind="heading", path=path))
         at = title.end
-    blocks += paragraphs(lines, at, len(lines), outline.path)
+    blocks += paragraphs(lines, at, len(lines), outline.path, width=width)
     return blocks
 
 
 def paragraphs(
-    lines: Sequence[str], first: int, end: int, path: tuple[str, ...], *, kind: str | None = None
+    lines: Sequence[str], first: int, end: int, path: tuple[str, ...], *, kind: str | None = None, width: int = 0
 ) -> Iterator[Block]:
     """Each run of lines that are not blank becomes a block; `first` and `end` count from 0. Without `kind`, the kind of
-    each block is decided by its text."""
+    each block is decided by its text; `width` as for `Block`."""
     start = first
     for at in range(first, end + 1):
         if at == end or not lines[at].strip():
             if start < at:
                 text = "\n".join(lines[start:at]).rstrip()
-                yield Block(text, start + 1, at, kind=kind or ("prose" if _is_prose(text) else "lines"), path=path)
+                found = kind or ("prose" if _is_prose(text) else "lines")
+                yield Block(text, start + 1, at, kind=found, path=path, width=width)
             start = at + 1
 
 
@@ -144,7 +149,7 @@ def extract_rst(file: OpenedFile) -> Document:
 
 
 def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Marks blocks as `lines` instead of prose if they are indented under `::` or a code directive."""
+    """Marks blocks as code if they are indented under `::` or a code directive, and directives as lines."""
     margin: int | None = None
     for block in blocks:
         indent = len(block.text) - len(block.text.lstrip())
@@ -154,6 +159,7 @@ def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
             yield block
             continue
         marked = block.text.lstrip().startswith((".. ", ":", "+--", "=="))
-        yield replace(block, kind="lines") if marked or margin is not None else block
+        kind = "code" if margin is not None else "lines" if marked else block.kind
+        yield block if kind == block.kind else replace(block, kind=kind)
         if margin is None and (_LITERAL.match(block.text) or (block.text.endswith("::") and not marked)):
             margin = indent

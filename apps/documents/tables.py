@@ -62,10 +62,10 @@ def row_blocks(rows: Iterable[tuple[int, Sequence[str]]], name: str, page: int |
             first = False
             if is_header(values):
                 header = values
-                yield Block(" | ".join(values), number, number, page, "heading", path, (number,))
+                yield Block(" | ".join(values), number, number, page, "columns", path, (number,))
                 continue
         text = [named(header, column, value) for column, value in enumerate(values) if value]
-        yield Block("\n".join(text), number, number, page, "lines", path, (number,) * len(text))
+        yield Block("\n".join(text), number, number, page, "row", path, (number,) * len(text))
 
 
 _DELIMITERS = (",", "\t", ";", "|")
@@ -134,9 +134,9 @@ def _blocks(lines: _Lines, delimiter: str) -> Iterator[Block]:
             first += next((at for at, line in enumerate(written[:-1]) if line.strip()), last - first)
             if header is None and is_header(values):
                 header = values
-                yield Block(" | ".join(values), first, last, kind="heading", lines=(first,))
+                yield Block(" | ".join(values), first, last, kind="columns", lines=(first,))
                 continue
             text = [named(header, column, value) for column, value in enumerate(values) if value]
-            yield Block("\n".join(text), first, last, kind="lines", lines=(first,) * len(text))
+            yield Block("\n".join(text), first, last, kind="row", lines=(first,) * len(text))
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}: not a table of values ({error})") from error

@@ -121,7 +121,8 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
         title = meaningful(document.title) or request["name"]
         yield {"kind": kind.name, "title": title, "encoding": document.encoding, "warning": document.warning}
         for chunk in chunks_of(document.blocks, title, max_tokens=request["max_tokens"]):
-            yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines]
+            yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines,
+                   chunk.kinds.hex()]  # fmt: skip
         yield {"end": True}
     except Skipped as error:
         yield {"error": str(error), "reason": error.reason.value}

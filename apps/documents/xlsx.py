@@ -40,7 +40,7 @@ def extract(file: OpenedFile) -> Document:
         main = archive.related("", "officeDocument") or "xl/workbook.xml"
         workbook = archive.xml(main)
         relations = archive.relations(main)
-        reader = _Reader(archive, main, workbook)
+        reader = _SheetReader(archive, main, workbook)
         blocks: list[Block] = []
         sheets = list(workbook.iter("{*}sheet"))
         for page, sheet in enumerate(sheets, 1):
@@ -55,7 +55,7 @@ def extract(file: OpenedFile) -> Document:
     return Document(title, blocks)
 
 
-class _Reader:
+class _SheetReader:
     """Reads the sheets of one workbook."""
 
     def __init__(self, archive: Archive, main: str, workbook: Any) -> None:

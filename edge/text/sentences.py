@@ -9,7 +9,7 @@ _STOP = re.compile(
     "(?P<stop>(?<=\\S)[.!?…]{1,9}(?P<closed>[\"'”’)\\]»*_]{0,4}))\\s+"
     # Scripts without spaces between sentences have their own full stops.
     '|(?P<wide>[。！？]{1,9}[”’」』）)"]{0,4})\\s*'
-    "|\\s*\\n[^\\S\\n]*\\n\\s*"
+    "|(?<!\\s)\\s*\\n[^\\S\\n]*\\n\\s*"  # from the first of several, or it takes time in their square
 )
 _WORD = re.compile(r"[\w.]{1,12}$")
 _MONTH = re.compile(r"(?:Jan|Feb|Mär|Mar|Apr|Mai|May|Jun|Jul|Aug|Sep|Okt|Oct|Nov|Dez|Dec)\w*")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from edge.errors import InputError
@@ -64,6 +64,13 @@ class Message:
     content: str
 
 
+class Quotable(Protocol):
+    """A part of a passage, with its text as it is quoted."""
+
+    @property
+    def text(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A passage to answer from.
@@ -72,11 +79,13 @@ class Document:
         id: the document's name in traces. Documents with the same id and text are the same.
         text: the passage.
         title: the passage's source. The model reads it, but it is not part of the passage.
+        parts: the parts of the passage that can be quoted; its sentences if None.
     """
 
     id: str
     text: str
     title: str = ""
+    parts: Sequence[Quotable] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,6 @@ Score = Callable[[str, Sequence[str]], Sequence[float]]
 
 _ENDED = re.compile(r"[.!?…。！？][\"'”’)\]»*_]*$")
 
-Cut = Callable[[str], Sequence[str]]
-"""A function that cuts a document's text into parts that can be quoted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Quoted(Piece):
@@ -61,7 +58,6 @@ class ExtractiveGenerator:
         most: int = 3,
         floor: float = float("-inf"),
         context: int = 1_000_000,
-        cut: Cut = sentences,
     ) -> None:
         """Makes a generator from a function that judges sentences, such as a reranker.
 
@@ -70,12 +66,10 @@ class ExtractiveGenerator:
             most: largest number of sentences in an answer.
             floor: sentences with a lower score are not shown.
             context: largest number of words to read; the last documents are left out if they do not fit.
-            cut: cuts a document into sentences, or into other parts that are quoted as a whole.
         """
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
         self.context = context
-        self._cut = cut
         self._score = score
         self._most = most
         self._floor = floor
@@ -136,7 +130,8 @@ class ExtractiveGenerator:
             if read + size > self.context:
                 return list(found.values()), read, len(documents) - number + 1
             read += size
-            for text in self._cut(document.text):
+            parts = document.parts
+            for text in sentences(document.text) if parts is None else (part.text for part in parts):
                 found.setdefault(text.casefold(), _Candidate(text, number, self.count(text)))
         return list(found.values()), read, 0
 

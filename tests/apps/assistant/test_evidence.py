@@ -12,7 +12,17 @@ import pytest
 
 from edge.apps.assistant.answer import notices
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.evidence import NAME, SIGNALS, Reading, UnitJudge, Window, WordNearness, content_words, signals
+from edge.apps.assistant.evidence import (
+    NAME,
+    SIGNALS,
+    Reading,
+    UnitJudge,
+    Window,
+    WordNearness,
+    content_words,
+    document_of,
+    signals,
+)
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.stream import AnswerStream, Turns, Writing
 from edge.apps.assistant.units import Unit
@@ -228,7 +238,7 @@ def test_a_passage_on_another_name_is_neither_evidence_nor_quoted(tmp_path: Path
     question = "When does the mill of Ombra flood?"
     reading = judge.reading(question, [other, own])
     assert (reading.signals[0], reading.named[0]) == (log_odds(0.9), log_odds(0.5))
-    pairs = [("", other.text), ("", own.text)]
+    pairs = [document_of(other), document_of(own)]
     assert {window.passage for window in judge.windows(question, pairs)} == {1}
     assert {window.passage for window in judge.windows("When does it flood?", pairs)} == {0, 1}, "another question"
 

@@ -77,7 +77,9 @@ def test_sentences_are_judged_by_the_sentence_that_asks_and_only_once() -> None:
     models = Models()
     question = "We moved to the valley in May. When does the river flood? Thanks!"
     judge = UnitJudge(models)  # type: ignore[arg-type]
-    judge.windows("When does the river flood?", [("Rivers", "The river floods in spring. It rises for a week.")])
+    judge.windows(
+        "When does the river flood?", [Document("1", "The river floods in spring. It rises for a week.", "Rivers")]
+    )
     generator = PickedSentences(judge)
     documents = [Document("1", "The river floods in spring. It rises for a week.", "Rivers")]
     list(generator.stream([Message("user", question)], Sampling(), documents=documents))

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.documents.base import Block, Chunk
-from edge.apps.documents.chunking import _cut, chunks_of
-from edge.apps.documents.units import Unit, estimate_pieces, units_of
+from edge.apps.documents.chunking import CutUnit, _cut, chunks_of, estimate_pieces, units_of
 
 Cut = Callable[..., list[Chunk]]
 
@@ -205,4 +204,4 @@ def test_units_know_their_lines() -> None:
         ("Three.", 2, 2),
         ("Four.", 4, 4),
     ]
-    assert all(isinstance(unit, Unit) for unit in units)
+    assert all(isinstance(unit, CutUnit) for unit in units)

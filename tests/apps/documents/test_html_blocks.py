@@ -40,13 +40,13 @@ def test_a_page(read: Read, samples: dict[str, bytes]) -> None:
     assert document.title == "Rivers & floods"
     assert [(b.kind, b.line_start, b.line_end, b.path, b.text) for b in document.blocks] == [
         ("heading", 6, 6, ("Rivers",), "Rivers"),
-        ("prose", 7, 9, ("Rivers",), "They rise\nin spring, when the\nsnow melts."),
+        ("paragraph", 7, 9, ("Rivers",), "They rise\nin spring, when the\nsnow melts."),
         ("heading", 11, 11, ("Rivers", "Levels"), "Levels"),
-        ("prose", 12, 12, ("Rivers", "Levels"), "Year | Level"),
-        ("prose", 13, 13, ("Rivers", "Levels"), "1997 | 8.2 m"),
-        ("lines", 15, 16, ("Rivers", "Levels"), "first\n  second"),
-        ("prose", 18, 18, ("Rivers", "Levels"), "one"),
-        ("prose", 18, 18, ("Rivers", "Levels"), "two"),
+        ("paragraph", 12, 12, ("Rivers", "Levels"), "Year | Level"),
+        ("paragraph", 13, 13, ("Rivers", "Levels"), "1997 | 8.2 m"),
+        ("code", 15, 16, ("Rivers", "Levels"), "first\n  second"),
+        ("item", 18, 18, ("Rivers", "Levels"), "one"),
+        ("item", 18, 18, ("Rivers", "Levels"), "two"),
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.documents.units import MOST_PER_CHARACTER, estimate_pieces
+from edge.apps.documents.chunking import MOST_PER_CHARACTER, estimate_pieces
 
 TEXTS = {
     "prose": "The river leaves its bed in spring, when the snow in the mountains melts; the roads are impassable then, "

@@ -122,11 +122,11 @@ def test_docx(read: Read, samples: dict[str, bytes]) -> None:
     floods, measured = ("Floods",), ("Floods", "Measurements")
     assert shape(document) == [
         (None, 1, 1, "heading", floods, "Floods"),
-        (None, 2, 2, "prose", floods, "The river rises in April. Snow melts in the hills."),
+        (None, 2, 2, "paragraph", floods, "The river rises in April. Snow melts in the hills."),
         (None, 3, 3, "heading", measured, "Measurements"),
-        (None, 4, 5, "lines", measured, "Year | Level\n1997 | 8.2 m"),
+        (None, 4, 5, "table", measured, "Year | Level\n1997 | 8.2 m"),
         (None, 6, 6, "heading", ("Droughts",), "Droughts"),
-        (None, 7, 7, "prose", ("Droughts",), "In August little is left of it."),
+        (None, 7, 7, "paragraph", ("Droughts",), "In August little is left of it."),
     ]
 
 
@@ -159,11 +159,11 @@ def test_docx_keeps_what_lies_in_controls_and_boxes_and_drops_what_is_deleted(
     )
     document = read("a.docx", docx_of(samples, body))
     assert [(b.line_start, b.kind, b.text) for b in document.blocks] == [
-        (1, "prose", "In a control."),
-        (2, "prose", "Kept, inserted. A link."),
-        (3, "prose", "Around\ntwo lines."),
-        (4, "prose", "In a box."),
-        (5, "lines", "outer | right\ninner"),
+        (1, "paragraph", "In a control."),
+        (2, "paragraph", "Kept, inserted. A link."),
+        (3, "paragraph", "Around\ntwo lines."),
+        (4, "paragraph", "In a box."),
+        (5, "table", "outer | right\ninner"),
         (7, "heading", "By outline level"),
     ]
 
@@ -206,12 +206,12 @@ def test_pptx(read: Read, samples: dict[str, bytes]) -> None:
     assert document.title == "Why rivers flood"
     assert shape(document) == [
         (1, 1, 1, "heading", why, "Why rivers flood"),
-        (1, 2, 2, "prose", why, "Melting snow"),
-        (1, 3, 3, "prose", why, "Heavy rain"),
-        (1, 4, 4, "prose", (*why, "Notes"), "Show the picture of 1997 here."),
+        (1, 2, 2, "item", why, "Melting snow"),
+        (1, 3, 3, "item", why, "Heavy rain"),
+        (1, 4, 4, "paragraph", (*why, "Notes"), "Show the picture of 1997 here."),
         (2, 1, 1, "heading", levels, "Levels"),
-        (2, 2, 2, "prose", levels, "Year | Level"),
-        (2, 3, 3, "prose", levels, "1997 | 8.2 m"),
+        (2, 2, 2, "paragraph", levels, "Year | Level"),
+        (2, 3, 3, "paragraph", levels, "1997 | 8.2 m"),
     ]
 
 
@@ -244,9 +244,9 @@ def test_epub(read: Read, make_epub: Make) -> None:
     assert document.title == "A book"
     assert shape(document) == [
         (1, 2, 2, "heading", ("One",), "One"),
-        (1, 3, 3, "prose", ("One",), "First."),
+        (1, 3, 3, "paragraph", ("One",), "First."),
         (2, 2, 2, "heading", ("Two",), "Two"),
-        (2, 3, 4, "prose", ("Two",), "Second\nhere."),
+        (2, 3, 4, "paragraph", ("Two",), "Second\nhere."),
     ]
 
 

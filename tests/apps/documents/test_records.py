@@ -36,16 +36,16 @@ def test_csv_rows_name_their_columns(read: Read, delimiter: str) -> None:
     )
     text += "\n\n" + delimiter.join(("2013", "", "x")) + "\n"
     assert shape(read("a.csv", text)) == [
-        (1, 1, "heading", "year | level | note"),
-        (2, 3, "lines", "year: 1997\nlevel: 8.2\nnote: high, but not the; highest"),
-        (5, 5, "lines", "year: 2013\nnote: x"),
+        (1, 1, "columns", "year | level | note"),
+        (2, 3, "row", "year: 1997\nlevel: 8.2\nnote: high, but not the; highest"),
+        (5, 5, "row", "year: 2013\nnote: x"),
     ]
 
 
 def test_csv_without_a_header(read: Read) -> None:
     assert shape(read("a.csv", "1997,8.2\n2013,8.8,extra\n")) == [
-        (1, 1, "lines", "1997\n8.2"),
-        (2, 2, "lines", "2013\n8.8\nextra"),
+        (1, 1, "row", "1997\n8.2"),
+        (2, 2, "row", "2013\n8.8\nextra"),
     ]
 
 
@@ -53,7 +53,7 @@ def test_csv_with_more_values_than_columns(read: Read) -> None:
     assert shape(read("a.tsv", "year\tlevel\n1997\t8.2\thigh\n"))[1] == (
         2,
         2,
-        "lines",
+        "row",
         "year: 1997\nlevel: 8.2\ncolumn 3: high",
     )
 
@@ -148,9 +148,9 @@ def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
 def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     document = read("a.json", samples["data.json"])
     assert shape(document) == [
-        (3, 3, "lines", "rivers[0].name: Elbe\nrivers[0].level: 8.8"),
-        (4, 4, "lines", "rivers[1].name: Oder"),
-        (6, 6, "lines", "note: in été"),
+        (3, 3, "row", "rivers[0].name: Elbe\nrivers[0].level: 8.8"),
+        (4, 4, "row", "rivers[1].name: Oder"),
+        (6, 6, "fields", "note: in été"),
     ]
     assert [block.path for block in document.blocks] == [("rivers",), ("rivers",), ()]
     document = read("b.json", '{"db": {"host": {"name": "a"}}, "tags": ["x"]}')
@@ -170,9 +170,9 @@ def test_json_that_is_none_is_text(read: Read) -> None:
 
 def test_json_lines(read: Read) -> None:
     assert shape(read("a.jsonl", '{"a": 1, "b": {"c": "x"}}\n\nnot json\n[1, 2]\n')) == [
-        (1, 1, "lines", "a: 1\nb.c: x"),
+        (1, 1, "row", "a: 1\nb.c: x"),
         (3, 3, "lines", "not json"),
-        (4, 4, "lines", "[0]: 1\n[1]: 2"),
+        (4, 4, "row", "[0]: 1\n[1]: 2"),
     ]
 
 
@@ -190,8 +190,8 @@ def test_notebook_cells_stand_on_the_lines_of_the_file(
     assert [(b.kind, b.text, b.path) for b in document.blocks] == [
         ("heading", "# Rivers", ("Rivers",)),
         ("prose", "They flood in spring.", ("Rivers",)),
-        ("lines", 'def level(year):\n    return "8.2\\n"', ("Rivers", "level")),
-        ("lines", "level(1997)", ("Rivers",)),
+        ("code", 'def level(year):\n    return "8.2\\n"', ("Rivers", "level")),
+        ("code", "level(1997)", ("Rivers",)),
     ]
     for block in document.blocks:
         assert block.lines is not None

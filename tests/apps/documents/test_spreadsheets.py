@@ -62,11 +62,11 @@ def test_sheets_rows_and_values(read: Read, workbook: Any) -> None:
     document = read("a.xlsx", saved(workbook))
     assert document.title == "All rents"
     assert shape(document) == [
-        (1, 1, "heading", ("Rents",), "tenant | amount | paid | at"),
-        (1, 2, "lines", ("Rents",), "tenant: Ann\namount: 850.5\npaid: 2026-03-01\nat: 14:30:00"),
-        (1, 4, "lines", ("Rents",), "tenant: Bo\namount: 0.3\npaid: 2026-03-02 09:15:00"),
-        (1, 5, "lines", ("Rents",), "tenant: Cy\namount: true\nat: two lines"),  # the formula was never computed
-        (2, 7, "lines", ("Notes",), "Only here"),
+        (1, 1, "columns", ("Rents",), "tenant | amount | paid | at"),
+        (1, 2, "row", ("Rents",), "tenant: Ann\namount: 850.5\npaid: 2026-03-01\nat: 14:30:00"),
+        (1, 4, "row", ("Rents",), "tenant: Bo\namount: 0.3\npaid: 2026-03-02 09:15:00"),
+        (1, 5, "row", ("Rents",), "tenant: Cy\namount: true\nat: two lines"),  # the formula was never computed
+        (2, 7, "row", ("Notes",), "Only here"),
     ]
 
 
@@ -84,7 +84,7 @@ def test_without_a_suffix_the_content_tells(read: Read, workbook: Any) -> None:
     assert shape(read("rents", saved(workbook)))[0][4] == "tenant | amount | paid | at"
     document = OpenDocumentText()
     document.text.addElement(text.P(text="A river."))
-    assert shape(read("river", saved(document))) == [(None, 1, "prose", (), "A river.")]
+    assert shape(read("river", saved(document))) == [(None, 1, "paragraph", (), "A river.")]
 
 
 def test_what_is_too_large_or_damaged_is_refused(read: Read, workbook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +142,12 @@ def test_odt_headings_lists_tables_and_notes(read: Read) -> None:
     lengths = ("Rivers", "Lengths")
     assert shape(read_back) == [
         (None, 1, "heading", ("Rivers",), "Rivers"),
-        (None, 2, "prose", ("Rivers",), "They rise in spring\nand fall."),
-        (None, 3, "prose", ("Rivers",), "When the snow melts."),
-        (None, 4, "prose", ("Rivers",), "Rhine"),
-        (None, 5, "prose", ("Rivers",), "Elbe"),
+        (None, 2, "paragraph", ("Rivers",), "They rise in spring\nand fall."),
+        (None, 3, "paragraph", ("Rivers",), "When the snow melts."),
+        (None, 4, "item", ("Rivers",), "Rhine"),
+        (None, 5, "item", ("Rivers",), "Elbe"),
         (None, 6, "heading", lengths, "Lengths"),
-        (None, 7, "lines", lengths, "Rhine | 1,233 km\nElbe | 1,112 km"),
+        (None, 7, "table", lengths, "Rhine | 1,233 km\nElbe | 1,112 km"),
     ]
 
 
@@ -173,9 +173,9 @@ def test_ods_repeated_cells_and_rows_are_no_bomb(read: Read) -> None:
     add(["deep"], blank=3)
     document.spreadsheet.addElement(sheet)
     assert shape(read("a.ods", saved(document))) == [
-        (None, 1, "heading", ("Rents",), "tenant | amount"),
-        (None, 900_000_002, "lines", ("Rents",), "tenant: Ann\namount: 850"),
-        (None, 900_000_004, "lines", ("Rents",), "column 4: deep"),
+        (None, 1, "columns", ("Rents",), "tenant | amount"),
+        (None, 900_000_002, "row", ("Rents",), "tenant: Ann\namount: 850"),
+        (None, 900_000_004, "row", ("Rents",), "column 4: deep"),
     ]
 
 
@@ -197,9 +197,9 @@ def test_odp_slides_have_titles_and_notes(read: Read) -> None:
         document.presentation.addElement(page)
     assert shape(read("a.odp", saved(document))) == [
         (1, 1, "heading", ("Rivers",), "Rivers"),
-        (1, 2, "prose", ("Rivers",), "They rise."),
+        (1, 2, "paragraph", ("Rivers",), "They rise."),
         (2, 1, "heading", ("Bread",), "Bread"),
-        (2, 2, "prose", ("Bread",), "It needs time."),
+        (2, 2, "paragraph", ("Bread",), "It needs time."),
     ]
 
 

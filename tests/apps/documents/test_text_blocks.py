@@ -127,14 +127,14 @@ def test_markdown(read: Read) -> None:
     assert document.title == "The title"
     first, code = "First heading x", "Code here"
     assert shape(document) == [
-        (1, 3, "lines", ()),
+        (1, 3, "settings", ()),
         (5, 6, "prose", ()),
         (8, 9, "heading", (first,)),
         (10, 11, "prose", (first,)),
         (13, 13, "heading", (first, code)),
-        (14, 17, "lines", (first, code)),
+        (14, 17, "code", (first, code)),
         (18, 18, "lines", (first, code)),
-        (20, 22, "lines", (first, code)),
+        (20, 22, "table", (first, code)),
         (24, 24, "prose", (first, code)),
         (25, 25, "heading", ("Next",)),
     ]
@@ -149,11 +149,11 @@ def test_restructured_text(read: Read) -> None:
     assert shape(document) == [
         (1, 3, "heading", ("Title",)),
         (5, 5, "prose", ("Title",)),
-        (7, 7, "lines", ("Title",)),
-        (9, 9, "lines", ("Title",)),
+        (7, 7, "code", ("Title",)),
+        (9, 9, "code", ("Title",)),
         (11, 11, "prose", ("Title",)),
         (13, 13, "lines", ("Title",)),
-        (15, 15, "lines", ("Title",)),
+        (15, 15, "code", ("Title",)),
         (17, 18, "heading", ("Title", "Part")),
         (20, 20, "lines", ("Title", "Part")),
         (22, 22, "prose", ("Title", "Part")),
@@ -170,20 +170,20 @@ def test_python(read: Read) -> None:
         + "\n    async def h(self):\n        pass\n\nx = 1; y = 2\n"
     )
     assert shape(read("a.py", text)) == [
-        (1, 2, "lines", ()),
-        (4, 9, "lines", ("f",)),
-        (12, 13, "lines", ("Small",)),
-        (16, 19, "lines", ("Large",)),
-        (21, 61, "lines", ("Large", "g")),
-        (63, 64, "lines", ("Large", "h")),
-        (66, 66, "lines", ()),
+        (1, 2, "code", ()),
+        (4, 9, "code", ("f",)),
+        (12, 13, "code", ("Small",)),
+        (16, 19, "code", ("Large",)),
+        (21, 61, "code", ("Large", "g")),
+        (63, 64, "code", ("Large", "h")),
+        (66, 66, "code", ()),
     ]
 
 
 def test_python_of_another_version_is_read_as_code(read: Read) -> None:
     assert shape(read("a.py", "def f(x):\n    print x\n\ndef g(x):\n    exec x\n")) == [
-        (1, 2, "lines", ("f",)),
-        (4, 5, "lines", ("g",)),
+        (1, 2, "code", ("f",)),
+        (4, 5, "code", ("g",)),
     ]
 
 
@@ -220,7 +220,7 @@ def test_heads_of_functions_and_types(read: Read, suffix: str, source: str, name
 
 def test_code_is_cut_at_the_margin_after_blank_lines(read: Read) -> None:
     text = "/* about */\nint a(void)\n{\n    x;\n\n    y;\n\n}\n\nint b(void)\n{\n}\n"
-    assert shape(read("a.c", text)) == [(1, 8, "lines", ("a",)), (10, 12, "lines", ("b",))]
+    assert shape(read("a.c", text)) == [(1, 8, "code", ("a",)), (10, 12, "code", ("b",))]
 
 
 def test_minified_code_is_left_out(read: Read) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.layout import quotable, units
+from edge.apps.assistant.units import quotable, units
 
 WRAPPED = """Running Single Tests
 We can pass the name of any test function to cargo test in
@@ -88,37 +88,6 @@ def test_rows_of_a_table_carry_the_names_of_their_columns(table: str) -> None:
     ]
 
 
-RECORD = "name: Ada\nbirthday: 3 May\npresent idea: head torch"
-
-
-@pytest.mark.parametrize(
-    ("above", "below"),
-    [
-        ("name | birthday | present idea\n\n", ""),
-        ("", "\n\nname: Bo\nbirthday: 9 June\npresent idea: a cookbook"),
-        ("birthday: 9 June\npresent idea: tea\n\n", "\n\nname: Bo\nbirthday: 1 July"),
-    ],
-    ids=["below names of columns", "above another record", "below the end of a record"],
-)
-def test_the_values_of_a_record_are_one_row(above: str, below: str) -> None:
-    assert ("row", "name: Ada, birthday: 3 May, present idea: head torch") in kinds(above + RECORD + below)
-
-
-def test_elements_of_a_json_list_are_rows_although_their_names_differ() -> None:
-    text = "[0].name: Kim\n[0].tags[0]: a\n[0].tags[1]: b\n\n[1].name: Lou\n[1].tags[0]: c\n[1].home.city: Oslo"
-    assert quoted(text) == ["name: Kim, tags[0]: a, tags[1]: b", "name: Lou, tags[0]: c, home.city: Oslo"]
-
-
-@pytest.mark.parametrize("below", ["", "\n\nweight: 3\nheight: 4", "\n\nIts name: Bo."])
-def test_settings_without_a_second_record_stand_alone(below: str) -> None:
-    assert "name: Ada" in quoted(RECORD + below)
-
-
-def test_a_long_record_is_not_one_row() -> None:
-    wide = [f"name: {name}\n" + "\n".join(f"year {year}: {'wet ' * 6}".rstrip() for year in range(9)) for name in "AB"]
-    assert "name: A" in quoted("\n\n".join(wide))
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -144,49 +113,6 @@ def test_menus_are_not_quoted(line: str) -> None:
 )
 def test_sentences_with_bars_are_no_menus(line: str) -> None:
     assert kinds(line)[0][0] != "navigation"
-
-
-def test_a_docstring_stays_whole_and_says_what_it_describes() -> None:
-    text = (
-        'class Box:\n    """Parcels. All of one user."""\n\n    def ask(self, path):\n        """Asks a carrier.\n\n'
-        "        A failed request is repeated. After the\n        fourth failure it gives up.\n\n        Args:\n"
-        "            path: the file; its\n                folder must exist.\n            other: nothing.\n"
-        '        """\n        return self._ask(path)\n'
-    )
-    found = units(text)
-    assert [(unit.text, unit.heading) for unit in found if unit.quotable] == [
-        ("Parcels. All of one user.", "Box"),
-        ("Asks a carrier.", "ask"),
-        ("A failed request is repeated. After the fourth failure it gives up.", "ask"),
-        ("path: the file; its folder must exist.", "ask"),
-        ("other: nothing.", "ask"),
-    ]
-
-
-def test_a_passage_may_begin_within_a_docstring() -> None:
-    text = (
-        '    varied at random so that\n    nobody waits.\n    """\n    heap = make()\n\n'
-        'def run(self):\n    """Runs it."""\n    go()'
-    )
-    assert quoted(text) == ["varied at random so that nobody waits.", "Runs it."]
-
-
-def test_settings_are_quoted_with_their_comments() -> None:
-    text = (
-        "# Written once.\n\n[mail]\n# Mails are sent again\n# after so many hours.\nrepeat_after = 6\nport = 587\n"
-        "KEEP=5  # old releases that stay\n"
-    )
-    assert [(unit.text, unit.heading) for unit in units(text) if unit.quotable] == [
-        ("Written once.", ""),
-        ("Mails are sent again after so many hours: `repeat_after = 6`", "mail"),
-        ("`port = 587`", "mail"),
-        ("old releases that stay: `KEEP=5`", "mail"),
-    ]
-
-
-def test_a_unit_knows_its_headings() -> None:
-    text = "# Lease\n\n## Rent\n\nIt is 870 euros.\n\n## Pets\n\nOne cat is allowed.\n\nFees\n====\n\nNone are due."
-    assert [unit.heading for unit in units(text) if unit.quotable] == ["Lease > Rent", "Lease > Pets", "Fees"]
 
 
 def test_labels_do_not_continue_the_line_before() -> None:

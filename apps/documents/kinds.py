@@ -1,0 +1,409 @@
+"""Kinds of the parts of a text: which of it are sentences, list items, rows, settings, docstrings, code or headings.
+
+The reader of a file knows them. They are stored with each passage, for an answer that quotes whole statements. A part
+is a pair of its kind and the offset where it ends. It begins behind the part before, without white space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from edge.text.sentences import spans
+
+if TYPE_CHECKING:
+    from edge.apps.documents.base import Block
+
+NOTHING, SENTENCE, ITEM, ROW, COLUMNS, SETTING, DOCSTRING, CODE, COMMAND, COMMENT, NAVIGATION = range(11)
+"""`NOTHING` is a rule or a mark. `COLUMNS` names the columns of the rows below it. `COMMAND` is a single line of code
+that the text shows, `COMMENT` a comment in code. `SETTING` may include the comment above it."""
+
+HEADING = 16
+"""A heading, plus its depth: a heading ends those above it that are as deep or deeper."""
+
+_PASSING, _SECTION = 8, 10
+"""The depth of a short line that stands like a heading, and of a section in a file of settings."""
+
+Part = tuple[int, int]
+
+ITEM_MARK = re.compile(r"^\s*(?:[-*•–+]\s+)*(?:[-*•–+]|\d{1,3}[.)]|\(\w\)|[A-Za-z][.)])\s+")
+COMMENT_MARK = re.compile(r"^\s*(?:#(?!\s*#|include)\s?|//+\s?|--\s|;\s)")
+QUOTE_MARK = re.compile(r"^\s*>\s?(?!>)", re.MULTILINE)
+WORD = re.compile(r"[^\W_]+")
+_ENDED = re.compile(r"[.!?:;…。！？][\"'”’)\]*_`]*$")
+_FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})")
+_RULE = re.compile(r"^\s*\|?\s*:?-{2,}[\s:|-]*$")
+_HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+\S")
+_BOLD = re.compile(r"\s*(\*\*|__)[^*_\n]+\1\s*")
+_LINES = re.compile(r"[^\n]*\n?")
+
+
+class Parts:
+    """The parts of a text, in order.
+
+    Attributes:
+        found: the parts so far.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.found: list[Part] = []
+
+    def add(self, kind: int, start: int, end: int) -> None:
+        """Adds a part from `start` to `end`. A part without a letter or digit is `NOTHING`."""
+        last = self.found[-1][1] if self.found else 0
+        if self.text[last:start].strip():
+            self.found.append((NOTHING, start))
+        if self.text[start:end].strip():
+            self.found.append((kind if WORD.search(self.text, start, end) else NOTHING, end))
+
+    def lines(self, kind: int, start: int, end: int) -> None:
+        """Adds each line as one part."""
+        for a, b in _lines(self.text, start, end):
+            self.add(kind, a, b)
+
+    def sentences(self, start: int, end: int, kind: int = SENTENCE) -> None:
+        """Adds the sentences of a paragraph, or a line of links."""
+        text = self.text[start:end]
+        if is_menu(text):
+            self.add(NAVIGATION, start, end)
+            return
+        if _BOLD.fullmatch(text) and is_heading(text):
+            self.add(HEADING + _PASSING, start, end)
+            return
+        for a, b in spans(QUOTE_MARK.sub(lambda match: " " * len(match[0]), text)):
+            self.add(kind, start + a, start + b)
+
+    def whole(self, kind: int, start: int, end: int) -> None:
+        """Adds a list item, or a paragraph of a docstring, as one part; as sentences if it is long."""
+        if kind == ITEM and is_menu(self.text[start:end]):
+            self.add(NAVIGATION, start, end)
+        elif len(self.text[start:end].split()) > _WHOLE_WORDS:
+            for a, b in spans(self.text[start:end]):
+                self.add(kind, start + a, start + b)
+        else:
+            self.add(kind, start, end)
+
+    def table(self, start: int, end: int) -> None:
+        """Adds the rows of a table, of which the first names the columns if there are others."""
+        rows = [row for row in _lines(self.text, start, end) if not _RULE.match(self.text[slice(*row)])]
+        for number, row in enumerate(rows):
+            self.add(ROW if number or len(rows) == 1 else COLUMNS, *row)
+
+    def record(self, start: int, end: int) -> None:
+        """Adds the values of a record as one part. Those of a long record stand alone."""
+        if len(self.text[start:end].split()) > _WHOLE_WORDS:
+            self.lines(ROW, start, end)
+        else:
+            self.add(ROW, start, end)
+
+    def fence(self, start: int, end: int) -> None:
+        """Adds code that a text shows."""
+        lines = list(_lines(self.text, start, end))
+        if lines:
+            self.add(COMMAND if len(lines) == 1 else CODE, lines[0][0], lines[-1][1])
+
+    def code(self, start: int, end: int, *, settings: bool = False) -> None:
+        """Adds lines of code, with comments and settings told apart.
+
+        Args:
+            settings: whether the lines are those of a configuration file.
+        """
+        lines = list(_lines(self.text, start, end))
+        at = 0
+        while at < len(lines):
+            first = at
+            kind = self._kind_of_line(lines[at], settings)
+            while at < len(lines) and self._kind_of_line(lines[at], settings) == kind and kind in (COMMENT, CODE):
+                at += 1
+            if kind == COMMENT and at < len(lines) and self._kind_of_line(lines[at], settings) == SETTING:
+                kind = SETTING
+            if kind not in (COMMENT, CODE):
+                at += 1
+            self.add(kind, lines[first][0], lines[at - 1][1])
+
+    def _kind_of_line(self, span: tuple[int, int], settings: bool) -> int:
+        line = self.text[slice(*span)]
+        if len(line) > _LONGEST_LINE:
+            return CODE
+        if COMMENT_MARK.match(line):
+            return CODE if line.startswith("#!") else COMMENT
+        if settings and ITEM_MARK.match(line):
+            return ITEM
+        if settings and _SECTION_HEAD.match(line):
+            return HEADING + _SECTION + _indent(line)
+        if settings:
+            return SETTING if _SETTING.match(line) else CODE
+        return SETTING if is_setting(line) and not line[:1].isspace() else CODE
+
+    def docstring(self, start: int, end: int) -> None:
+        """Adds the paragraphs of a docstring. The entries of a section such as `Args:` are parts of their own."""
+        at = start
+        for part in _EMPTY_LINE.split(self.text[start:end]):
+            begin, at = at, at + len(part)
+            body = part.strip()
+            if not body:
+                continue
+            begin += len(part) - len(part.lstrip())
+            first, _, rest = body.partition("\n")
+            if rest and _ARGUMENTS.fullmatch(first):
+                self.add(NOTHING, begin, begin + len(first))
+                self._entries(begin + len(first) + 1, begin + len(body))
+            else:
+                self.whole(DOCSTRING, begin, begin + len(body))
+
+    def _entries(self, start: int, end: int) -> None:
+        lines = list(_lines(self.text, start, end))
+        least = min(_indent(self.text[slice(*line)]) for line in lines)
+        heads = [a for a, b in lines if _indent(self.text[a:b]) == least]
+        for head, stop in zip(heads, [*heads[1:], end], strict=True):
+            self.add(DOCSTRING, head, stop)
+
+    def plain(self, start: int, end: int, width: int = 0) -> None:
+        """Adds the parts of a paragraph of plain text, as its lines tell; `width` as for `Block`."""
+        lines = list(_lines(self.text, start, end))
+        kinds = {self._kind_of_line(line, True) for line in lines}
+        if {COMMENT, SETTING} <= kinds and CODE not in kinds:
+            self.code(start, end, settings=True)
+            return
+        width = width or max((b - a for a, b in lines), default=0)
+        at = 0
+        while at < len(lines):
+            (first, stop), following = lines[at], lines[at + 1 :]
+            line = self.text[first:stop]
+            if len(line) > _LONGEST_LINE:
+                at += self._paragraph(lines[at:], width)
+            elif _FENCE.match(line):
+                closed = next((n for n, row in enumerate(following) if _FENCE.match(self.text[slice(*row)])), None)
+                count = len(following) if closed is None else closed
+                if count:
+                    self.fence(following[0][0], following[count - 1][1])
+                at += count + 2
+            elif count := self._rows(lines[at:]):
+                self.table(first, lines[at + count - 1][1])
+                at += count
+            elif marked := _HEADING.match(line):
+                self.add(HEADING + len(marked[1]), first, stop)
+                at += 1
+            elif is_menu(line):
+                self.add(NAVIGATION, first, stop)
+                at += 1
+            elif _SECTION_HEAD.match(line):
+                self.add(HEADING + _SECTION + _indent(line), first, stop)
+                at += 1
+            elif is_code(line) or is_setting(line):
+                count = 1
+                while count <= len(following) and is_code(self.text[slice(*following[count - 1])]) and is_code(line):
+                    count += 1
+                self.add(CODE if is_code(line) else SETTING, first, lines[at + count - 1][1])
+                at += count
+            else:
+                at += self._paragraph(lines[at:], width)
+
+    def _rows(self, lines: list[tuple[int, int]]) -> int:
+        """The number of lines that are rows of a table: two at least, or one with outer bars."""
+        count = cells = 0
+        for line in (self.text[slice(*span)] for span in lines):
+            found = line.strip().strip("|").count("|") + 1
+            if not (_RULE.match(line) and count) and (found < 2 or found != (cells or found)):
+                break
+            cells = cells or found
+            count += 1
+        return count if count > 1 or (count and self.text[lines[0][0] :].lstrip().startswith("|")) else 0
+
+    def _paragraph(self, lines: list[tuple[int, int]], width: int) -> int:
+        """Adds a list item, or the wrapped lines of a paragraph; returns the number of its lines."""
+        texts = [self.text[slice(*line)] for line in lines]
+        item, count = ITEM_MARK.match(texts[0]) is not None, 1
+        while count < len(texts):
+            below = texts[count]
+            hangs = item and not ITEM_MARK.match(below) and _indent(below) > _indent(texts[0])
+            if not (hangs or continues(texts[count - 1], below, width)):
+                break
+            count += 1
+        start, end = lines[0][0], lines[count - 1][1]
+        below = texts[count] if count < len(texts) else ""
+        leads = len(below.split()) > _FEW_WORDS and not ITEM_MARK.match(below) and not below[:1].isspace()
+        if item and not (leads and is_heading(ITEM_MARK.sub("", self.text[start:end]))):
+            self.whole(ITEM, start, end)
+        elif item or is_heading(self.text[start:end]):
+            self.add(HEADING + _PASSING, start, end)
+        else:
+            self.sentences(start, end)
+        return count
+
+
+def parts_of(block: Block) -> list[Part]:
+    """The parts of a block: those that its reader has given, or else by its kind. If that tells nothing, those that its
+    lines tell."""
+    if block.parts is not None:
+        return list(block.parts)
+    parts = Parts(block.text)
+    span = 0, len(block.text)
+    if block.kind == "heading":
+        parts.add(HEADING + max(1, len(block.path)), *span)
+    elif block.kind == "columns":
+        parts.add(COLUMNS, *span)
+    elif block.kind == "item":
+        parts.whole(ITEM, *span)
+    elif block.kind == "fields":
+        parts.lines(SETTING, *span)
+    elif block.kind in ("code", "settings"):
+        parts.code(*span, settings=block.kind == "settings")
+    elif block.kind in _SIMPLE:
+        _SIMPLE[block.kind](parts, *span)
+    else:
+        parts.plain(*span, width=block.width)
+    return parts.found
+
+
+_SIMPLE = {"paragraph": Parts.sentences, "row": Parts.record, "table": Parts.table}
+
+
+def recognised(text: str) -> list[Part]:
+    """The parts of a text of which nothing is known."""
+    parts = Parts(text)
+    start, width = 0, max(map(len, text.split("\n")))
+    for end in [*(match.start() for match in _EMPTY_LINE.finditer(text)), len(text)]:
+        parts.plain(start, end, width)
+        start = end
+    return parts.found
+
+
+def packed_parts(parts: Iterable[Part]) -> bytes:
+    """Parts as bytes: each kind, and each distance from the end before, in groups of seven bits, lowest first."""
+    out, before = bytearray(), 0
+    for kind, end in parts:
+        for number in (kind, end - before):
+            while number > 127:
+                out.append(number & 127 | 128)
+                number >>= 7
+            out.append(number)
+        before = end
+    return bytes(out)
+
+
+def unpacked_parts(data: bytes | None) -> tuple[Part, ...]:
+    """The parts that `packed_parts` has written; none for None."""
+    numbers, number, shift = list[int](), 0, 0
+    for byte in data or b"":
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            numbers.append(number)
+            number = shift = 0
+    found, end = list[Part](), 0
+    for kind, length in zip(numbers[::2], numbers[1::2], strict=True):
+        end += length
+        found.append((kind, end))
+    return tuple(found)
+
+
+_LONGEST_LINE = 400
+"""A longer line is no code, menu or heading. Patterns of lines may take time in the square of their length."""
+
+_WHOLE_WORDS = 60
+"""List items, records and docstring paragraphs of more words than this are no single statement."""
+
+_EMPTY_LINE = re.compile(r"(\n[ \t]*\n)")
+_ARGUMENTS = re.compile(r"\s*\w+:")
+_SECTION_HEAD = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
+"""The head of a section of a configuration file: `[mail]` or `mail:`."""
+
+_CODE = re.compile(
+    r"^\s*(?:[$%]\s|>>>|#include|/\*|\*/|@\w[\w.]*(?:\(.*\))?$|[{}()\[\];,]+$)"
+    r"|^\s*(?:\S+\s+){0,2}\S*[;{}]$|^[^=()\[\]]*[=()\[\]].*[;{}]$|^.*(?:\)\s*->.*|=>.*)$|^\s*[\w.]+\(.*\)\s*$"
+    r"|^\s*(?:def|class|import|from|return|if|for|while|fn|let|const)\b.*[{;:(]$|^\s+[\w.]+ [-+*/|]?= .*"
+)
+_SETTING = re.compile(
+    r"^\s*(?:export\s+|ENV\s+)?[\"']?[A-Za-z_][\w.-]*[\"']?(?:\s*:\s*[\w\[\], .|]+)?\s*(?:=|:(?=\s))\s*\S.*$"
+)
+_NAMED = re.compile(r"^\s*[a-z_][\w.-]*:\s")
+_SETTING_CHARS, _SETTING_WORDS = 120, 6
+_CALL = re.compile(r"[\w\])]\(.*\)?\s*$")
+_LABEL = re.compile(r"^[A-Z][\w'-]*(?: [\w'-]+){0,3}: ")
+_MENU = re.compile(r"\s+(?:[|·•›»/>]|[-–])\s+|\s*[|·•›»]\s*")
+_MENU_WORDS = 3
+_LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)\s]*\)")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{2,3})(?=\S)(.+?)(?<=\S)\1(?![\w*])")
+_BARE_LINKS = re.compile(r"\s*(?:\[[^\]]+\]\s*){2,}")
+_ALPHABET = re.compile(r"\s*(?:\w\s+){6,}\w\s*")
+_VALUE = re.compile(r"\d|[@$€£%]")
+
+_WRAPPED, _CONTINUED = 60, 25
+"""A line that does not end a sentence continues in the next line if it has at least `_WRAPPED` characters, as wrapped
+lines do. If the next line begins with a small letter, `_CONTINUED` characters are enough."""
+
+_FULL = 0.85
+"""The share of the longest line's width that a wrapped line fills at least."""
+
+_HEADING_WORDS, _FEW_WORDS = 10, 5
+
+
+def continues(last: str, line: str, width: int = 0) -> bool:
+    """Whether a line continues the sentence of the line before.
+
+    Args:
+        last: the line before.
+        width: the width of the paragraph's longest line. A line that begins with a capital continues the line before
+            only if its first word would not have fitted there.
+    """
+    last = last.rstrip()
+    if not last or not line.strip() or _ENDED.search(last) or ITEM_MARK.match(line) or _LABEL.match(line):
+        return False
+    if line.lstrip().startswith("|") or last.lstrip().startswith("|"):
+        return False
+    if line.lstrip()[:1].islower():
+        return len(last) >= _CONTINUED
+    return len(last) >= _WRAPPED and len(last) + 1 + len(line.split()[0]) > _FULL * width
+
+
+def is_code(line: str) -> bool:
+    """Whether a line of plain text looks like a statement of a program."""
+    return len(line) <= _LONGEST_LINE and _CODE.match(line) is not None
+
+
+def is_setting(line: str) -> bool:
+    """Whether a line gives a value to a name, like a line of a configuration file or a constant."""
+    if len(line) > _SETTING_CHARS or _SETTING.match(line) is None or _ENDED.search(line.rstrip()):
+        return False
+    if "=" in line.partition('"')[0]:
+        return not line[:1].isspace() and not _CALL.search(line) and not line.rstrip().endswith(("(", "[", "{", "\\"))
+    return _NAMED.match(line) is not None and len(line.split()) <= _SETTING_WORDS
+
+
+def is_heading(text: str) -> bool:
+    """Whether a part of a text is as short as a heading, does not end like a sentence, and holds no value."""
+    words = len(WORD.findall(text))
+    return words < _HEADING_WORDS and not _ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
+
+
+def is_menu(line: str) -> bool:
+    """Whether a text holds only links, short names between bars, or the alphabet."""
+    if len(line) > _LONGEST_LINE:
+        return False
+    if _LINK.search(line) and not WORD.search(_LINK.sub("", line)):
+        return True
+    bare = re.sub(r"\[([^\]]*)\](?!\()", r"\1 |", line) if _BARE_LINKS.fullmatch(line) else line
+    bare = re.sub(r"^\s*>\s+", "", unmarked(bare)).rpartition(":")[2]
+    parts = [part.strip() for part in _MENU.split(bare) if part.strip()]
+    names = all(len(part.split()) <= _MENU_WORDS + (len(parts) > 2) and not _VALUE.search(part) for part in parts)
+    return (len(parts) >= 2 and names and not _ENDED.search(line.rstrip())) or _ALPHABET.fullmatch(line) is not None
+
+
+def unmarked(text: str) -> str:
+    """A text on one line, without the Markdown marks of links and emphasis."""
+    return " ".join(_EMPHASIS.sub(r"\2", _LINK.sub(r"\1", text)).split())
+
+
+def _indent(line: str) -> int:
+    """The width of the white space at the beginning of a line."""
+    return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The spans of lines that are not blank, without their ends."""
+    for match in _LINES.finditer(text, start, end):
+        if match[0].strip():
+            yield match.start(), match.end() - match[0].endswith("\n")
