@@ -1,5 +1,5 @@
 """The types that pass between the steps from a folder to chunks: files that were found or skipped, blocks of text with
-their positions, chunks, and the reasons for skipping a file.
+their positions and headings, chunks, and the reasons for skipping a file.
 
 Lines are numbered as in an editor: they end with LF, CRLF or a lone CR, and with nothing else. All numbers start at 1,
 and ranges include their end. Formats without lines number other units: PDF the lines of a page's text, DOCX and PPTX
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -178,6 +179,67 @@ class Extracted:
     chunks: tuple[Chunk, ...]
     encoding: str | None
     warning: str = ""
+
+
+class Outline:
+    """Tracks the headings of a document, outermost first."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, str]] = []
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The current headings, outermost first."""
+        return tuple(title for _, title in self._open)
+
+    def enter(self, level: int, title: str) -> tuple[str, ...]:
+        """Adds a heading. Headings of its level and below end. A level may be skipped (h1, then h3).
+
+        Returns:
+            The current headings, the new one last.
+        """
+        while self._open and self._open[-1][0] >= level:
+            self._open.pop()
+        self._open.append((level, title))
+        return self.path
+
+
+def first_heading(blocks: Iterable[Block]) -> str:
+    """The first heading, which is the title of a document that names none; empty if there is no heading."""
+    return next((block.path[-1] for block in blocks if block.kind == "heading"), "")
+
+
+_PLACEHOLDER = re.compile(
+    r"""
+    [\W_]*(?:
+        anonymous | unknown | none | null | n/?a | title | no[ ]title | unspecified | default | draft | temp | tmp
+      | (?:untitled|unbenannt|sans[ ]titre|sin[ ]t[ií]tulo|senza[ ]titolo|namenlos)(?:[ _-]?\w{0,12}[ _-]?\d{0,4})
+      | (?:new|neues)?[ ]?(?:document|dokument|documento|presentation|präsentation|slide|folie|workbook|mappe|book
+          |sheet|page|seite|scan|scanned[ ]document|image|img|bild|file|template|vorlage)[ _-]?\d{0,6}
+      | (?:power ?point|open ?document|word|excel)[ ](?:presentation|präsentation|document|dokument|workbook)
+      | \d{1,8}
+    )[\W_]*
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_PROGRAM = re.compile(
+    r"(?:microsoft|openoffice|libreoffice|adobe|corel|quarkxpress|pagemaker)\b[\w .®™-]{0,40}[ ]-[ ].*"
+    r"|tex output .*|(?:microsoft|adobe|apple)[ ]\w{1,12}"
+    r"|.*\.(?:docx?|dotx?|pptx?|xlsx?|odt|odp|ods|rtf|txt|tex|dvi|ps|eps|indd|qxd|pmd|pub|wpd|html?|pdf|p65|fm)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Titles that programs leave when printing: the program's name, or the name of the open file."""
+
+
+def meaningful(title: str) -> str:
+    """The title unchanged, or an empty text if it is a placeholder, a program's name or a file's name.
+
+    >>> meaningful("(anonymous)"), meaningful("Microsoft Word - x.doc"), meaningful("Old ice")
+    ('', '', 'Old ice')
+    """
+    if not any(map(str.isalnum, title)) or _PLACEHOLDER.fullmatch(title) or _PROGRAM.fullmatch(title):
+        return ""
+    return title
 
 
 Extract = Callable[["OpenedFile"], Document]

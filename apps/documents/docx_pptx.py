@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, local, outermost
-from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents.base import Block, Document, Outline, Reason, Skipped, first_heading, meaningful
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline, first_heading, meaningful
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import OpenedFile
 from edge.errors import InputError

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Chunk, Extracted, Reason, Skipped, printable
 from edge.apps.documents.chunking import MAX_TOKENS
 from edge.apps.documents.opened import Attempt
-from edge.apps.documents.page_picture import PagePicture
+from edge.apps.documents.pdf import PagePicture
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.process import Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget

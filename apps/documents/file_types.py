@@ -47,7 +47,7 @@ DOCX = _kind("docx", "docx_pptx:extract_docx", "docx docm dotx")
 PPTX = _kind("pptx", "docx_pptx:extract_pptx", "pptx pptm ppsx potx")
 IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml mbox mbx")
-XLSX = _kind("xlsx", "xlsx:extract", "xlsx xlsm xltx xltm")
+XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
     "text": _kind("odt", "odf:extract", "odt ott"),
     "spreadsheet": _kind("ods", "odf:extract", "ods ots"),

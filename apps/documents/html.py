@@ -11,9 +11,8 @@ from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Outline, Reason, Skipped, first_heading
 from edge.apps.documents.decoding import decode
-from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, Part, Parts
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError

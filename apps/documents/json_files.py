@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from edge.apps.documents.base import Block, Document
+from edge.apps.documents.base import Block, Document, Outline, first_heading
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
 from edge.errors import InputError

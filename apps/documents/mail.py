@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, Document, Reason, Skipped
+from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, Document, Outline, Reason, Skipped
 from edge.apps.documents.decoding import decode, normalised
-from edge.apps.documents.headings import Outline
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
 from edge.apps.documents.plain import text_blocks

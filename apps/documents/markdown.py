@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from edge.apps.documents.base import Block, Document
-from edge.apps.documents.headings import Outline, first_heading
+from edge.apps.documents.base import Block, Document, Outline, first_heading
 from edge.apps.documents.kinds import COLUMNS, ITEM, ROW, Part, Parts
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import paragraphs

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Outline, Reason, Skipped, first_heading
 from edge.apps.documents.decoding import clean
-from edge.apps.documents.headings import Outline, first_heading
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, row_blocks
 

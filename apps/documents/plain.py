@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edge.apps.documents.base import Block, Document
-from edge.apps.documents.headings import Outline, first_heading
+from edge.apps.documents.base import Block, Document, Outline, first_heading
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")

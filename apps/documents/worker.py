@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edge.apps.documents.base import Skipped
+from edge.apps.documents.base import Skipped, meaningful
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.file_types import MAIL, choose, load
-from edge.apps.documents.headings import meaningful
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
@@ -108,7 +107,7 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
     path, attempt = Path(request["path"]), Attempt(request.get("attempt", Attempt.FIRST))
     try:
         if "page" in request:
-            from edge.apps.documents.page_picture import drawn
+            from edge.apps.documents.pdf import drawn
 
             with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor) as file:
                 yield drawn(file, request["page"], frozenset(request["lines"]))

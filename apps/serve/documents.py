@@ -26,7 +26,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.searching import read_hits
 from edge.apps.documents.extraction import Extractor
-from edge.apps.documents.page_picture import PICTURE_NBYTES
+from edge.apps.documents.pdf import PICTURE_NBYTES
 from edge.apps.serve.body import PathText, Whole
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Block
-from edge.apps.documents.headings import Outline
+from edge.apps.documents.base import Block, Outline
 from edge.apps.documents.markdown import markdown_blocks
 
 WHOLE = 10**9

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.apps.documents.headings import meaningful
+from edge.apps.documents.base import meaningful
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from edge.apps.documents.base import Skipped
 from edge.apps.documents.extraction import Extractor
-from edge.apps.documents.page_picture import LONGER_SIDE, MOST_COMPRESSED, PagePicture
+from edge.apps.documents.pdf import LONGER_SIDE, MOST_COMPRESSED, PagePicture
 from edge.errors import InputError
 
 MakePdf = Callable[..., bytes]
