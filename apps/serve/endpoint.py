@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.serve.body import decoded, read_query
-from edge.apps.serve.limits import Workers, settled, urgency_of
+from edge.apps.serve.limits import Workers, attending, settled, urgency_of
 from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refusal_of, refused
 from edge.apps.serve.security import CLIENT, client_of
 from edge.budget import Lease
@@ -126,64 +126,48 @@ class Events:
             self._changed.notify_all()
 
 
-class EventResponse:
-    """An answer of events that a thread sends. An ASGI application."""
+def event_answer(
+    workers: Workers, urgency: Urgency, work: Callable[[Events], None], failed: Callable[[Events, HttpRefusal], None]
+) -> Any:
+    """An answer of events that a thread sends: an ASGI application, which starts the work.
 
-    def __init__(
-        self,
-        workers: Workers,
-        urgency: Urgency,
-        work: Callable[[Events], None],
-        failed: Callable[[Events, HttpRefusal], None],
-    ) -> None:
-        """Starts nothing yet.
+    Args:
+        work: sends the events; runs in a thread.
+        failed: tells the client of an error in an event: the status is on its way by then.
+    """
 
-        Args:
-            work: sends the events; runs in a thread.
-            failed: tells the client of an error in an event: the status is on its way by then.
-        """
-        self._workers = workers
-        self._urgency = urgency
-        self._work = work
-        self._failed = failed
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Sends the events until the work has ended, or the client has gone."""
-        events = Events(self._urgency)
-        ends = False
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        events, ends = Events(urgency), False
 
         async def run() -> None:
             try:
-                await self._workers.run(self._urgency, lambda: self._work(events))
+                await workers.run(urgency, lambda: work(events))
             except Exception as error:
                 ended = ends and isinstance(error, EdgeError)
-                self._failed(events, refusal_of(asyncio.CancelledError() if ended else error))
+                failed(events, refusal_of(asyncio.CancelledError() if ended else error))
             finally:
                 events.end()
-
-        async def attend() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self._urgency.cancel()
 
         async def pass_on() -> None:
             async for text in events.texts():
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
-        running, attending = (asyncio.ensure_future(each()) for each in (run, attend))
+        running = asyncio.ensure_future(run())
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await pass_on()
+            async with attending(receive, urgency):
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await pass_on()
         except asyncio.CancelledError:  # the server ends
             ends = True
-            self._urgency.cancel()
-            await settled(running, self._urgency.cancel)
+            urgency.cancel()
+            await settled(running, urgency.cancel)
             await pass_on()
         finally:
-            self._urgency.cancel()
-            await settled(running, self._urgency.cancel)
-            attending.cancel()
+            urgency.cancel()
+            await settled(running, urgency.cancel)
         await send({"type": "http.response.body", "body": b""})
+
+    return answer
 
 
 _HEADERS = [
@@ -294,10 +278,9 @@ class Endpoint:
         if self._on_loop:
             return _response(await path.handler(call, *given))
         if given and getattr(given[0], "stream", False):
-            return EventResponse(
-                server.workers, urgency, lambda events: self._stream(call, given, events), self._failed
-            )
-        return await server.workers.attended(request, urgency, lambda: _response(path.handler(call, *given)))
+            return event_answer(server.workers, urgency, lambda events: self._stream(call, given, events), self._failed)
+        async with attending(request.receive, urgency):
+            return await server.workers.run(urgency, lambda: _response(path.handler(call, *given)))
 
     def _stream(self, call: Call, given: list[Any], events: Events) -> None:
         found = self._path.handler(replace(call, events=events), *given)

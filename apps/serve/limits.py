@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -231,28 +231,22 @@ class Workers:
             self.busy += more
             self._changed.notify_all()
 
-    async def attended(self, request: Request, urgency: Urgency, work: Callable[[], Result]) -> Result:
-        """As `run`; the work is withdrawn when the client goes away. The request's body must have been read."""
-        import anyio
 
-        found: list[Result] = []
-        errors: list[Exception] = []
+@asynccontextmanager
+async def attending(receive: Callable[[], Awaitable[Any]], urgency: Urgency) -> AsyncIterator[None]:
+    """Inside the block, the work of a request is withdrawn when its client goes away. The request's body must have been
+    read."""
 
-        async def attend() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            urgency.cancel()
+    async def attend() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        urgency.cancel()
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(attend)
-            try:
-                found.append(await self.run(urgency, work))
-            except Exception as error:
-                errors.append(error)
-            group.cancel_scope.cancel()
-        if errors:
-            raise errors[0]
-        return found[0]
+    task = asyncio.ensure_future(attend())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def settled(work: asyncio.Future[Any], withdraw: Callable[[], None]) -> bool:

@@ -14,6 +14,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.together import Together
 from edge.apps.mcp.protocol import ANSWER
 from edge.apps.serve.endpoint import Call, ServedPath
+from edge.apps.serve.limits import attending
 from edge.apps.serve.refusals import HttpRefusal
 from edge.budget import Lease, MemoryBudget
 from edge.scheduling.waiting_line import urgent
@@ -65,21 +66,15 @@ class McpTools:
                     return {"type": "http.request", "body": body, "more_body": False}
                 return await receive()
 
-            async def attend() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                urgency.cancel()
-
             token = ANSWER.set(held)
-            attending = asyncio.ensure_future(attend())
             try:
-                with urgent(urgency):
-                    await manager.handle_request(scope, replay, send)
+                async with attending(receive, urgency):
+                    with urgent(urgency):
+                        await manager.handle_request(scope, replay, send)
             except asyncio.CancelledError:
                 urgency.cancel()
                 raise
             finally:
-                attending.cancel()
                 ANSWER.reset(token)
                 for lease in held:
                     lease.release()

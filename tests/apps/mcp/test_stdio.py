@@ -82,9 +82,9 @@ def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() -> Non
         most = 0
         reserve = client.budget._resize
 
-        def watched(lease: Any, nbytes: int) -> None:
+        def watched(lease: Any, nbytes: int, **named: Any) -> None:
             nonlocal most
-            reserve(lease, nbytes)
+            reserve(lease, nbytes, **named)
             most = max(most, client.budget.used)
 
         client.budget._resize = watched  # type: ignore[method-assign]
