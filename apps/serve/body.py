@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,8 @@ from edge.errors import BudgetExceeded
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 MOST_VALUES = 300_000
 """Values of one body. As empty lists, which take longest, so many are decoded in 80 ms."""
@@ -47,19 +49,28 @@ PathText = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 
 
 def with_idle(
-    base: type[Any], refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({}), harmless: Sequence[str] = ()
-) -> Any:
-    """A base class of bodies, with fields of a dialect that are read and not obeyed.
+    refused: Mapping[str, tuple[Any, ...]] = MappingProxyType({}), harmless: Sequence[str] = ()
+) -> Callable[[type[Body]], type[Body]]:
+    """A decorator that gives a class of bodies fields of its dialect that are read and not obeyed.
 
     Args:
         refused: fields whose values are refused, but for those that change nothing.
         harmless: fields whose values change nothing.
     """
-    refused = {**getattr(base, "REFUSED", {}), **refused}
-    harmless = (*getattr(base, "HARMLESS", ()), *harmless)
-    fields = [(name, Any, None) for name in (*refused, *harmless) if name not in base.__struct_fields__]
-    namespace = {"REFUSED": refused, "HARMLESS": harmless}
-    return msgspec.defstruct(f"Idle{base.__name__}", fields, bases=(base,), kw_only=True, namespace=namespace)
+
+    def decorated(kind: type[Body]) -> type[Body]:
+        fields = [(name, Any, None) for name in (*refused, *harmless)]
+        namespace = {
+            "__doc__": kind.__doc__,
+            "REFUSED": {**getattr(kind, "REFUSED", {}), **refused},
+            "HARMLESS": (*getattr(kind, "HARMLESS", ()), *harmless),
+        }
+        made: Any = msgspec.defstruct(
+            kind.__name__, fields, bases=(kind,), module=kind.__module__, kw_only=True, namespace=namespace
+        )
+        return made  # type: ignore[no-any-return]
+
+    return decorated
 
 
 def as_list(texts: Texts | None) -> list[str]:
@@ -285,7 +296,7 @@ class Shares:
                 del self._held[client]
 
 
-def decoded(body: bytes, kind: type[Any]) -> Any:
+def decoded(body: bytes, kind: Any) -> Any:
     """A body as an object of this msgspec type.
 
     Raises:
@@ -312,7 +323,7 @@ def read_query(values: Mapping[str, str], kind: type[Any]) -> Any:
 
 
 @cache
-def _decoder(kind: type[Any]) -> Any:
+def _decoder(kind: Any) -> Any:
     return msgspec.json.Decoder(kind)
 
 

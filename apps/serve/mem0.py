@@ -19,7 +19,8 @@ from edge.apps.serve.refusals import HttpRefusal
 _ACCOUNT = ("org_id", "project_id", "version", "output_format")
 
 
-class ScopeFields(with_idle(Struct, {"app_id": ()}, _ACCOUNT), kw_only=True):  # type: ignore[misc]
+@with_idle({"app_id": ()}, _ACCOUNT)
+class ScopeFields(Struct, kw_only=True):
     """The user, the agent and the run whose memories are meant."""
 
     user_id: str | int | None = None
@@ -46,7 +47,8 @@ _EXTRACTION = (
 """Messages are stored as they were said, so no option of an extraction changes anything."""
 
 
-class AddBody(with_idle(ScopeFields, {"immutable": (False,)}, _EXTRACTION), kw_only=True):  # type: ignore[misc]
+@with_idle({"immutable": (False,)}, _EXTRACTION)
+class AddBody(ScopeFields, kw_only=True):
     """Messages to remember."""
 
     messages: Any
@@ -121,8 +123,8 @@ def add(call: Call, body: AddBody) -> Any:
 
 def every(call: Call, query: ListQuery) -> Any:
     """Lists the memories of a scope, newest first."""
-    asked = {"top_k": query.top_k or query.limit or 100, "show_expired": bool(query.show_expired)}
-    return _told(call, lambda memory: memory.get_all(**query.scope(), **asked))
+    most, hidden = query.top_k or query.limit or 100, bool(query.show_expired)
+    return _told(call, lambda memory: memory.get_all(**query.scope(), top_k=most, show_expired=hidden))
 
 
 def listed(call: Call, body: ListBody, query: PageQuery) -> Any:

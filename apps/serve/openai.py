@@ -40,7 +40,8 @@ Input = str | Annotated[list[str], Meta(max_length=MOST_TEXTS)]
 """Texts to embed. Lists of tokens are refused: their numbers mean nothing to another model."""
 
 
-class EmbeddingsBody(with_idle(Struct, harmless=("user",)), kw_only=True):  # type: ignore[misc]
+@with_idle(harmless=("user",))
+class EmbeddingsBody(Struct, kw_only=True):
     """Texts to embed, also with Jina's `task` or Cohere's `input_type`."""
 
     input: Input
@@ -147,7 +148,8 @@ _HARMLESS = (
 """A model is free to call none of the `tools`; the others are hints, or notes for the service's accounts."""
 
 
-class ChatBody(with_idle(AskFields, _REFUSED, _HARMLESS), kw_only=True):  # type: ignore[misc]
+@with_idle(_REFUSED, _HARMLESS)
+class ChatBody(AskFields, kw_only=True):
     """A conversation, whose last message is answered."""
 
     messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)]
@@ -212,8 +214,8 @@ def _grounded(call: Call, body: ChatBody, messages: list[Message], show: Show) -
     said = [message for message in messages if message.role != "system"]
     if not said or said[-1].role != "user":
         raise HttpRefusal(422, "the last message is the question, and its role is user")
-    names = call.library.names()
-    with call.library.assistant(body.model if body.model in names else "") as assistant:
+    name = body.model if body.model in call.library.names() else None
+    with call.library.assistant(name or "") as assistant:
         conversation = assistant.chat(options=options)
         for asked, reply in pairwise(said):
             if asked.role == "user" and reply.role == "assistant":

@@ -28,7 +28,8 @@ _HARMLESS = ("priority", "user", "truncation", "max_tokens_per_doc")
 """`max_tokens_per_doc` bounds the costs of a service. Here the model's own length cuts documents."""
 
 
-class RerankBody(with_idle(Struct, _REFUSED, _HARMLESS), kw_only=True):  # type: ignore[misc]
+@with_idle(_REFUSED, _HARMLESS)
+class RerankBody(Struct, kw_only=True):
     """Documents to rank: texts, or objects with a `text` or with `rank_fields`."""
 
     query: str | RerankText

@@ -18,7 +18,8 @@ _CUT: dict[str, tuple[Any, ...]] = {"truncate": (True,), "truncation_direction":
 """Texts are always cut at their end to the model's length."""
 
 
-class TeiRerankBody(with_idle(RerankBody, _CUT), kw_only=True):  # type: ignore[misc]
+@with_idle(_CUT)
+class TeiRerankBody(RerankBody, kw_only=True):
     """`texts` to rank, or `documents` in the shape of Jina and Cohere."""
 
     documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST_ENTRIES)] | None = None  # type: ignore[assignment]
@@ -27,7 +28,8 @@ class TeiRerankBody(with_idle(RerankBody, _CUT), kw_only=True):  # type: ignore[
     return_text: bool | None = None
 
 
-class EmbedBody(with_idle(Struct, {**_CUT, "normalize": (True,)}), kw_only=True):  # type: ignore[misc]
+@with_idle({**_CUT, "normalize": (True,)})
+class EmbedBody(Struct, kw_only=True):
     """Texts to embed."""
 
     inputs: Input
