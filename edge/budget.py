@@ -144,7 +144,7 @@ class MemoryBudget:
         """
         if not isinstance(limit, SupportsIndex):
             raise ArgumentError(f"the limit of a budget is a number of bytes, not {limit!r}")
-        self.limit = limit
+        self.limit: int = limit
         self._part = part
         self.lock = self._lock = threading.RLock()
         self._leases: dict[int, Lease] = {}

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy.typing as npt
-
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.errors import CapabilityError, InputError
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexOptions", "VectorIndex"]
 
 
-class VectorIndex(Closing):
+class VectorIndex(IndexWriter, Closing):
     """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer.
 
     The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions. A change becomes visible when
@@ -96,7 +94,6 @@ class VectorIndex(Closing):
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
         self.dim = dim
-        self.options = options or IndexOptions()
         self._trace = trace or Trace()
         self._own_devices: list[Place] = []
         if codecs is None:
@@ -104,11 +101,8 @@ class VectorIndex(Closing):
             budget.hold_libraries(default.libraries)
             codecs = default
         self._codecs = codecs
-        segments = self._segments = OpenSegments(directory, budget)
-        self._folder = directory
-        self._budget = budget
-        self._snapshots = Snapshots(segments, codecs, dim, budget)
-        self._writer = IndexWriter(self._snapshots, segments, self.options, budget)
+        segments = OpenSegments(directory, budget)
+        super().__init__(Snapshots(segments, codecs, dim, budget), segments, options or IndexOptions(), budget)
         try:
             host = device or self._opened("cpu")[0]
             others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
@@ -121,27 +115,6 @@ class VectorIndex(Closing):
     def migrations() -> list[str | Callable[[Connection], None]]:
         """The steps that create the tables, as SQL or functions, for the database's owner to append to its own."""
         return list(MIGRATIONS)
-
-    def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced.
-
-        A few rows go into a table of `db` and touch no file; many become a segment at once.
-
-        Raises:
-            InputError: ids are negative, twice the same, or not as many as vectors; a vector has the wrong width or is
-                not finite; `db` is not inside a transaction.
-            ConfigError: the index holds vectors of another width.
-            BudgetExceeded, StorageError: a segment cannot be written; the caller rolls back.
-        """
-        self._writer.add(db, ids, vectors)
-
-    def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
-        """Removes vectors; returns how many of `ids` [n] were in the index.
-
-        Raises:
-            InputError: ids are negative or twice the same; `db` is not inside a transaction.
-        """
-        return self._writer.delete(db, ids)
 
     def clear(self, db: Connection) -> None:
         """Forgets all vectors without reading any. Their files are removed once no reader can be using them.
@@ -158,18 +131,6 @@ class VectorIndex(Closing):
             InputError: `db` is not inside a transaction.
         """
         IndexManifest(db).drop_segments(names, time.time())
-
-    def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
-        """The stored vectors [n, dim] of `ids` [n], in that order.
-
-        Args:
-            absent_as_zero: the row of an id that is not in the index is zero.
-
-        Raises:
-            InputError: an id is not in the index, unless `absent_as_zero`.
-            CorruptBlock, StorageError: a segment cannot be read.
-        """
-        return self._writer.vectors(db, ids, absent_as_zero=absent_as_zero)
 
     def maintain(
         self,
@@ -358,7 +319,7 @@ class VectorIndex(Closing):
         manifest = IndexManifest(db)
         spec = self._snapshots.training(manifest).codec.spec
         # Opened anew, because a segment that is already open does not verify its blocks again.
-        segments = OpenSegments(self._folder, self._budget)
+        segments = OpenSegments(self._segments.folder, self._budget)
         return verify(manifest, spec, segments, self._budget, read_data=read_data)
 
     @property

@@ -20,24 +20,27 @@ from edge.ivf.storage.snapshots import Snapshots
 
 
 class IndexWriter:
-    """Changes one index. Thread-safe, since SQLite lets one write transaction run at a time."""
+    """Changes one index: the writing half of `VectorIndex`. Thread-safe, since SQLite lets one write transaction run at
+    a time."""
 
     def __init__(
         self, snapshots: Snapshots, segments: OpenSegments, options: IndexOptions, budget: MemoryBudget
     ) -> None:
         self._snapshots = snapshots
-        self._folder = segments.folder
-        self._options = options
+        self._segments = segments
+        self.options = options
         self._budget = budget
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
         """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced.
 
+        A few rows go into a table of `db` and touch no file; many become a segment at once.
+
         Raises:
             InputError: ids are negative, twice the same, or not as many as vectors; a vector has the wrong width or is
-                not finite; no transaction is open.
+                not finite; `db` is not inside a transaction.
             ConfigError: the index holds vectors of another width.
-            BudgetExceeded, StorageError: many rows are added and the segment for them cannot be written.
+            BudgetExceeded, StorageError: a segment cannot be written; the caller rolls back.
         """
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
@@ -131,7 +134,7 @@ class IndexWriter:
     def _segment_writer(self, manifest: IndexManifest, count: int, stack: ExitStack) -> SegmentWriter | None:
         """Opens the writer of a segment for `count` new rows and the pending ones. None if all of them stay pending:
         they are few, or the memory does not suffice and they are not very many."""
-        pending, limit = manifest.pending_count(), self._options.pending_limit
+        pending, limit = manifest.pending_count(), self.options.pending_limit
         if pending + count <= 2 * limit:
             return None
         training = self._snapshots.training(manifest)
@@ -139,7 +142,7 @@ class IndexWriter:
         nbytes = joined * 4 * self._snapshots.dim + assign_nbytes(len(training.centroids))
         try:
             stack.enter_context(self._budget.reserve("index writer", nbytes))
-            return stack.enter_context(SegmentWriter(self._folder, training.codec.spec, self._budget))
+            return stack.enter_context(SegmentWriter(self._segments.folder, training.codec.spec, self._budget))
         except BudgetExceeded:
             if pending + count > 3 * limit:
                 raise
