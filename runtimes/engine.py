@@ -254,6 +254,7 @@ class Engine(Closing):
 
     def _put_back(self, job: Job, taken: Taken[Job]) -> None:
         job.undo()
+        job.batch = None
         taken.put_back(job)
 
     def _pass(self, jobs: Sequence[Job], taken: Taken[Job]) -> None:
