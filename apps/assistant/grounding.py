@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from edge.apps.assistant.marks import MARK, numbers_of
+from edge.apps.assistant.citations import MARK, numbers_of
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.snippets import stem
@@ -88,7 +88,7 @@ class Unsupported:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GivenPassage:
     """A passage that statements are checked against.
 
     Attributes:
@@ -100,7 +100,7 @@ class Source:
     units: tuple[Unit, ...]
 
     @classmethod
-    def of(cls, text: str, parts: tuple[Part, ...] = (), context: str = "") -> Source:
+    def of(cls, text: str, parts: tuple[Part, ...] = (), context: str = "") -> GivenPassage:
         """A passage; `parts` as for `units`, `context` its title and headings."""
         above = " > ".join(line.strip() for line in context.splitlines() if line.strip())
         found = units(text, parts)
@@ -124,7 +124,7 @@ class Grounding:
         self.repeated = 0
         self._written: set[tuple[str, ...]] = set()
         self._question = question
-        self._passages = [Source.of(hit.text, hit.kinds, hit.context or hit.title) for hit in passages]
+        self._passages = [GivenPassage.of(hit.text, hit.kinds, hit.context or hit.title) for hit in passages]
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -173,7 +173,7 @@ class Grounding:
         return f"{before}{shown}{after}"
 
 
-def missing(statement: str, question: str, passages: Sequence[Source]) -> list[str]:
+def missing(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
     """The facts of a statement that no passage holds: its numbers, each with the thing counted, and its names. If all
     are held, the words of a statement that is about something else than the passages."""
     about = _content(statement) | _content(question)
@@ -189,7 +189,7 @@ def missing(statement: str, question: str, passages: Sequence[Source]) -> list[s
     return list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
 
 
-def quotation(question: str, statement: str, passages: Sequence[tuple[int, Source]]) -> tuple[int, str] | None:
+def quotation(question: str, statement: str, passages: Sequence[tuple[int, GivenPassage]]) -> tuple[int, str] | None:
     """The number of a passage and its sentence that shares most words with the question and the statement; None if no
     sentence shares enough."""
     asked, said = _content(question), _content(statement)
@@ -219,7 +219,7 @@ def _ended(text: str) -> int | None:
     return None
 
 
-def _elsewhere(statement: str, question: str, passages: Sequence[Source]) -> list[str]:
+def _elsewhere(statement: str, question: str, passages: Sequence[GivenPassage]) -> list[str]:
     """The content words of a statement that is about something else than the passages; empty if it is about them, or
     if the passages share no word with the question: they may be in another language."""
     held = frozenset[str]().union(*(_content(passage.text) for passage in passages))
@@ -230,7 +230,7 @@ def _elsewhere(statement: str, question: str, passages: Sequence[Source]) -> lis
 
 
 @lru_cache(maxsize=32)
-def _parts(passage: Source) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
+def _parts(passage: GivenPassage) -> tuple[tuple[frozenset[tuple[str, str]], frozenset[str]], ...]:
     """The quantities and the content words of each unit of a passage. The content words include those of the unit's
     headings and of the unit before it, because a sentence may continue the subject of the one before."""
     found = []

@@ -8,9 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import cast
 
-from edge.apps.assistant.citations import Citations
+from edge.apps.assistant.citations import Citations, MarkReader
 from edge.apps.assistant.grounding import Grounding, Unsupported
-from edge.apps.assistant.marks import MarkReader
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.collection.hits import Hit
 from edge.errors import InputError

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.assistant.base import AskOptions
-from edge.apps.assistant.evidence import NAME, SIGNALS, Reading, UnitJudge
+from edge.apps.assistant.evidence import NAME, SIGNALS, UnitJudge, UnitReading
 from edge.apps.assistant.question import judged_question
 from edge.apps.bench.answers import copy_documents, questions
 from edge.apps.bench.figures import Figure, lower, neither, tabulate
@@ -38,7 +38,7 @@ _LEAST = 0.38
 """The least threshold. At one half, refusals and false answers would have the same weight. An answer is shown with its
 quotation, which the user can judge, and with a warning below `CERTAIN`, so a refusal is worse. The value was chosen on
 the half `choose` and on train questions of judged sets. It is lower for questions that the passages word differently
-(`Reading.enough`)."""
+(`UnitReading.enough`)."""
 
 _DOCUMENTS = 600
 _RIDGE = 2.0
@@ -57,7 +57,7 @@ class Example:
 
     kind: str
     there: bool
-    reading: Reading
+    reading: UnitReading
     relevance: float
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from edge.apps.collection.catalog import Catalog, FileRow, Vectors, files_below
 from edge.apps.collection.paths import nearest, storable, written
-from edge.apps.documents.base import Found, Reason, SkippedFile
+from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.store.database import Database
 from edge.ivf.storage.connection import Connection
 
@@ -23,8 +23,8 @@ _BATCH = 1_000
 _REMOVED = 50
 """Files that one transaction removes."""
 
-Entry = Found | SkippedFile
-Scanned = Callable[[Callable[[Found], bool]], Iterable[Entry]]
+Entry = FoundFile | SkippedFile
+Scanned = Callable[[Callable[[FoundFile], bool]], Iterable[Entry]]
 """Runs a scan. Its argument tells whether a file is known and unchanged, so that the scan need not open it."""
 
 
@@ -62,7 +62,7 @@ class Discovery:
         self._catalog = catalog
         self._vectors = vectors
         self._retry = retry
-        self._asked: Found | None = None
+        self._asked: FoundFile | None = None
         self._seen = bytearray()
         self._unreadable: set[str] = set()
         self.counts: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class Discovery:
                     self._catalog.remove(db, file, self._vectors)
             self.counts["removed"] += len(batch)
 
-    def _is_known(self, found: Found) -> bool:
+    def _is_known(self, found: FoundFile) -> bool:
         """Whether the collection has a file as it is on disk."""
         self._asked = found
         row = self._known(written(found.path))

@@ -16,7 +16,7 @@ from edge.apps.collection.paths import nearest, on_the_way, outermost
 from edge.apps.collection.preparation import Prepared, with_more_memory
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.roots import absence, forget_roots, read_roots, register_roots, with_nested
-from edge.apps.documents.base import WORKER_NBYTES, Extracted, Found
+from edge.apps.documents.base import WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
 from edge.apps.documents.extraction import Extractor
@@ -87,7 +87,7 @@ class Writer:
         chosen = with_nested(given, roots) if given else roots
         present, missing = self._present(chosen, frozenset(chosen))
 
-        def scanned(known: Callable[[Found], bool]) -> Iterable[Entry]:
+        def scanned(known: Callable[[FoundFile], bool]) -> Iterable[Entry]:
             return scan(present, exclude=[self._path], unchanged=known)
 
         def settled() -> list[str]:
@@ -110,7 +110,7 @@ class Writer:
             whole = frozenset(root for root in changed if root in changed[root])
             present, missing = self._present(changed, whole)
 
-            def scanned(known: Callable[[Found], bool]) -> Iterator[Entry]:
+            def scanned(known: Callable[[FoundFile], bool]) -> Iterator[Entry]:
                 for root in present:
                     way = on_the_way(root, changed[root])
                     yield from scan([root], exclude=[self._path], unchanged=known, only=way)

@@ -62,7 +62,7 @@ class Skipped(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file to index, as its directory entry describes it. The file is not kept open.
 
     Attributes:
@@ -125,7 +125,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class DocumentBlocks:
     """The output of an extractor, before it is split into chunks.
 
     Attributes:
@@ -242,7 +242,7 @@ def meaningful(title: str) -> str:
     return title
 
 
-Extract = Callable[["OpenedFile"], Document]
+Extract = Callable[["OpenedFile"], DocumentBlocks]
 """An extractor: reads an opened file in a worker process, under limits of time and memory. It raises `InputError` with
 one sentence; any other error counts as damage of the file."""
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents.base import Block, DocumentBlocks, Reason, Skipped
 from edge.apps.documents.file_types import LANGUAGES
 from edge.apps.documents.kinds import NOTHING, Parts
 from edge.apps.documents.opened import OpenedFile
@@ -93,7 +93,7 @@ _WHOLE_LINES = 40
 """A class or module with no more lines stays one block."""
 
 
-def extract_python(file: OpenedFile) -> Document:
+def extract_python(file: OpenedFile) -> DocumentBlocks:
     """Reads a Python file."""
     cookie = _COOKIE.search(b"\n".join(file.head.split(b"\n", 2)[:2]))
     decoded = file.text(declared=cookie[1].decode("ascii") if cookie else None)
@@ -103,10 +103,10 @@ def extract_python(file: OpenedFile) -> Document:
             warnings.simplefilter("ignore")  # about invalid escapes in the file
             tree = ast.parse(decoded.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Document("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
+        return DocumentBlocks("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
     docstrings = list(_docstrings(tree))
     found = _python_blocks(lines, tree.body, 0, len(lines), ())
-    return Document("", [_with_docstrings(block, docstrings) for block in found], decoded.encoding)
+    return DocumentBlocks("", [_with_docstrings(block, docstrings) for block in found], decoded.encoding)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
@@ -219,7 +219,7 @@ _MINIFIED_LINE = 500
 """Code whose lines have more characters on average is minified."""
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a source file.
 
     Raises:
@@ -234,7 +234,7 @@ def extract(file: OpenedFile) -> Document:
     if blocks is None:
         kind = "settings" if file.suffix in _SETTINGS else "code"
         blocks = [replace(block, kind=kind) for block in code_blocks(lines, 0, len(lines), ())]
-    return Document("", blocks, decoded.encoding)
+    return DocumentBlocks("", blocks, decoded.encoding)
 
 
 def syntax_blocks(text: str, suffix: str) -> list[Block] | None:

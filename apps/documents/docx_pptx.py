@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, local, outermost
-from edge.apps.documents.base import Block, Document, Outline, Reason, Skipped, first_heading, meaningful
+from edge.apps.documents.base import Block, DocumentBlocks, Outline, Reason, Skipped, first_heading, meaningful
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import OpenedFile
@@ -27,7 +27,7 @@ _PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "txbxConte
 _MOST_BASES = 20
 
 
-def extract_docx(file: OpenedFile) -> Document:
+def extract_docx(file: OpenedFile) -> DocumentBlocks:
     """Reads a DOCX file.
 
     Raises:
@@ -47,7 +47,7 @@ def extract_docx(file: OpenedFile) -> Document:
         title = archive.title()
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
-    return Document(meaningful(title) or first_heading(reader.blocks), reader.blocks)
+    return DocumentBlocks(meaningful(title) or first_heading(reader.blocks), reader.blocks)
 
 
 class _TextReader:
@@ -190,7 +190,7 @@ _TITLES = frozenset({"title", "ctrTitle"})
 _FURNITURE = frozenset({"sldNum", "dt", "ftr", "hdr", "sldImg"})
 
 
-def extract_pptx(file: OpenedFile) -> Document:
+def extract_pptx(file: OpenedFile) -> DocumentBlocks:
     """Reads a PPTX file.
 
     Raises:
@@ -211,7 +211,7 @@ def extract_pptx(file: OpenedFile) -> Document:
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "no slide shows any text")
     title = next((block.path[0] for block in blocks if block.path), "")
-    return Document(title, blocks)
+    return DocumentBlocks(title, blocks)
 
 
 def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Outline, Reason, Skipped, first_heading
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped, first_heading
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.kinds import COLUMNS, NAVIGATION, ROW, Part, Parts
 from edge.apps.documents.opened import OpenedFile, too_much_text
@@ -59,7 +59,7 @@ _VOID = frozenset({
 })  # fmt: skip
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads an HTML file.
 
     Raises:
@@ -72,7 +72,7 @@ def extract(file: OpenedFile) -> Document:
     title, blocks = html_blocks(decoded.text)
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the page shows no text (its content may come from a script)")
-    return Document(title, blocks, decoded.encoding)
+    return DocumentBlocks(title, blocks, decoded.encoding)
 
 
 def html_blocks(text: str, *, page: int | None = None, outline: Outline | None = None) -> tuple[str, list[Block]]:
@@ -265,7 +265,7 @@ class _PageReader:
 _CHAPTER_TYPES = frozenset({"application/xhtml+xml", "text/html", "application/html", "text/x-oeb1-document"})
 
 
-def extract_epub(file: OpenedFile) -> Document:
+def extract_epub(file: OpenedFile) -> DocumentBlocks:
     """Reads an EPUB file.
 
     Raises:
@@ -298,7 +298,7 @@ def extract_epub(file: OpenedFile) -> Document:
         title = dublin_core_title(root)
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the book has no text")
-    return Document(title, blocks)
+    return DocumentBlocks(title, blocks)
 
 
 def _package(archive: Archive) -> str:

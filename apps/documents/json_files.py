@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from edge.apps.documents.base import Block, Document, Outline, first_heading
+from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
@@ -121,7 +121,7 @@ def _word(token: str, line: int) -> str:
 _LONGEST_PATH = 120
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a JSON file. The elements of a top-level array become records, and the members of a top-level object become
     sections. A file that is not valid JSON (with comments, or truncated) is read as plain text."""
     decoded = file.text()
@@ -136,10 +136,10 @@ def extract(file: OpenedFile) -> Document:
         ]
     except NotJson:
         blocks = text_blocks(decoded.text)
-    return Document("", blocks, decoded.encoding)
+    return DocumentBlocks("", blocks, decoded.encoding)
 
 
-def extract_lines(file: OpenedFile) -> Document:
+def extract_lines(file: OpenedFile) -> DocumentBlocks:
     """Reads JSON Lines: each line is a record. A line that is not valid JSON is kept unchanged."""
     decoded = file.text()
     blocks: list[Block] = []
@@ -153,7 +153,7 @@ def extract_lines(file: OpenedFile) -> Document:
             continue
         if record:
             blocks.append(_block(record, (), "row"))
-    return Document("", blocks, decoded.encoding)
+    return DocumentBlocks("", blocks, decoded.encoding)
 
 
 def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
@@ -194,7 +194,7 @@ class _Cell:
     numbers: list[int] = field(default_factory=list)
 
 
-def extract_notebook(file: OpenedFile) -> Document:
+def extract_notebook(file: OpenedFile) -> DocumentBlocks:
     """Reads a notebook.
 
     Raises:
@@ -219,7 +219,7 @@ def extract_notebook(file: OpenedFile) -> Document:
         raise InputError("not a notebook: it has no cells")
     outline = Outline()
     blocks = [block for cell in cells.values() for block in _cell_blocks(cell, outline)]
-    return Document(first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
 
 
 def _append(cell: _Cell, source: str, number: int) -> None:

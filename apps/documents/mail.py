@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, Document, Outline, Reason, Skipped
+from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped
 from edge.apps.documents.decoding import decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile, too_much_text
@@ -53,7 +53,7 @@ _LEAST_QUOTED = 20
 """The fewest characters by which a quoted line is recognized in another message."""
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a message, or a mailbox of them.
 
     Raises:
@@ -72,7 +72,7 @@ def extract(file: OpenedFile) -> Document:
             reader.warn(f"a message of more than {format_size(_MOST_MESSAGE_BYTES)}, of which the beginning is read")
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the messages show no text")
-    return Document(title, reader.blocks, warning=reader.warning)
+    return DocumentBlocks(title, reader.blocks, warning=reader.warning)
 
 
 class _Messages:

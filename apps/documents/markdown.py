@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from edge.apps.documents.base import Block, Document, Outline, first_heading
+from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
 from edge.apps.documents.kinds import COLUMNS, ITEM, ROW, Part, Parts
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import paragraphs
@@ -35,7 +35,7 @@ _MOST = 10_000
 """The most tokens of a part. A token takes up to 1.5 kB."""
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a Markdown file."""
     decoded = file.text()
     lines = decoded.text.split("\n")
@@ -48,7 +48,7 @@ def extract(file: OpenedFile) -> Document:
         titled = _FRONT_TITLE.search(front[0])
         title = titled[1].strip() if titled else ""
     blocks += markdown_blocks(lines, Outline(), first)
-    return Document(title or first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(title or first_heading(blocks), blocks, decoded.encoding)
 
 
 def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most: int = _MOST) -> Iterator[Block]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Outline, Reason, Skipped, first_heading
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped, first_heading
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.apps.documents.tables import MOST_COLUMNS, row_blocks
@@ -20,7 +20,7 @@ _LEFT_OUT = frozenset({"tracked-changes", "annotation", "annotation-end", "forms
 _MOST_ROWS = 10**9
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads an OpenDocument text, spreadsheet or presentation.
 
     Raises:
@@ -46,7 +46,7 @@ def extract(file: OpenedFile) -> Document:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
     if sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
         raise too_much_text()
-    return Document(title or first_heading(blocks), blocks)
+    return DocumentBlocks(title or first_heading(blocks), blocks)
 
 
 class _Text:

@@ -27,7 +27,7 @@ from typing import Any
 from edge.apps.documents.base import (
     MAX_TEXT_CHARS,
     Block,
-    Document,
+    DocumentBlocks,
     Outline,
     Reason,
     Skipped,
@@ -69,7 +69,7 @@ class _PageLine:
     end: int
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a PDF file.
 
     Raises:
@@ -83,7 +83,7 @@ def extract(file: OpenedFile) -> Document:
         title = " ".join(clean(document.get_metadata_value("Title")).split())
         scanned = _scanned(document, pages, file) if pages and not any(pages) and None not in pages else ([], "")
     if scanned[0]:
-        return Document(meaningful(title), *scanned[:1], warning=scanned[1])
+        return DocumentBlocks(meaningful(title), *scanned[:1], warning=scanned[1])
     damaged = [str(number) for number, lines in enumerate(pages, 1) if lines is None]
     if not any(pages):
         if damaged:
@@ -93,7 +93,7 @@ def extract(file: OpenedFile) -> Document:
     if not meaningful(title):
         title = first_heading(blocks)
     warning = f"damaged, and left out: page {', '.join(damaged[:10])}" if damaged else ""
-    return Document(title, blocks, warning=warning)
+    return DocumentBlocks(title, blocks, warning=warning)
 
 
 @contextmanager

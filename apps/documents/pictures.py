@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edge.apps.documents.base import Block, Document, Reason, Skipped
+from edge.apps.documents.base import Block, DocumentBlocks, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import Attempt, OpenedFile
 
@@ -47,7 +47,7 @@ Page = Callable[[], Any]
 """Returns a page's picture, [height, width, 3] uint8."""
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads an image file.
 
     Raises:
@@ -79,7 +79,7 @@ def extract(file: OpenedFile) -> Document:
     blocks, warning = recognised([(None, lambda: picture)], reader, file)
     if not blocks:
         raise Skipped(Reason.NO_TEXT, warning or "the picture shows no text")
-    return Document("", blocks, warning=warning)
+    return DocumentBlocks("", blocks, warning=warning)
 
 
 def is_installed() -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edge.apps.documents.base import Block, Document, Outline, first_heading
+from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
@@ -23,11 +23,11 @@ _WRAPPED_CHARS = 40
 _PROSE_LETTERS = 0.87
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a text file."""
     decoded = file.text()
     blocks = text_blocks(decoded.text)
-    return Document(first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
 
 
 def text_blocks(text: str, *, short: bool = False) -> list[Block]:
@@ -140,11 +140,11 @@ _LITERAL = re.compile(
 )
 
 
-def extract_rst(file: OpenedFile) -> Document:
+def extract_rst(file: OpenedFile) -> DocumentBlocks:
     """Reads a reStructuredText file."""
     decoded = file.text()
     blocks = list(_with_literals(text_blocks(decoded.text, short=True)))
-    return Document(first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
 
 
 def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:

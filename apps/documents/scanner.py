@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.apps.documents.base import MAX_FILE_BYTES, Found, Reason, Skipped, SkippedFile, printable
+from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, printable
 from edge.apps.documents.file_types import choose
 from edge.apps.documents.ignoring import Rules, component, read_patterns
 from edge.apps.documents.opened import OpenedFile
@@ -37,9 +37,9 @@ def scan(
     exclude: Iterable[str | os.PathLike[str]] = (),
     max_bytes: int = MAX_FILE_BYTES,
     plugins: Mapping[str, str] | None = None,
-    unchanged: Callable[[Found], bool] | None = None,
+    unchanged: Callable[[FoundFile], bool] | None = None,
     only: Mapping[str, Set[str]] | None = None,
-) -> Iterator[Found | SkippedFile]:
+) -> Iterator[FoundFile | SkippedFile]:
     """Files below the roots, depth first, sorted by the bytes of their names.
 
     Skipped with a reason: hidden files and folders, matches of `.gitignore` and `.edgeignore` (also of those above a
@@ -73,7 +73,7 @@ class _Scanner:
         exclude: set[str],
         max_bytes: int,
         plugins: Mapping[str, str] | None,
-        unchanged: Callable[[Found], bool] | None,
+        unchanged: Callable[[FoundFile], bool] | None,
         only: Mapping[str, Set[str]],
     ) -> None:
         self._roots = roots
@@ -84,7 +84,7 @@ class _Scanner:
         self._unchanged = unchanged
         self._only = only
 
-    def walk(self) -> Iterator[Found | SkippedFile]:
+    def walk(self) -> Iterator[FoundFile | SkippedFile]:
         for root in self._roots:
             try:
                 status = root.lstat()
@@ -96,7 +96,7 @@ class _Scanner:
             else:
                 yield self._file(root, root, status)
 
-    def _walk_folder(self, root: Path) -> Iterator[Found | SkippedFile]:
+    def _walk_folder(self, root: Path) -> Iterator[FoundFile | SkippedFile]:
         waiting: list[Iterator[os.DirEntry[str]]] = []
         folders = [_outer(root)]
         entries, refusal = self._entries(root)
@@ -131,7 +131,7 @@ class _Scanner:
         except OSError as error:
             return iter(()), SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
 
-    def _take(self, entry: os.DirEntry[str], folder: _Folder, root: Path) -> Found | SkippedFile | _Folder | None:
+    def _take(self, entry: os.DirEntry[str], folder: _Folder, root: Path) -> FoundFile | SkippedFile | _Folder | None:
         """Decides about an entry; None for a root, which is walked separately."""
         path = folder.path / entry.name
         try:
@@ -155,7 +155,7 @@ class _Scanner:
             return _Folder(path, parts, folder.rules.entered(path, len(parts)))
         return self._file(path, root, status)
 
-    def _file(self, path: Path, root: Path, status: os.stat_result) -> Found | SkippedFile:
+    def _file(self, path: Path, root: Path, status: os.stat_result) -> FoundFile | SkippedFile:
         if not stat.S_ISREG(status.st_mode):
             return SkippedFile(path, Reason.SPECIAL, "not a regular file (a pipe, a socket, a device)")
         if not status.st_size:
@@ -163,7 +163,7 @@ class _Scanner:
         if status.st_size > self._max_bytes:
             size, most = format_size(status.st_size), format_size(self._max_bytes)
             return SkippedFile(path, Reason.TOO_LARGE, f"{size} is more than the {most} a file may have")
-        found = Found(path, root, status.st_size, status.st_mtime_ns)
+        found = FoundFile(path, root, status.st_size, status.st_mtime_ns)
         if self._unchanged is not None and self._unchanged(found):
             return found
         try:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, local
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, Document, Reason, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
@@ -80,7 +80,7 @@ _DELIMITERS = (",", "\t", ";", "|")
 _SAMPLE_LINES = 50
 
 
-def extract(file: OpenedFile) -> Document:
+def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a table.
 
     Raises:
@@ -90,7 +90,7 @@ def extract(file: OpenedFile) -> Document:
     decoded = file.text()
     sample = [*islice(_Lines(decoded.text), _SAMPLE_LINES)]
     delimiter = _delimiter(sample, "\t" if file.suffix in (".tsv", ".tab") else ",")
-    return Document("", _blocks(_Lines(decoded.text), delimiter), decoded.encoding)
+    return DocumentBlocks("", _blocks(_Lines(decoded.text), delimiter), decoded.encoding)
 
 
 class _Lines:
@@ -161,7 +161,7 @@ _MOST_DAYS = 2_958_466
 """The last day of the year 9999."""
 
 
-def extract_xlsx(file: OpenedFile) -> Document:
+def extract_xlsx(file: OpenedFile) -> DocumentBlocks:
     """Reads an XLSX file.
 
     Raises:
@@ -184,7 +184,7 @@ def extract_xlsx(file: OpenedFile) -> Document:
         title = archive.title()
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the sheets have no values")
-    return Document(title, blocks)
+    return DocumentBlocks(title, blocks)
 
 
 class _SheetReader:

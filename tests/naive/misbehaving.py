@@ -13,11 +13,11 @@ try:
 except ImportError:  # Windows
     resource = None
 
-from edge.apps.documents.base import Block, Document
+from edge.apps.documents.base import Block, DocumentBlocks
 
 
 def read(text):
-    return Document("A plug-in's title", [Block(text, 1, 1)])
+    return DocumentBlocks("A plug-in's title", [Block(text, 1, 1)])
 
 
 def escape(way):
@@ -85,7 +85,9 @@ def extract(file):
         sys.stderr.write("noise")
         sys.stdin.read()
     elif what == "much":
-        return Document("", [Block(f"Sentence {n} of very many.", n, n, path=(str(n),)) for n in range(1, int(rest))])
+        return DocumentBlocks(
+            "", [Block(f"Sentence {n} of very many.", n, n, path=(str(n),)) for n in range(1, int(rest))]
+        )
     elif what == "raise":
         raise KeyError("odd")
     elif what == "exhaust":

@@ -15,8 +15,8 @@ from edge.apps.assistant.base import AskOptions
 from edge.apps.assistant.evidence import (
     NAME,
     SIGNALS,
-    Reading,
     UnitJudge,
+    UnitReading,
     Window,
     WordNearness,
     content_words,
@@ -168,7 +168,7 @@ def test_no_more_false_answers_than_by_relevance_alone() -> None:
         there = number % 2 == 0
         relevance = float(rng.uniform(0.0, 1.0 if there else 0.8)) ** 2
         values = (log_odds(relevance), 0.0, 0.4 + 0.2 * there + float(rng.normal(0, 0.04)), 0.0, 0.0)
-        examples.append(Example("there" if there else "gone", there, Reading(values, values), relevance))
+        examples.append(Example("there" if there else "gone", there, UnitReading(values, values), relevance))
     fitted = fitted_on(examples, "tiny")
     rows = errors(fitted, examples)
     assert rows["gone"]["wrong"] <= rows["gone"]["wrong_before"]
@@ -245,16 +245,20 @@ def test_a_passage_on_another_name_is_neither_evidence_nor_quoted(tmp_path: Path
 
 def test_the_worst_reading_counts() -> None:
     certain, doubtful = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, -0.4, 0.0, 0.5)
-    assert Reading(certain, certain).probability(model()) > 0.9
-    for reading in (Reading(certain, doubtful), Reading(doubtful, certain), Reading(certain, certain, most=0.1)):
+    assert UnitReading(certain, certain).probability(model()) > 0.9
+    for reading in (
+        UnitReading(certain, doubtful),
+        UnitReading(doubtful, certain),
+        UnitReading(certain, certain, most=0.1),
+    ):
         assert reading.probability(model()) <= 0.1
 
 
 def test_less_is_enough_for_a_question_in_other_words() -> None:
     """Near misses repeat the words of the question."""
     near, reworded = (0.0, 0.0, 0.4, 0.0, 0.5), (0.0, 0.0, 0.4, 0.0, 0.1)
-    assert Reading(near, near).enough(0.38) == 0.38
-    assert Reading(near, reworded).enough(0.38) == pytest.approx(0.25)
+    assert UnitReading(near, near).enough(0.38) == 0.38
+    assert UnitReading(near, reworded).enough(0.38) == pytest.approx(0.25)
 
 
 def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
@@ -264,8 +268,8 @@ def test_questions_that_their_names_decide_do_not_blur_the_fit() -> None:
     for number in range(60):
         there = number % 2 == 0
         values = (2.0 * there - 1 + float(rng.normal(0, 0.5)), 0.0, 0.0, 0.0, 0.0)
-        examples.append(Example("there" if there else "gone", there, Reading(values, values), 0.5))
-    named = [Example("other-name", False, Reading(e.reading.signals, e.reading.named, most=0.1), 0.5)
+        examples.append(Example("there" if there else "gone", there, UnitReading(values, values), 0.5))
+    named = [Example("other-name", False, UnitReading(e.reading.signals, e.reading.named, most=0.1), 0.5)
              for e in examples if e.there]  # fmt: skip
     assert fitted_on([*examples, *named], "tiny").model.weights == pytest.approx(
         fitted_on(examples, "tiny").model.weights, rel=0.1

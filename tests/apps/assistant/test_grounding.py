@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant import prompts
-from edge.apps.assistant.grounding import Grounding, Source, missing
+from edge.apps.assistant.grounding import GivenPassage, Grounding, missing
 from edge.apps.bench.answers import FOLDER, copy_documents
 from edge.apps.collection.hits import Hit
 
@@ -41,7 +41,7 @@ QUOTED = '"The tenant pays a deposit of three months\' rent to Ms Brandt."'
     ],
 )
 def test_numbers_and_names_must_stand_in_a_passage(statement: str, facts: list[str]) -> None:
-    found = missing(statement, ASKED, [Source.of(LEASE)])
+    found = missing(statement, ASKED, [GivenPassage.of(LEASE)])
     assert [fact for fact in found if fact != "Brand"] == facts
 
 
@@ -58,7 +58,7 @@ def test_numbers_and_names_must_stand_in_a_passage(statement: str, facts: list[s
 )  # fmt: skip
 def test_a_sentence_about_something_else_is_not_supported(statement: str, question: str, words: list[str]) -> None:
     """Unless it is short, or its language is not that of the passages."""
-    assert missing(statement, question, [Source.of(LEASE)]) == words
+    assert missing(statement, question, [GivenPassage.of(LEASE)]) == words
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_planted_errors_are_found_and_right_answers_left_alone(tmp_path: Any) ->
     caught = alarms = 0
     for row in rows:
         passage = (documents / row["file"]).read_text("utf-8")
-        caught += bool(missing(row["wrong"], row["question"], [Source.of(passage)]))
-        alarms += bool(missing(row["right"], row["question"], [Source.of(passage)]))
+        caught += bool(missing(row["wrong"], row["question"], [GivenPassage.of(passage)]))
+        alarms += bool(missing(row["right"], row["question"], [GivenPassage.of(passage)]))
     assert caught >= 0.8 * len(rows)
     assert alarms <= 0.1 * len(rows)
 

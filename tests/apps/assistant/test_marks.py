@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.assistant.marks import MarkReader
+from edge.apps.assistant.citations import MarkReader
 
 PASSAGES = (
     "The gate of Oktay [2] improves it over the plain network [12].",

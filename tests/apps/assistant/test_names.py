@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.apps.assistant.evidence import CERTAIN
-from edge.apps.assistant.names import ELSEWHERE, NOWHERE, Name, Naming, Words, names_of
+from edge.apps.assistant.evidence import CERTAIN, ELSEWHERE, NOWHERE, Name, Naming, Words, names_of
 from edge.apps.collection.hits import Hit
 
 SURE, UNSURE = True, False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import Chunk, Document, Extracted
+from edge.apps.documents.base import Chunk, DocumentBlocks, Extracted
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import choose, load
@@ -20,7 +20,7 @@ from edge.apps.documents.opened import OpenedFile
 from edge.budget import MemoryBudget
 from edge.trace import Trace
 
-Read = Callable[..., Document]
+Read = Callable[..., DocumentBlocks]
 Cut = Callable[..., list[Chunk]]
 Ask = Callable[..., Extracted]
 
@@ -29,7 +29,7 @@ Ask = Callable[..., Extracted]
 def read(tmp_path: Path) -> Read:
     """Writes data to a file of a name and extracts it, in this process."""
 
-    def read(name: str, data: str | bytes) -> Document:
+    def read(name: str, data: str | bytes) -> DocumentBlocks:
         path = tmp_path / name
         path.write_bytes(data.encode() if isinstance(data, str) else data)
         with OpenedFile(path) as file:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Document, Skipped
+from edge.apps.documents.base import DocumentBlocks, Skipped
 from edge.apps.documents.html import html_blocks
 from edge.errors import InputError
 
-Read = Callable[[str, "str | bytes"], Document]
+Read = Callable[[str, "str | bytes"], DocumentBlocks]
 
 OPENING = (
     "<p>",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Found
+from edge.apps.documents.base import FoundFile
 from edge.apps.documents.ignoring import parse
 from edge.apps.documents.scanner import scan
 
@@ -52,7 +52,9 @@ def kept_by_git(folder: Path) -> set[str]:
 
 
 def kept_by_us(folder: Path) -> set[str]:
-    return {file.path.relative_to(folder.resolve()).as_posix() for file in scan([folder]) if isinstance(file, Found)}
+    return {
+        file.path.relative_to(folder.resolve()).as_posix() for file in scan([folder]) if isinstance(file, FoundFile)
+    }
 
 
 def tree(folder: Path, ignore: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge.apps.documents import file_types, mail
-from edge.apps.documents.base import Block, Document, Extracted, Reason, Skipped
+from edge.apps.documents.base import Block, DocumentBlocks, Extracted, Reason, Skipped
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import is_message
 from edge.apps.documents.opened import Attempt, OpenedFile
@@ -22,7 +22,7 @@ from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.trace import Trace
 
-Read = Callable[[str, bytes], Document]
+Read = Callable[[str, bytes], DocumentBlocks]
 Make = Callable[..., bytes]
 
 
@@ -38,11 +38,11 @@ def message(subject: str, text: str, sender: str = "Ann <ann@a.org>", day: int =
     return made
 
 
-def texts(document: Document, page: int | None = None) -> list[str]:
+def texts(document: DocumentBlocks, page: int | None = None) -> list[str]:
     return [block.text for block in document.blocks if block.page == page]
 
 
-def under(document: Document, text: str) -> Block:
+def under(document: DocumentBlocks, text: str) -> Block:
     (found,) = [block for block in document.blocks if text in block.text]
     return found
 
@@ -238,8 +238,8 @@ def test_attachments_that_stay_in_the_file_are_read_whole(read: Read, wrapped: b
 
 
 def test_an_attachment_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def attached(attempt: Attempt, error: BaseException) -> Document:
-        def fail(file: OpenedFile) -> Document:
+    def attached(attempt: Attempt, error: BaseException) -> DocumentBlocks:
+        def fail(file: OpenedFile) -> DocumentBlocks:
             raise error
 
         loaded = {"edge.apps.documents.tables:extract": fail}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from edge.apps.documents import archive
-from edge.apps.documents.base import Chunk, Document, Reason, Skipped
+from edge.apps.documents.base import Chunk, DocumentBlocks, Reason, Skipped
 from edge.errors import InputError
 
-Read = Callable[[str, bytes], Document]
+Read = Callable[[str, bytes], DocumentBlocks]
 Cut = Callable[[str, bytes], "list[Chunk]"]
 Make = Callable[..., bytes]
 
@@ -22,7 +22,7 @@ CHAPTER = (
 )
 
 
-def shape(document: Document) -> list[tuple[Any, ...]]:
+def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:
     return [(b.page, b.line_start, b.line_end, b.kind, b.path, b.text) for b in document.blocks]
 
 

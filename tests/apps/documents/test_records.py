@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Document
+from edge.apps.documents.base import DocumentBlocks
 from edge.apps.documents.json_files import NotJson, leaves
 from edge.errors import InputError
 
-Read = Callable[[str, "str | bytes"], Document]
+Read = Callable[[str, "str | bytes"], DocumentBlocks]
 
 
-def shape(document: Document) -> list[tuple[Any, ...]]:
+def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:
     return [(b.line_start, b.line_end, b.kind, b.text) for b in document.blocks]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import Found, Reason, SkippedFile, printable
+from edge.apps.documents.base import FoundFile, Reason, SkippedFile, printable
 from edge.apps.documents.scanner import scan
 from edge.errors import InputError
 
@@ -20,7 +20,7 @@ def listed(*roots: Path, **options: object) -> tuple[list[str], dict[str, Reason
     found, skipped = [], {}
     for item in scan(roots, **options):  # type: ignore[arg-type]
         name = os.path.relpath(item.path, base)
-        if isinstance(item, Found):
+        if isinstance(item, FoundFile):
             found.append(name)
         else:
             assert isinstance(item, SkippedFile)
@@ -48,8 +48,8 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     os.utime(tmp_path / "a.txt", ns=(1, 5_000_000_000))
     root = tmp_path.resolve()
-    assert list(scan([tmp_path])) == [Found(root / "a.txt", root, 4, 5_000_000_000)]
-    assert list(scan([str(tmp_path / "a.txt")])) == [Found(root / "a.txt", root / "a.txt", 4, 5_000_000_000)]
+    assert list(scan([tmp_path])) == [FoundFile(root / "a.txt", root, 4, 5_000_000_000)]
+    assert list(scan([str(tmp_path / "a.txt")])) == [FoundFile(root / "a.txt", root / "a.txt", 4, 5_000_000_000)]
 
 
 def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_symlinks_are_never_followed(tmp_path: Path) -> None:
     assert found == ["real/a.txt"]
     assert skipped == dict.fromkeys(["out", "file", "loop", "real/up", "dead"], Reason.SYMLINK)
     (tmp_path / "link").symlink_to("root")
-    assert [item.path for item in scan([tmp_path / "link"]) if isinstance(item, Found)] == [
+    assert [item.path for item in scan([tmp_path / "link"]) if isinstance(item, FoundFile)] == [
         root.resolve() / "real/a.txt"
     ]
 
@@ -197,7 +197,7 @@ def test_folders_deeper_than_the_interpreter_recurses(tmp_path: Path) -> None:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(depth + limit)
     try:
-        found = [item for item in items if isinstance(item, Found)]
+        found = [item for item in items if isinstance(item, FoundFile)]
     finally:
         sys.setrecursionlimit(before)
     assert len(found) == 1

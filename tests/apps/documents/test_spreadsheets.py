@@ -14,10 +14,10 @@ from odf import draw, style, table, text
 from odf.opendocument import OpenDocumentPresentation, OpenDocumentSpreadsheet, OpenDocumentText
 
 from edge.apps.documents import archive
-from edge.apps.documents.base import Document, Reason, Skipped
+from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.errors import InputError
 
-Read = Callable[[str, bytes], Document]
+Read = Callable[[str, bytes], DocumentBlocks]
 
 
 def saved(document: Any) -> bytes:
@@ -26,7 +26,7 @@ def saved(document: Any) -> bytes:
     return buffer.getvalue()
 
 
-def shape(document: Document) -> list[tuple[Any, ...]]:
+def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:
     return [(b.page, b.line_start, b.kind, b.path, b.text) for b in document.blocks]
 
 

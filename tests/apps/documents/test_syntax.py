@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from edge.apps.documents import code
-from edge.apps.documents.base import Document
+from edge.apps.documents.base import DocumentBlocks
 from edge.apps.documents.code import syntax_blocks
 
 pytest.importorskip("tree_sitter", reason="the extra `code` is not installed")
 
-Read = Callable[..., Document]
+Read = Callable[..., DocumentBlocks]
 
 SOURCES = {
     "a.js": (
@@ -51,7 +51,7 @@ SOURCES = {
 }  # fmt: skip
 
 
-def covered(document: Document, text: str) -> None:
+def covered(document: DocumentBlocks, text: str) -> None:
     """Every line that shows something is in exactly one block, and is where the block says."""
     lines = text.split("\n")
     seen = [0] * (len(lines) + 1)
@@ -67,7 +67,7 @@ def covered(document: Document, text: str) -> None:
 def test_definitions_are_blocks_with_their_names(read: Read, name: str) -> None:
     text, names = SOURCES[name]
     document = read(name, text)
-    document = Document(document.title, list(document.blocks))
+    document = DocumentBlocks(document.title, list(document.blocks))
     found = {block.path for block in document.blocks}
     assert names <= found
     assert found - names <= {(), ("a",)}  # lines between definitions are named as before: `package a`
@@ -78,7 +78,7 @@ def test_long_classes_are_cut_between_methods_and_comments_belong_to_what_follow
     methods = "".join(f"\n  // Method {i}.\n  m{i}() {{\n    return {i}\n\n  }}\n" for i in range(20))
     text = f"// The class.\nclass Long {{\n  field = 1\n{methods}}}\n\n\nfoo()\n"
     document = read("long.js", text)
-    document = Document(document.title, list(document.blocks))
+    document = DocumentBlocks(document.title, list(document.blocks))
     covered(document, text)
     (seventh,) = [block for block in document.blocks if block.path == ("Long", "m7")]
     assert seventh.text == "  // Method 7.\n  m7() {\n    return 7\n\n  }"
@@ -90,7 +90,7 @@ def test_what_does_not_parse_loses_nothing(read: Read) -> None:
     for name, (text, _) in SOURCES.items():
         broken = text[: len(text) // 2] + "\n%% }} (( \x00".replace("\x00", "") + text[len(text) // 2 :]
         document = read(name, broken)
-        covered(Document("", list(document.blocks)), broken)
+        covered(DocumentBlocks("", list(document.blocks)), broken)
 
 
 def test_without_the_extra_code_is_cut_as_before(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_without_the_extra_code_is_cut_as_before(read: Read, monkeypatch: pytest
     code._parser.cache_clear()
     try:
         assert syntax_blocks(text, ".go") is None
-        document = Document("", list(read("a.go", text).blocks))
+        document = DocumentBlocks("", list(read("a.go", text).blocks))
         covered(document, text)
         assert {block.path for block in document.blocks} >= {("T",), ("F",)}
     finally:
@@ -109,4 +109,4 @@ def test_without_the_extra_code_is_cut_as_before(read: Read, monkeypatch: pytest
 
 def test_deep_nesting_ends(read: Read) -> None:
     text = "class A {\n" * 300 + "}\n" * 300
-    covered(Document("", list(read("a.java", text).blocks)), text)
+    covered(DocumentBlocks("", list(read("a.java", text).blocks)), text)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Block, Chunk, Document
+from edge.apps.documents.base import Block, Chunk, DocumentBlocks
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.opened import OpenedFile
 from edge.errors import InputError
 
-Read = Callable[[str, str], Document]
+Read = Callable[[str, str], DocumentBlocks]
 SUFFIXES = ("txt", "md", "rst", "py", "c", "yaml")
 PIECES = (
     "word", "Two words.", "  indented", "    code", "\tx", "", "", " ", "# Heading", "## Sub", "====", "----", "Title",
@@ -54,7 +54,7 @@ def assert_whole(text: str, blocks: list[Block], chunks: list[Chunk], most: int)
         before = chunk.line_end
 
 
-def extracted(folder: Path, name: str, text: str) -> Document:
+def extracted(folder: Path, name: str, text: str) -> DocumentBlocks:
     (folder / name).write_bytes(text.encode())
     with OpenedFile(folder / name) as file:
         return load(choose(file.name, file.head).extractor)(file)
@@ -100,7 +100,7 @@ def test_real_modules(name: str, tmp_path: Path) -> None:
         assert_whole(source, document.blocks, list(chunks_of(document.blocks, name)), 220)
 
 
-def shape(document: Document) -> list[tuple[int, int, str, tuple[str, ...]]]:
+def shape(document: DocumentBlocks) -> list[tuple[int, int, str, tuple[str, ...]]]:
     return [(block.line_start, block.line_end, block.kind, block.path) for block in document.blocks]
 
 
