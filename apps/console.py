@@ -1,5 +1,5 @@
-"""What a command shows beside its result: progress, troubles, reports of unexpected errors; and the filter that keeps
-output from controlling the terminal."""
+"""The output of a command beside its result: progress, troubles, reports of unexpected errors. A filter keeps output
+from controlling the terminal."""
 
 from __future__ import annotations
 

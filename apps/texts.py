@@ -125,7 +125,7 @@ class Lines:
         number = measured = 0
         while line := file.readline((longest := max(0, room - self.taken) // _COPIES) + 1):
             number += 1
-            if self.taken >= measured + _MEASURED:  # what lines leave behind: buffers, and gaps between their memory
+            if self.taken >= measured + _MEASURED:  # lines leave buffers and gaps in memory
                 measured = self.taken
                 room = min(room, max(_LEAST, limit - max(held, anonymous_resident() + imported - measured)))
             if len(line) > longest:

@@ -202,7 +202,7 @@ _ENDING = re.compile(r"""[\s.!?…。！？"'”’)\]」』]+$""")
 _CLOSED = re.compile(r"""([.!?…。！？]["'”’)\]」』]*)\s*((?:\[\d+\])+)""")
 
 _MARKED = re.compile(r".*?(?:\[\d+\])+(?:[^\[]*$)?")
-"""Words and the marks behind them; what follows the last marks of a sentence belongs to them."""
+"""Words and the marks behind them. The rest of a sentence behind its last marks belongs to them."""
 
 
 @dataclass(frozen=True, slots=True)

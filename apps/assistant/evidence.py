@@ -172,7 +172,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class UnitReading:
-    """What the units of passages tell about a question.
+    """The evidence of passages' units about a question.
 
     Attributes:
         signals: the values of `SIGNALS` for all passages.
@@ -257,7 +257,7 @@ class UnitJudge:
         return reading.probability(fitted), reading.enough(fitted.threshold)
 
     def reading(self, question: str, hits: Sequence[Hit]) -> UnitReading:
-        """What the units of some hits tell about a question. Raises the errors of `windows`."""
+        """The evidence of some hits' units about a question. Raises the errors of `windows`."""
         naming = Naming(question, hits)
         with self._lock:
             self._begin(question)
@@ -310,7 +310,7 @@ _TOKEN = re.compile(r"[^\W_]+(?:(?:[-'’]|(?<=\d)[./:,](?=\d))[^\W_]+)*")
 _PLAIN_WORD = re.compile(r"[^\W_]+")
 _RUN = re.compile(r"\d+|[^\W\d_]+")
 _BEGIN = re.compile(r"[.!?:…]\s|\n|[\"“„(]")
-"""What stands before the first word of a sentence, which has a capital whatever it means."""
+"""The text before the first word of a sentence. This word has a capital whether it is a name or not."""
 
 _THOUSANDS = re.compile(r"(?<=\d)[,.](?=\d{3}(?!\d))")
 _POSSESSIVE = re.compile(r"['’]s?$")

@@ -1,5 +1,5 @@
-"""What a question asks, by its words: its asking sentence, whether it refers back, the kind of value that it asks for,
-and whether it asks anything at all."""
+"""The content of a question, by its words: its asking sentence, whether it refers back, the kind of value that it asks
+for, and whether it asks anything at all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Paths: their stored form, and scopes in Python and in SQL. A path as a scope includes itself and everything below it.
 
-What is stored must be valid Unicode. Python's strings may hold lone surrogates, for example from file names that are
+A stored path must be valid Unicode. Python's strings may hold lone surrogates, for example from file names that are
 not UTF-8. Neither SQLite nor a tokenizer accepts them.
 
 Sets of scopes are searched by the parent folders of a path, and an SQL statement tests one scope at a time. So

@@ -64,7 +64,7 @@ def with_more_memory(extractor: TextExtractor | None, work: Callable[[], Result]
     except BudgetExceeded:
         if extractor is None:
             raise
-    # Only here, as the error would keep what the first call held.
+    # Only here, because the error would keep the memory of the first call.
     with extractor.paused():
         return work()
 

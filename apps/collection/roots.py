@@ -1,4 +1,4 @@
-"""What the user said of folders and files: the roots of a collection, and descriptions.
+"""The user's statements on folders and files: the roots of a collection, and descriptions.
 
 Roots were passed to `index` and are kept up to date from then on. One root may lie below another, because a file that a
 folder's rules ignore can still be indexed by name. The nearest root above a file decides about it.

@@ -29,4 +29,4 @@ class Demos(LazyGroup):
     },
 )
 def demo() -> None:
-    """Show what the program does: `edge demo [QUESTION]` ranks passages by meaning, as `edge demo passages` does."""
+    """Show the program at work: `edge demo [QUESTION]` ranks passages by meaning, as `edge demo passages` does."""

@@ -50,7 +50,7 @@ def open_regular(path: Path) -> int:
 
 
 class Attempt(IntEnum):
-    """What a `MemoryError` means. Each attempt follows one that failed for want of memory."""
+    """The meaning of a `MemoryError`. Each attempt follows one that failed for want of memory."""
 
     FIRST = 0
     """It ends the attempt. The next one has more memory."""
@@ -79,7 +79,7 @@ class OpenedFile:
 
         Args:
             descriptor: of the file if it is open already; closing the file closes it, too.
-            attempt: what a part may cost that does not fit the memory.
+            attempt: the cost of a part that does not fit the memory.
 
         Raises:
             Skipped: the path is a symbolic link, not a regular file, too large, empty, or not readable.

@@ -1,6 +1,6 @@
 """The worker process: reads files and answers with their chunks, one JSON value per line, on a pipe of its own.
 
-The parent survives whatever a file does to the worker (hang, crash, use too much memory): it kills the worker and
+The parent survives every effect of a file on the worker (hang, crash, too much memory): it kills the worker and
 starts a new one. The answers are JSON, so that a worker that a file has taken over can only send text to the parent. On
 systems that can pass descriptors between processes, the parent opens the files, and the worker runs in a sandbox in
 which it cannot open them itself (see `sandbox`).

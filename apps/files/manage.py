@@ -1,4 +1,4 @@
-"""`edge remove`, `edge compact` and `edge describe`: change what a collection holds and what is said of it."""
+"""`edge remove`, `edge compact` and `edge describe`: change the content of a collection and its descriptions."""
 
 from __future__ import annotations
 

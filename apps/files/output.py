@@ -1,5 +1,4 @@
-"""Results of commands: what a search found, and how it is printed: as plain text, JSON, CSV or Markdown (`-o`), and in
-colours on a terminal."""
+"""Results of commands, printed as plain text, JSON, CSV or Markdown (`-o`), and in colours on a terminal."""
 
 from __future__ import annotations
 

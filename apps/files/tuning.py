@@ -108,7 +108,7 @@ def as_figures(done: IndexTuning) -> dict[str, Any]:
 
 
 def sentence(done: IndexTuning) -> str:
-    """What was chosen, and why."""
+    """The choice and its reason."""
     chosen = done.tuned
     aim = wished(chosen.goal)
     verb = "tuned" if done.changed else "already tuned"

@@ -142,7 +142,7 @@ def config(server: str, options: tuple[str, ...], client: str | None) -> None:
 
 
 def _greet(server: str) -> None:
-    """Explains the server on stderr to a user who starts it by hand. Stdout belongs to the protocol."""
+    """Explains the server on stderr to a user that starts it by hand. Stdout belongs to the protocol."""
     if sys.stdin.isatty():
         click.echo(
             f"edge: this server talks to an MCP client on stdin and stdout; Ctrl-C ends it. A client is told of it by "

@@ -1,4 +1,4 @@
-"""`edge memory check` and `repair`: find damage of a memory's files, and restore what can still be read."""
+"""`edge memory check` and `repair`: find damage of a memory's files, and restore the readable rows."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def as_figures(found: Choice | Planned) -> dict[str, Any]:
 
 
 def sentence(found: Choice | Planned, goal: Goal) -> str:
-    """What was chosen, and why."""
+    """The choice and its reason."""
     choice = found.choice if isinstance(found, Planned) else found
     start = f"for {wished(goal)}: {described(choice.parameters, choice.rows, choice.nprobe)}. "
     recall = f"a recall of {choice.expected.recall:.3f} on made-up questions, {format_size(choice.nbytes)} of lists"
