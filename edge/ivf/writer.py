@@ -15,7 +15,7 @@ from edge.ivf.plan import member
 from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import SegmentWriter, append_by_list, assign, assign_nbytes, misfit
-from edge.ivf.storage.segments import OpenSegments, Segment
+from edge.ivf.storage.segments import IndexSegment, OpenSegments
 from edge.ivf.storage.snapshots import Snapshots
 
 
@@ -121,7 +121,7 @@ class IndexWriter:
             count += len(manifest.delete_rows(segment.name, np.sort(rows), stamp))
         return count
 
-    def _locate(self, manifest: IndexManifest, ids: Ids) -> Iterator[tuple[Segment, Ids, Ids]]:
+    def _locate(self, manifest: IndexManifest, ids: Ids) -> Iterator[tuple[IndexSegment, Ids, Ids]]:
         """Finds those of `ids` (ascending, unique) that are in segments: (segment, positions in `ids`, rows)."""
         for segment in self._snapshots.segments(manifest).values():
             rows = segment.lookup(ids)

@@ -22,7 +22,7 @@ from edge.ivf.base import Codecs, CodecSpec, Ids, IndexOptions
 from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.segment_writer import SegmentWriter
-from edge.ivf.storage.segments import OpenSegments, RowBlock, Segment, SegmentEntry
+from edge.ivf.storage.segments import IndexSegment, OpenSegments, RowBlock, SegmentEntry
 from edge.ivf.storage.snapshots import Snapshots
 from edge.trace import Trace
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 class VectorSource:
     """A segment to be copied, and its rows that were deleted when the copying began (ascending)."""
 
-    segment: Segment
+    segment: IndexSegment
     deleted: Ids
 
     @property
@@ -43,7 +43,7 @@ class VectorSource:
         return self.segment.rows - len(self.deleted)
 
     def stream(self, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """The rows to copy; see `Segment.stream`."""
+        """The rows to copy; see `IndexSegment.stream`."""
         return self.segment.stream(self.deleted, parts)
 
 
@@ -53,7 +53,7 @@ class Copy:
 
     sources: tuple[VectorSource, ...]
     entry: SegmentEntry
-    segment: Segment
+    segment: IndexSegment
 
 
 class Stopped(Exception):
@@ -150,7 +150,7 @@ def retire(manifest: IndexManifest, sources: Iterable[VectorSource]) -> None:
 
 
 def carry_deletions(
-    manifest: IndexManifest, source: VectorSource, copy: Segment, stamp: int, moved: Ids | None = None
+    manifest: IndexManifest, source: VectorSource, copy: IndexSegment, stamp: int, moved: Ids | None = None
 ) -> None:
     """Deletes in a copy the rows that were deleted in its source since the copying began.
 

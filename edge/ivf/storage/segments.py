@@ -1,4 +1,4 @@
-"""`Segment`: an immutable file of list parts, and of sorted pages that map ids to rows.
+"""`IndexSegment`: an immutable file of list parts, and of sorted pages that map ids to rows.
 
 Row numbers count through a segment's parts in file order. The file begins with a header. Each part follows as a block
 (ids, codes, checksums, see `ListPart`) and, unless the codes are the vectors, its float32 rows. Pages of ids lie
@@ -77,7 +77,7 @@ def part_nbytes(rows: int, code_size: int) -> int:
     return rows * (ID_NBYTES + code_size + CHECKSUM_NBYTES)
 
 
-class Segment(BlockFile):
+class IndexSegment(BlockFile):
     """An open segment. Thread-safe. It is closed with the last reference to it."""
 
     def __init__(self, folder: Path, entry: SegmentEntry, spec: CodecSpec, budget: MemoryBudget) -> None:
@@ -276,19 +276,19 @@ class OpenSegments:
     def __init__(self, folder: Path, budget: MemoryBudget) -> None:
         self.folder = folder
         self._budget = budget
-        self._open: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakValueDictionary[str, IndexSegment] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def open(self, entry: SegmentEntry, spec: CodecSpec) -> Segment:
+    def open(self, entry: SegmentEntry, spec: CodecSpec) -> IndexSegment:
         """The segment of that name, opened if necessary.
 
         Raises:
-            StorageError, CorruptBlock, BudgetExceeded: the segment cannot be opened; see `Segment`.
+            StorageError, CorruptBlock, BudgetExceeded: the segment cannot be opened; see `IndexSegment`.
         """
         with self._lock:
             segment = self._open.get(entry.name)
             if segment is None:
-                segment = Segment(self.folder, entry, spec, self._budget)
+                segment = IndexSegment(self.folder, entry, spec, self._budget)
                 self._open[entry.name] = segment
             return segment
 

@@ -13,7 +13,7 @@ from edge.errors import ConfigError, StorageError
 from edge.ivf.base import NO_ROWS, Codec, Codecs, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.storage.connection import Connection
 from edge.ivf.storage.manifest import IndexManifest, State, flat
-from edge.ivf.storage.segments import OpenSegments, Segment
+from edge.ivf.storage.segments import IndexSegment, OpenSegments
 
 _LIST_NBYTES = 120
 """Bytes a snapshot holds for a list, apart from the list's parts."""
@@ -56,7 +56,7 @@ class _Loaded:
 
     stamp: tuple[int, int]
     training: Training
-    segments: dict[str, Segment]
+    segments: dict[str, IndexSegment]
     chunks: dict[tuple[str, int], tuple[int, Ids]]
     deleted: dict[str, Ids]
     pending: _Pending
@@ -74,7 +74,7 @@ class Snapshots:
         self._lock = threading.RLock()
         self._loaded: _Loaded | None = None
         self._training: Training | None = None
-        self._segments: dict[str, Segment] = {}
+        self._segments: dict[str, IndexSegment] = {}
 
     def current(self, db: Connection) -> Snapshot:
         """The state that `db` sees: the state in its transaction, or else the last committed one.
@@ -130,7 +130,7 @@ class Snapshots:
                 self._training = known
             return known
 
-    def segments(self, manifest: IndexManifest) -> dict[str, Segment]:
+    def segments(self, manifest: IndexManifest) -> dict[str, IndexSegment]:
         """The open segments that `manifest` names, oldest first. They stay open until the next call."""
         with self._lock:
             spec = self.training(manifest).codec.spec
@@ -223,7 +223,7 @@ def _keys(ids: Ids, stamps: Ids) -> Iterable[tuple[int, int]]:
     return zip(ids.tolist(), stamps.tolist(), strict=True)
 
 
-def _parts(segment: Segment, deleted: Ids, numbers: Iterable[int] | None = None) -> Iterable[tuple[int, ListPart]]:
+def _parts(segment: IndexSegment, deleted: Ids, numbers: Iterable[int] | None = None) -> Iterable[tuple[int, ListPart]]:
     """(list, part) for the parts of a segment that have live rows."""
     cuts = np.searchsorted(deleted, segment.starts).tolist()
     starts = segment.starts.tolist()
@@ -235,7 +235,7 @@ def _parts(segment: Segment, deleted: Ids, numbers: Iterable[int] | None = None)
             yield lists[number], segment.list_part(number, own)
 
 
-def list_parts(nlist: int, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
+def list_parts(nlist: int, segments: dict[str, IndexSegment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
     lists: list[list[ListPart]] = [[] for _ in range(nlist)]
     for name, segment in segments.items():
         for number, part in _parts(segment, deleted[name]):
@@ -243,7 +243,7 @@ def list_parts(nlist: int, segments: dict[str, Segment], deleted: dict[str, Ids]
     return [tuple(parts) for parts in lists]
 
 
-def _changed(old: _Loaded, segments: dict[str, Segment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
+def _changed(old: _Loaded, segments: dict[str, IndexSegment], deleted: dict[str, Ids]) -> list[tuple[ListPart, ...]]:
     """The old lists with the changes applied: segments that are gone or new, and parts with more deleted rows."""
     gone = old.segments.keys() - segments.keys()
     replaced: set[tuple[str, int]] = set()

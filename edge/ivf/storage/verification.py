@@ -12,7 +12,7 @@ from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 from edge.ivf.base import CodecSpec, Ids
 from edge.ivf.storage.manifest import IndexManifest
-from edge.ivf.storage.segments import HEADER, OpenSegments, Segment
+from edge.ivf.storage.segments import HEADER, IndexSegment, OpenSegments
 
 _GAP_NBYTES = 1 << 20
 """Bytes of the gaps between blocks that are read at a time."""
@@ -83,11 +83,11 @@ def _tried(problems: list[str], read: Callable[..., Result], *arguments: object)
         return None
 
 
-def _opened(opened: OpenSegments, manifest: IndexManifest, name: str, spec: CodecSpec) -> Segment:
+def _opened(opened: OpenSegments, manifest: IndexManifest, name: str, spec: CodecSpec) -> IndexSegment:
     return opened.open(manifest.segment(name), spec)
 
 
-def _ids(segment: Segment, number: int, deleted: Ids) -> Ids:
+def _ids(segment: IndexSegment, number: int, deleted: Ids) -> Ids:
     """Ids of a part's live rows, after all bytes of the part were read and verified."""
     nothing = np.empty(0, np.int64)
     for _ in segment.stream(nothing, [number]):
@@ -96,7 +96,7 @@ def _ids(segment: Segment, number: int, deleted: Ids) -> Ids:
     return segment.ids(np.setdiff1d(rows, deleted, assume_unique=True))
 
 
-def _outside(segment: Segment, *, read_data: bool) -> Iterator[str]:
+def _outside(segment: IndexSegment, *, read_data: bool) -> Iterator[str]:
     """Finds damage in a file outside its lists: wrong size, header, pages of ids, or gaps."""
     size = segment.path.stat().st_size
     if size != segment.size:
@@ -122,7 +122,7 @@ def _outside(segment: Segment, *, read_data: bool) -> Iterator[str]:
                 start += len(piece)
 
 
-def _gaps(segment: Segment) -> Iterator[tuple[int, int]]:
+def _gaps(segment: IndexSegment) -> Iterator[tuple[int, int]]:
     """The ranges of a file that hold no data, from the header to the end."""
     spans = [(extent.offset, extent.offset + extent.nbytes) for extent in segment.extents.values()]
     for number in range(len(segment.parts)):

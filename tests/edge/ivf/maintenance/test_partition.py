@@ -17,7 +17,7 @@ from edge.ivf.base import CodecSpec
 from edge.ivf.maintenance import retraining
 from edge.ivf.maintenance.retraining import Runs
 from edge.ivf.storage.segment_writer import SegmentWriter
-from edge.ivf.storage.segments import Segment
+from edge.ivf.storage.segments import IndexSegment
 
 DIM = 4
 SPEC = CodecSpec("flat", DIM, 4 * DIM)
@@ -52,7 +52,7 @@ def test_sorted_by_list_whatever_was_expected(lists: list[int], room: int, guess
             assert written == sorted(written)
             entry = writer.finish()
         assert [path.name for path in folder.iterdir()] == [entry.name]
-        segment = Segment(folder, entry, SPEC, ledger)
+        segment = IndexSegment(folder, entry, SPEC, ledger)
         got = {}
         order = []
         for block in segment.stream(np.empty(0, np.int64)):

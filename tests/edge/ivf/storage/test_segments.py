@@ -19,7 +19,7 @@ from edge.errors import BudgetExceeded, CorruptBlock, StorageError
 from edge.ivf.base import NO_IDS, Codec, CodecSpec
 from edge.ivf.storage import segment_writer
 from edge.ivf.storage.segment_writer import WRITER_NBYTES, SegmentWriter
-from edge.ivf.storage.segments import OpenSegments, Segment, SegmentEntry
+from edge.ivf.storage.segments import IndexSegment, OpenSegments, SegmentEntry
 
 DIM = 8
 FLAT = CodecSpec("flat", DIM, 4 * DIM)
@@ -48,8 +48,8 @@ def write(
 
 def opened(
     folder: Path, codec: Codec, lists: dict[int, tuple[np.ndarray, np.ndarray]], ledger: MemoryBudget
-) -> Segment:
-    return Segment(folder, write(folder, codec, lists, ledger), codec.spec, ledger)
+) -> IndexSegment:
+    return IndexSegment(folder, write(folder, codec, lists, ledger), codec.spec, ledger)
 
 
 def lists_of(sizes: dict[int, int], seed: int = 0) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -142,8 +142,8 @@ def test_a_flipped_bit_is_named(tmp_path: Path, name: str) -> None:
     entry = write(tmp_path, codec, lists_of({0: 30, 1: 30}), ledger)
     path = tmp_path / entry.name
 
-    def again() -> Segment:
-        return Segment(tmp_path, entry, codec.spec, ledger)
+    def again() -> IndexSegment:
+        return IndexSegment(tmp_path, entry, codec.spec, ledger)
 
     part = again().list_part(1)
     offset = part.source.extents[part.codes].offset
