@@ -23,7 +23,7 @@ from edge.ivf.storage.segment_writer import assign
 from edge.tuning.choosing import grid, probes, within
 from edge.tuning.sampled import Sampled
 from edge.tuning.stage_costs import searched_with, small_index
-from edge.tuning.tuner import Candidates
+from edge.tuning.tuner import TuningCandidates
 
 _FINAL = 6
 """Points of the grid, the fastest of the sweep, that are measured again together with the choice."""
@@ -57,7 +57,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
                 index.add(db, np.arange(start, start + len(rows)), rows)
         report: dict[str, Any] = {}
 
-        def use(candidates: Candidates) -> None:
+        def use(candidates: TuningCandidates) -> None:
             report["choice_s"] = time.perf_counter() - started
             report.update(_compared(candidates, task, vectors, half))
 
@@ -70,7 +70,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def _compared(candidates: Candidates, task: dict[str, Any], vectors: VectorSet, half: int) -> dict[str, Any]:
+def _compared(candidates: TuningCandidates, task: dict[str, Any], vectors: VectorSet, half: int) -> dict[str, Any]:
     own = candidates.work
     with own.write() as db:
         sources = list(own.sources(IndexManifest(db)).values())
@@ -125,7 +125,7 @@ def _least(sampled: Sampled, parameters: Parameters, goal: Goal) -> _Point | Non
 class _Sweep:
     """Indexes of all rows, made when they are first measured, and searches that are timed in turns."""
 
-    def __init__(self, candidates: Candidates, vectors: VectorSet, queries: Floats) -> None:
+    def __init__(self, candidates: TuningCandidates, vectors: VectorSet, queries: Floats) -> None:
         self._candidates, self._queries = candidates, queries
         self._vectors = vectors
         host = open_device("cpu", candidates.work.budget)

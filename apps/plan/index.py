@@ -21,7 +21,7 @@ from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.planner.search_accelerator import SearchParameters
 from edge.planner.search_design import Design, design
 from edge.tuning.choosing import Choice, grid, least_probed
-from edge.tuning.tuner import Candidates
+from edge.tuning.tuner import TuningCandidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def index(recall: float, place: str, collection: Path | None, setup: Setup, as_j
             raise InputError("the collection has no vectors yet; index something before its index is planned")
         found: list[Choice | Planned] = []
 
-        def use(candidates: Candidates) -> None:
+        def use(candidates: TuningCandidates) -> None:
             found.append(candidates.choose(goal) if place == "cpu" else planned(candidates, goal))
 
         with ProgressBar(" rows") as bar:
@@ -69,7 +69,7 @@ def index(recall: float, place: str, collection: Path | None, setup: Setup, as_j
     click.echo(json.dumps(as_figures(found[0])) if as_json else sentence(found[0], goal))
 
 
-def planned(candidates: Candidates, goal: Goal) -> Planned:
+def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
     """The parameters and the units that answer most queries per second on the modelled accelerator.
 
     It scans codes of pq and opq. Each scan returns as many results as are scored exactly afterwards.

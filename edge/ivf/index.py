@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edge.ivf.maintenance.maintainer import Maintainer
     from edge.ivf.maintenance.work import Progress, Write
     from edge.ivf.storage.verification import Verification
-    from edge.tuning.tuner import Candidates
+    from edge.tuning.tuner import TuningCandidates
 
 __all__ = ["IndexOptions", "VectorIndex"]
 
@@ -187,7 +187,7 @@ class VectorIndex(IndexWriter, Closing):
     def examine(
         self,
         write: Write,
-        use: Callable[[Candidates], object],
+        use: Callable[[TuningCandidates], object],
         *,
         questions: Vectors | None = None,
         progress: Progress | None = None,

@@ -65,12 +65,12 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
     """
     with work.write() as db:
         sources = list(work.sources(IndexManifest(db)).values())
-    candidates = Candidates(work, sources, given)
+    candidates = TuningCandidates(work, sources, given)
     choice = candidates.choose(goal)
     return candidates.record(choice, goal)
 
 
-class Candidates:
+class TuningCandidates:
     """All candidate parameters of one collection, with their recall on sampled queries and the costs of their stages.
 
     Attributes:
@@ -217,7 +217,7 @@ def tuned(
 def examine(
     maintainer: Maintainer,
     write: Write,
-    use: Callable[[Candidates], object],
+    use: Callable[[TuningCandidates], object],
     questions: Vectors | None,
     *,
     progress: Progress | None,
@@ -228,7 +228,7 @@ def examine(
     def look(work: Work) -> Tuned:
         with work.write() as db:
             sources: list[VectorSource] = list(work.sources(IndexManifest(db)).values())
-        use(Candidates(work, sources, questions))
+        use(TuningCandidates(work, sources, questions))
         used.append(True)
         raise Stopped  # before anything is trained
 

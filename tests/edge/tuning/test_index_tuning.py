@@ -219,7 +219,7 @@ def test_the_smallest_limit_that_is_named_works(
 def test_the_sample_is_freed_with_its_lease(rig: IndexRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view of an array keeps the whole of it, even if it has no rows."""
     arrays: list[weakref.ref[np.ndarray]] = []
-    drawn, codecs = tuner.Candidates._drawn, type(rig.index._maintainer._codecs)
+    drawn, codecs = tuner.TuningCandidates._drawn, type(rig.index._maintainer._codecs)
     train, calibrated = codecs.train, tuner.calibrated
 
     def noted_sample(*arguments: Any) -> Any:
@@ -235,7 +235,7 @@ def test_the_sample_is_freed_with_its_lease(rig: IndexRig, monkeypatch: pytest.M
         assert [kept().nbytes for kept in arrays if kept() is not None] == []
         return calibrated(*arguments)
 
-    monkeypatch.setattr(tuner.Candidates, "_drawn", noted_sample)
+    monkeypatch.setattr(tuner.TuningCandidates, "_drawn", noted_sample)
     monkeypatch.setattr(codecs, "train", noted_rows)
     monkeypatch.setattr(tuner, "calibrated", measured)
     rig.index.tune(rig.database.write, GOAL)
