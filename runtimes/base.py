@@ -186,6 +186,15 @@ def physical_cores() -> int:
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
+def rotation(theta: float, head_size: int, tokens: int) -> tuple[Hidden, Hidden]:
+    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021). Each step is computed
+    in fp32 as in Hugging Face transformers, because fp64 gives other values at far positions."""
+    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
+    frequencies = np.float32(1) / np.float32(theta) ** exponents
+    angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
 def runtime_for(name: str, spec: LayerSpec) -> Runtime:
     """The runtime called `name`, or for "auto" the first of `AUTOMATIC` that runs such layers here.
 

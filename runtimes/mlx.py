@@ -20,8 +20,7 @@ from edge.errors import CapabilityError
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, HostPlace, LayerKernel, Prefix, Runtime, Weights
-from edge.runtimes.reference import rotation
+from edge.runtimes.base import Hidden, HiddenDtype, HostPlace, LayerKernel, Prefix, Runtime, Weights, rotation
 from edge.streaming.window import Way
 from edge.trace import Trace
 

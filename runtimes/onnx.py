@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, physical_cores
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, physical_cores, rotation
 from edge.runtimes.onnx_layer import (
     QUERIES,
     Graph,
@@ -36,7 +36,6 @@ from edge.runtimes.onnx_layer import (
     scratch_bytes,
     workspace,
 )
-from edge.runtimes.reference import rotation
 
 NOTHING = np.empty(0, np.uint8)
 """The scratch memory for a stage that needs none."""

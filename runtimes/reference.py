@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import Activation, LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Prefix, Runtime, Weights, rotation
 
 Array = npt.NDArray[np.float32]
 
@@ -153,15 +153,6 @@ def softmax(x: Array) -> Array:
     powers: Array = np.exp(x - x.max(axis=-1, keepdims=True))
     total: Array = powers.sum(axis=-1, keepdims=True)
     return powers / total
-
-
-def rotation(theta: float, head_size: int, tokens: int) -> tuple[Array, Array]:
-    """Cosines and sines [tokens, head_size / 2] of the rotary angles (RoFormer, Su et al. 2021). Each step is computed
-    in fp32 as in Hugging Face transformers, because fp64 gives other values at far positions."""
-    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
-    frequencies = np.float32(1) / np.float32(theta) ** exponents
-    angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
-    return np.cos(angles), np.sin(angles)
 
 
 def rotate(x: Array, cosines: Array, sines: Array) -> Array:

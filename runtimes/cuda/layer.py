@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Weights, rotation
 from edge.runtimes.cuda.states import DeviceRows
-from edge.runtimes.reference import rotation
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import pytest
 from naive.kernels import KernelContract
 from numpy.typing import NDArray
 
-from edge.runtimes.base import load_runtime
-from edge.runtimes.reference import NumpyRuntime, gelu, quantize, rotation
+from edge.runtimes.base import load_runtime, rotation
+from edge.runtimes.reference import NumpyRuntime, gelu, quantize
 
 LENGTHS = np.array([19, 7, 1], np.int32)
 
