@@ -43,15 +43,15 @@ def _kind(name: str, extractor: str, suffixes: str, names: str = "") -> Kind:
 
 TEXT = _kind("text", "plain:extract", "txt text log org tex srt vtt adoc asciidoc", "readme license copying")
 PDF = _kind("pdf", "pdf:extract", "pdf")
-DOCX = _kind("docx", "docx_pptx:extract_docx", "docx docm dotx")
-PPTX = _kind("pptx", "docx_pptx:extract_pptx", "pptx pptm ppsx potx")
+DOCX = _kind("docx", "office:extract_docx", "docx docm dotx")
+PPTX = _kind("pptx", "office:extract_pptx", "pptx pptm ppsx potx")
 IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml mbox mbx")
 XLSX = _kind("xlsx", "tables:extract_xlsx", "xlsx xlsm xltx xltm")
 ODF = {
-    "text": _kind("odt", "odf:extract", "odt ott"),
-    "spreadsheet": _kind("ods", "odf:extract", "ods ots"),
-    "presentation": _kind("odp", "odf:extract", "odp otp"),
+    "text": _kind("odt", "office:extract_odf", "odt ott"),
+    "spreadsheet": _kind("ods", "office:extract_odf", "ods ots"),
+    "presentation": _kind("odp", "office:extract_odf", "odp otp"),
 }
 """The kinds by the type in the container's first member."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -221,3 +224,104 @@ def test_a_chunk_has_the_parts_of_its_blocks(text: str) -> None:
 @pytest.mark.parametrize("text", ["x", "[", "a | ", " ", "(", "**", "- ", "#", "a:"])
 def test_no_line_takes_long(text: str) -> None:
     assert recognised(text * 10**5 + ";") is not None
+
+
+def docx_file() -> bytes:
+    docx = pytest.importorskip("docx")
+    made = docx.Document()
+    made.add_heading("Lease", 1)
+    made.add_paragraph("Rent is due. It is 870 euros.")
+    made.add_paragraph("one cat", style="List Bullet")
+    element = made.add_paragraph("one dog")._p.get_or_add_pPr()
+    element._insert_numPr(element._new_numPr())
+    table = made.add_table(2, 2)
+    for row, texts in zip(table.rows, (("Tool", "Time"), ("ours", "0.7 s")), strict=True):
+        for cell, text in zip(row.cells, texts, strict=True):
+            cell.text = text
+    return saved(made)
+
+
+def pptx_file() -> bytes:
+    pptx = pytest.importorskip("pptx")
+    made = pptx.Presentation()
+    slide = made.slides.add_slide(made.slide_layouts[1])
+    slide.shapes.title.text = "Floods"
+    slide.placeholders[1].text = "Melting snow\nHeavy rain"
+    table = slide.shapes.add_table(1, 2, 0, 0, 1000, 1000).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "1997", "8.2 m"
+    return saved(made)
+
+
+def xlsx_file() -> bytes:
+    openpyxl = pytest.importorskip("openpyxl")
+    made = openpyxl.Workbook()
+    made.active.title = "Rents"
+    for row in (("tenant", "amount"), ("Ann", 850.5)):
+        made.active.append(row)
+    return saved(made)
+
+
+def odt_file() -> bytes:
+    text, opendocument = pytest.importorskip("odf.text"), pytest.importorskip("odf.opendocument")
+    made = opendocument.OpenDocumentText()
+    made.text.addElement(text.H(outlinelevel=1, text="Rivers"))
+    made.text.addElement(text.P(text="They rise. They fall."))
+    listed = text.List()
+    item = text.ListItem()
+    item.addElement(text.P(text="Rhine"))
+    listed.addElement(item)
+    made.text.addElement(listed)
+    return saved(made)
+
+
+def saved(document: Any) -> bytes:
+    buffer = io.BytesIO()
+    document.save(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "expected"),
+    [
+        (
+            "a.docx", docx_file,
+            [
+                ("heading", "Lease", ""), ("sentence", "Rent is due.", "Lease"),
+                ("sentence", "It is 870 euros.", "Lease"), ("item", "one cat", "Lease"), ("item", "one dog", "Lease"),
+                ("heading", "Tool, Time", "Lease"),
+                ("row", "Tool: ours, Time: 0.7 s", "Lease"),
+            ],
+        ),
+        (
+            "a.pptx", pptx_file,
+            [
+                ("heading", "Floods", ""), ("item", "Melting snow", "Floods"), ("item", "Heavy rain", "Floods"),
+                ("row", "1997, 8.2 m", "Floods"),
+            ],
+        ),
+        ("a.xlsx", xlsx_file, [("heading", "tenant, amount", ""), ("row", "tenant: Ann, amount: 850.5", "")]),
+        (
+            "a.odt", odt_file,
+            [
+                ("heading", "Rivers", ""), ("sentence", "They rise.", "Rivers"), ("sentence", "They fall.", "Rivers"),
+                ("item", "Rhine", "Rivers"),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_the_kinds_of_an_office_file(
+    cut: Cut, name: str, make: Callable[[], bytes], expected: list[tuple[str, str, str]]
+) -> None:
+    assert [(unit.kind, unit.text, unit.heading) for unit in read_units(cut, name, make())] == expected
+
+
+def test_the_kinds_of_books_pages_and_notebooks(cut: Cut, make_pdf: Make, make_epub: Make) -> None:
+    runs = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise when the snow melts. They fall again.")]
+    assert [(unit.kind, unit.text) for unit in read_units(cut, "a.pdf", make_pdf([runs]))] == [
+        ("heading", "Rivers"), ("sentence", "They rise when the snow melts."), ("sentence", "They fall again."),
+    ]  # fmt: skip
+    book = make_epub(["<html><body><h1>One</h1><p>It rains.</p><ul><li>a boat</li></ul></body></html>"])
+    assert [unit.kind for unit in read_units(cut, "a.epub", book)] == ["heading", "sentence", "item"]
+    cells = [{"cell_type": "markdown", "source": "# Rivers\n- one"}, {"cell_type": "code", "source": "x = f(1)\n"}]
+    found = read_units(cut, "a.ipynb", json.dumps({"cells": cells}))
+    assert [unit.kind for unit in found] == ["heading", "item", "code"]

@@ -1,0 +1,467 @@
+"""DOCX and PPTX, ODT, ODS and ODP: the texts, slides and sheets of office programs.
+
+Of a DOCX file, the headings, paragraphs, tables, text boxes and notes of the main text are read. Lines are paragraphs
+and table rows. Of a PPTX file, each slide is a page under its title, followed by its notes. Lines are paragraphs
+and table rows of a slide.
+
+The parts are read directly. This unpacks no pictures, includes the text of content controls and text boxes, and leaves
+out text that was deleted under change tracking, and comments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
+
+from edge.apps.documents.archive import Archive, attribute, dublin_core_title, local, outermost
+from edge.apps.documents.base import (
+    MAX_TEXT_CHARS,
+    Block,
+    DocumentBlocks,
+    Outline,
+    Reason,
+    Skipped,
+    first_heading,
+    meaningful,
+)  # fmt: skip
+from edge.apps.documents.decoding import clean
+from edge.apps.documents.kinds import ROW
+from edge.apps.documents.opened import OpenedFile, too_much_text
+from edge.apps.documents.tables import MOST_COLUMNS, row_blocks
+from edge.errors import InputError
+
+_LEFT_OUT = frozenset({
+    "del", "moveFrom", "Fallback", "instrText", "delText", "pPr", "rPr", "tblPr", "sectPr", "object",
+})  # fmt: skip
+_PIECES = frozenset({"t", "tab", "ptab", "br", "cr", "noBreakHyphen", "txbxContent"})
+_MOST_BASES = 20
+
+
+def extract_docx(file: OpenedFile) -> DocumentBlocks:
+    """Reads a DOCX file.
+
+    Raises:
+        InputError: the file is damaged.
+        Skipped: the file is encrypted or has no text.
+    """
+    with Archive(file.stream) as archive:
+        main = archive.related("", "officeDocument") or "word/document.xml"
+        document = archive.xml(main)
+        styles = archive.related(main, "styles")
+        reader = _WordReader(archive.xml(styles) if styles in archive.names else None)
+        reader.read(document)
+        for kind in ("footnotes", "endnotes"):
+            notes = archive.related(main, kind)
+            if notes in archive.names:
+                reader.read(archive.xml(notes))
+        title = archive.title()
+    if not reader.blocks:
+        raise Skipped(Reason.NO_TEXT, "the document has no text")
+    return DocumentBlocks(meaningful(title) or first_heading(reader.blocks), reader.blocks)
+
+
+class _TextReader:
+    """Converts the paragraphs and tables of a text to blocks, in document order."""
+
+    paragraphs: Set[str]
+    tables: Set[str]
+    left_out: Set[str]
+
+    def __init__(self, outline: Outline, page: int | None = None) -> None:
+        self.blocks: list[Block] = []
+        self.outline = outline
+        self._page = page
+        self._line = 0
+
+    def read(self, element: Any) -> list[Block]:
+        """The blocks so far, with those below an element. Iterative, so that deep nesting needs no stack."""
+        waiting = [element]
+        while waiting:
+            found = waiting.pop()
+            name = local(found)
+            inner: list[Any] = []
+            if name in self.paragraphs:
+                self.add_paragraph(self.text(found, inner), self.level(found), in_list=self.in_list(found))
+            elif name in self.tables:
+                self._add_table(list(self.rows(found, inner)))
+            elif name not in self.left_out:
+                inner = found
+            waiting += reversed(inner)
+        return self.blocks
+
+    def text(self, paragraph: Any, inner: list[Any]) -> str:
+        """A paragraph's text; its text boxes and notes are appended to `inner`."""
+        raise NotImplementedError
+
+    def level(self, paragraph: Any) -> int:
+        """The level of a heading; 0 for other paragraphs."""
+        raise NotImplementedError
+
+    def in_list(self, paragraph: Any) -> bool:
+        """Whether a paragraph is an item of a list."""
+        raise NotImplementedError
+
+    def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
+        """The rows of a table that are not empty."""
+        raise NotImplementedError
+
+    def add_paragraph(self, text: str, level: int, *, in_list: bool = False) -> None:
+        """Adds a paragraph, or a heading if it has a level."""
+        if text:
+            self._line += 1
+            path = self.outline.enter(level, " ".join(text.split())) if level else self.outline.path
+            kind = "heading" if level else "item" if in_list else "paragraph"
+            lines = (self._line,) * (text.count("\n") + 1)
+            self.blocks.append(Block(text, self._line, self._line, self._page, kind, path, lines))
+
+    def _add_table(self, rows: list[str]) -> None:
+        if rows:
+            first = self._line + 1
+            self._line += len(rows)
+            self.blocks.append(Block("\n".join(rows), first, self._line, self._page, "table", self.outline.path))
+
+
+class _WordReader(_TextReader):
+    """Reads a DOCX file. Rows of a table inside a cell follow the cell's row."""
+
+    paragraphs, tables, left_out = frozenset({"p"}), frozenset({"tbl"}), _LEFT_OUT
+
+    def __init__(self, styles: Any) -> None:
+        super().__init__(Outline())
+        self._levels = {} if styles is None else _heading_levels(styles)
+        named = () if styles is None else styles.iter("{*}style")
+        self._lists = {attribute(style, "styleId") for style in named if style.find("{*}pPr/{*}numPr") is not None}
+
+    def text(self, paragraph: Any, inner: list[Any]) -> str:
+        return _text(paragraph, inner)
+
+    def in_list(self, paragraph: Any) -> bool:
+        style = paragraph.find("{*}pPr/{*}pStyle")
+        if style is not None and attribute(style, "val") in self._lists:
+            return True
+        return paragraph.find("{*}pPr/{*}numPr") is not None
+
+    def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
+        for row in _rows(table):
+            cells = [cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row]
+            texts = [" ".join(" ".join(_own_paragraphs(cell, inner)).split()) for cell in cells]
+            if any(texts):
+                yield " | ".join(texts).rstrip()
+
+    def level(self, paragraph: Any) -> int:
+        properties = paragraph.find("{*}pPr")
+        if properties is None:
+            return 0
+        level = _outline_level(properties)
+        style = properties.find("{*}pStyle")
+        if level is None and style is not None:
+            level = self._levels.get(attribute(style, "val") or "", 0)
+        return level or 0
+
+
+def _rows(table: Any) -> Iterator[Any]:
+    """Rows of a table and of the tables in its cells, but not of tables in text boxes."""
+    waiting = [table]
+    while waiting:
+        found = waiting.pop()
+        name = local(found)
+        if name == "tr":
+            yield found
+        if name != "txbxContent" and name not in _LEFT_OUT:
+            waiting += reversed(found)
+
+
+def _own_paragraphs(cell: Any, boxes: list[Any]) -> Iterator[str]:
+    """Texts of a cell's paragraphs, without the tables and text boxes inside the cell."""
+    for paragraph in outermost(cell, {"p"}, _LEFT_OUT | {"tbl"}):
+        yield _text(paragraph, boxes)
+
+
+def _text(paragraph: Any, boxes: list[Any]) -> str:
+    """A paragraph's text; text boxes that are anchored in the paragraph are appended to `boxes`."""
+    parts: list[str] = []
+    for found in outermost(paragraph, _PIECES, _LEFT_OUT):
+        name = local(found)
+        if name == "t":
+            parts.append(found.text or "")
+        elif name in ("tab", "ptab"):
+            parts.append("\t")
+        elif name in ("br", "cr"):
+            parts.append("\n")
+        elif name == "noBreakHyphen":
+            parts.append("-")
+        else:
+            boxes.append(found)
+    lines = (line.strip() for line in clean("".join(parts)).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def _heading_levels(styles: Any) -> dict[str, int]:
+    """Heading levels by style id: from the style's name, its outline level, or the style it is based on."""
+    own: dict[str, int | None] = {}
+    base: dict[str, str] = {}
+    for style in styles.iter("{*}style"):
+        identity = attribute(style, "styleId") or ""
+        name, based, properties = style.find("{*}name"), style.find("{*}basedOn"), style.find("{*}pPr")
+        own[identity] = _named_level((attribute(name, "val") or "").lower() if name is not None else "")
+        if own[identity] is None and properties is not None:
+            own[identity] = _outline_level(properties)
+        if based is not None:
+            base[identity] = attribute(based, "val") or ""
+    levels = {}
+    for identity in own:
+        at, level = identity, own[identity]
+        for _ in range(_MOST_BASES):
+            if level is not None or at not in base:
+                break
+            at = base[at]
+            level = own.get(at)
+        if level:
+            levels[identity] = level
+    return levels
+
+
+def _named_level(name: str) -> int | None:
+    """The heading level that a built-in style's name states. Such names are English in every language of Word."""
+    if name == "title":
+        return 1
+    return int(name[8:]) if name.startswith("heading ") and name[8:].isdecimal() else None
+
+
+def _outline_level(properties: Any) -> int | None:
+    """1 to 9 for a heading, 0 for body text, None if the properties state no level."""
+    element = properties.find("{*}outlineLvl")
+    value = attribute(element, "val") if element is not None else None
+    if value is None or not value.isdecimal():
+        return None
+    return int(value) + 1 if int(value) < 9 else 0
+
+
+_TITLES = frozenset({"title", "ctrTitle"})
+_FURNITURE = frozenset({"sldNum", "dt", "ftr", "hdr", "sldImg"})
+
+
+def extract_pptx(file: OpenedFile) -> DocumentBlocks:
+    """Reads a PPTX file.
+
+    Raises:
+        InputError: the file is damaged.
+        Skipped: the file is encrypted, or its slides have no text.
+    """
+    blocks: list[Block] = []
+    with Archive(file.stream) as archive:
+        main = archive.related("", "officeDocument") or "ppt/presentation.xml"
+        relations = archive.relations(main)
+        for page, entry in enumerate(archive.xml(main).iter("{*}sldId"), 1):
+            # A slide's entry has two attributes called id; the one with a namespace names the relation.
+            identity = next((value for key, value in entry.attrib.items() if key.endswith("}id")), "")
+            kind, name = relations.get(identity, ("", ""))
+            if kind != "slide":
+                raise InputError(f"a damaged document: slide {page} is missing")
+            blocks += _slide(archive, name, page)
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "no slide shows any text")
+    title = next((block.path[0] for block in blocks if block.path), "")
+    return DocumentBlocks(title, blocks)
+
+
+def _slide(archive: Archive, name: str, page: int) -> Iterator[Block]:
+    """The blocks of a slide: its title, its other text, its notes."""
+    slide = archive.xml(name)
+    shapes = list(_shapes(slide))
+    titles = [shape for shape in shapes if _placeholder(shape) in _TITLES]
+    line = 1
+    path: tuple[str, ...] = ()
+    for shape in titles[:1]:
+        text = " ".join(" ".join(text for _, text in _shape_lines(shape)).split())
+        if text:
+            path = (text,)
+            yield Block(text, line, line, page, "heading", path)
+            line += 1
+    notes = archive.related(name, "notesSlide")
+    parts = [(shape, path) for shape in shapes if shape not in titles[:1]]
+    if notes in archive.names:
+        parts += [(shape, (*path, "Notes")) for shape in _shapes(archive.xml(notes))]
+    for shape, under in parts:
+        if _placeholder(shape) in _FURNITURE:
+            continue
+        kind = "item" if _placeholder(shape) == "body" and under[-1:] != ("Notes",) else "paragraph"
+        for name, text in _shape_lines(shape):
+            lines = (line,) * (text.count("\n") + 1)
+            parts = ((ROW, len(text)),) if name == "tr" else None
+            yield Block(text, line, line, page, kind, under, lines, parts)
+            line += 1
+
+
+def _shapes(slide: Any) -> Iterator[Any]:
+    """Shapes and graphic frames with text, in the order of the file, which is the drawing order."""
+    return outermost(slide, {"sp", "graphicFrame"}, {"Fallback"})
+
+
+def _placeholder(shape: Any) -> str:
+    """The role of a shape on its slide: `title`, `body`, `sldNum`, ...; empty for a shape without a role."""
+    element = next(shape.iter("{*}ph"), None)
+    return "" if element is None else (attribute(element, "type") or "body")
+
+
+def _shape_lines(shape: Any) -> Iterator[tuple[str, str]]:
+    """The paragraphs (`p`) and table rows (`tr`) of a shape, with their texts."""
+    for found in outermost(shape, {"tr", "p"}):
+        if local(found) == "tr":
+            cells = (
+                " ".join(" ".join(_paragraph_text(p) for p in cell.iter("{*}p")).split())
+                for cell in found.iter("{*}tc")
+            )
+            row = " | ".join(cells)
+            if row.strip(" |"):
+                yield "tr", row.rstrip()
+        elif text := _paragraph_text(found):
+            yield "p", text
+
+
+def _paragraph_text(paragraph: Any) -> str:
+    found = paragraph.iter("{*}t", "{*}br", "{*}tab")
+    text = "".join({"br": "\n", "tab": "\t"}.get(local(element)) or element.text or "" for element in found)
+    lines = (line.strip() for line in clean(text).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+_ODF_LEFT_OUT = frozenset({"tracked-changes", "annotation", "annotation-end", "forms", "sequence-decls",
+                           "table-of-content", "ruby-text"})  # fmt: skip
+_MOST_ROWS = 10**9
+
+
+def extract_odf(file: OpenedFile) -> DocumentBlocks:
+    """Reads an OpenDocument text, spreadsheet or presentation.
+
+    Raises:
+        InputError: the file is damaged.
+        Skipped: the file is encrypted, or has no text or too much.
+    """
+    with Archive(file.stream) as archive:
+        if "META-INF/manifest.xml" in archive.names:
+            manifest = archive.xml("META-INF/manifest.xml")
+            if next(manifest.iter("{*}encryption-data"), None) is not None:
+                raise Skipped(Reason.ENCRYPTED, "the document is encrypted")
+        content = archive.xml("content.xml")
+        title = dublin_core_title(archive.xml("meta.xml")) if "meta.xml" in archive.names else ""
+    body = next(content.iter("{*}body"), None)
+    kind = "" if body is None or not len(body) else local(body[0])
+    if kind == "spreadsheet":
+        blocks = list(_sheets(body))
+    elif kind == "presentation":
+        blocks = list(_slides(body))
+    else:
+        blocks = _OpenReader(Outline()).read(content if body is None else body)
+    if not blocks:
+        raise Skipped(Reason.NO_TEXT, "the document has no text")
+    if sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
+        raise too_much_text()
+    return DocumentBlocks(title or first_heading(blocks), blocks)
+
+
+class _OpenReader(_TextReader):
+    """Reads an OpenDocument text, or a slide."""
+
+    paragraphs, tables, left_out = frozenset({"p", "h"}), frozenset({"table"}), _ODF_LEFT_OUT
+
+    def text(self, paragraph: Any, inner: list[Any]) -> str:
+        return _odf_text(paragraph, inner)
+
+    def level(self, paragraph: Any) -> int:
+        given = (attribute(paragraph, "outline-level") or "1") if local(paragraph) == "h" else "0"
+        return int(given) if given.isdecimal() and len(given) < 3 else 1
+
+    def in_list(self, paragraph: Any) -> bool:
+        return next(paragraph.iterancestors("{*}list-item"), None) is not None
+
+    def rows(self, table: Any, inner: list[Any]) -> Iterator[str]:
+        return (" | ".join(values).rstrip(" |") for _, values in _odf_rows(table))
+
+
+def _sheets(body: Any) -> Iterator[Block]:
+    sheets = [table for table in body.iter("{*}table") if local(table.getparent()) == "spreadsheet"]
+    for page, sheet in enumerate(sheets, 1):
+        name = " ".join(clean(attribute(sheet, "name") or "").split())
+        yield from row_blocks(_odf_rows(sheet), name, page if len(sheets) > 1 else None)
+
+
+def _slides(body: Any) -> Iterator[Block]:
+    for number, slide in enumerate((page for page in body.iter("{*}page")), 1):
+        outline = Outline()
+        text = _OpenReader(outline, number)
+        frames = [frame for frame in slide if local(frame) not in ("notes", *_ODF_LEFT_OUT)]
+        titles = [frame for frame in frames if attribute(frame, "class") == "title"]
+        for frame in titles[:1]:
+            shown = " ".join(" ".join(block.text for block in _OpenReader(Outline(), number).read(frame)).split())
+            text.add_paragraph(shown, 1)
+        for frame in frames:
+            if frame not in titles[:1] and attribute(frame, "class") not in ("page-number", "date-time", "footer"):
+                text.read(frame)
+        notes = [note for note in slide if local(note) == "notes"]
+        if notes:
+            outline.enter(2, "Notes")
+            for note in notes:
+                text.read(note)
+        yield from text.blocks
+
+
+def _odf_rows(table: Any) -> Iterator[tuple[int, Sequence[str]]]:
+    """Rows that are not empty, with their numbers and values. A row that stands for many equal rows is read once."""
+    number = 1
+    for row in _own(table, "table-row"):
+        repeated = _count(row, "number-rows-repeated")
+        values: list[str] = []
+        for cell in row:
+            if local(cell) not in ("table-cell", "covered-table-cell"):
+                continue
+            inner: list[Any] = []
+            parts = [_odf_text(paragraph, inner) for paragraph in cell.iter("{*}p", "{*}h")]
+            text = " ".join(" ".join(parts).split()) if local(cell) == "table-cell" else ""
+            values += [text] * min(_count(cell, "number-columns-repeated"), MOST_COLUMNS if text else MOST_COLUMNS + 1)
+            if not text and len(values) > MOST_COLUMNS:
+                break  # empty cells after the sheet's last value
+        while values and not values[-1]:
+            values.pop()
+        if values:
+            yield number, values
+        number = min(number + repeated, _MOST_ROWS)
+
+
+def _own(table: Any, name: str) -> Iterator[Any]:
+    """Parts of a table by name, without parts of nested tables."""
+    waiting = list(reversed(table))
+    while waiting:
+        found = waiting.pop()
+        if local(found) == name:
+            yield found
+        elif local(found) in ("table-header-rows", "table-row-group", "table-rows"):
+            waiting += reversed(found)
+
+
+def _count(element: Any, name: str) -> int:
+    """How many repetitions an element stands for, by its attribute."""
+    value = attribute(element, name) or "1"
+    return max(1, int(value)) if value.isdecimal() and len(value) < 10 else 1
+
+
+def _odf_text(paragraph: Any, inner: list[Any]) -> str:
+    """A paragraph's text; its text boxes and notes are appended to `inner`."""
+    parts = [paragraph.text or ""]
+    waiting = [(child, False) for child in reversed(paragraph)]
+    while waiting:
+        found, after = waiting.pop()
+        if after:
+            parts.append(found.tail or "")
+            continue
+        waiting.append((found, True))
+        name = local(found)
+        if name in ("s", "tab", "line-break"):  # the number of spaces does not matter
+            parts.append({"s": " ", "tab": "\t", "line-break": "\n"}[name])
+        elif name in ("text-box", "note-body"):
+            inner.append(found)
+        elif name not in _ODF_LEFT_OUT and name not in ("note-citation", "p", "h"):
+            parts.append(found.text or "")
+            waiting += [(child, False) for child in reversed(found)]
+    lines = (" ".join(line.split()) for line in clean("".join(parts)).split("\n"))
+    return "\n".join(line for line in lines if line)
